@@ -87,6 +87,23 @@ from actorflow.ops.nn.resize import Resize, resize
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation
+from actorflow.ops.ordering import (
+    ArgSort,
+    CumProd,
+    CumSum,
+    IsIn,
+    Nonzero,
+    SearchSorted,
+    Sort,
+    argsort,
+    cumprod,
+    cumsum,
+    isin,
+    nonzero,
+    searchsorted,
+    sort,
+    top_k,
+)
 from actorflow.ops.reductions import (
     ArgMax,
     ArgMin,
@@ -163,6 +180,9 @@ __all__ = [
     "Flip", "OneHot", "Pad", "Scatter", "Slice", "Take", "TakeAlongAxis", "add_at", "embedding", "flip",
     "gather_nd", "one_hot", "pad", "repeat", "scatter", "scatter_nd", "slice", "take", "take_along_axis", "take_down",
     "tril", "triu",
+    # ordering
+    "ArgSort", "CumProd", "CumSum", "IsIn", "Nonzero", "SearchSorted", "Sort", "argsort", "cumprod", "cumsum", "isin",
+    "nonzero", "searchsorted", "sort", "top_k",
     # linalg
     "Bias", "Inner", "Matmul", "bias", "inner", "matmul",
     # nn.attention

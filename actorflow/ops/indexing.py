@@ -30,6 +30,7 @@ from actorflow.ops.operation import (
     rank_is,
     same_numbers,
     whole,
+    wide_dtype,
 )
 from actorflow.ops.shaping import (
     Arrangement,
@@ -256,7 +257,7 @@ class AddAt(Arrangement):
 
     def compute(self, *inputs: Any) -> Any:
         g, *indices = inputs
-        wide = np.dtype(np.float32) if g.dtype.itemsize < 4 and g.dtype.kind in "fV" and indices else g.dtype
+        wide = wide_dtype(g.dtype) if g.dtype.kind in "fV" else g.dtype
         found = np.zeros(self.shape, wide)
         if indices:
             np.add.at(found, numpy_key(self.key, indices), g.astype(wide, copy=False))
@@ -801,11 +802,7 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
     """
     (axis,) = axes_of("scatter", axis, len(x.shape))
     rank_is("scatter", "indices", indices.spec, [f"axis {i}" for i in range(len(x.shape))])
-    lines = [
-        np.arange(n).reshape([-1 if i == k else 1 for k in range(len(x.shape))]) for i, n in enumerate(indices.shape)
-    ]
-    places: list[Any] = [indices if i == axis else line for i, line in enumerate(lines)]
-    part_shape("scatter", x.shape, (INDEX,) * len(places), places)
+    places = [indices if i == axis else _line(x, i, indices.shape) for i in range(len(x.shape))]
     y: X = blob_of(Scatter((INDEX,) * len(places), mode), x, values, *places, name=name or "scatter")
     return y
 
@@ -833,12 +830,13 @@ def _places(kind: str, x: Any, indices: Any, batch_dims: int = 0) -> tuple[Key, 
     """The key of `gather_nd`, and its arrays."""
     if len(indices.shape) <= batch_dims or indices.shape[:batch_dims] != x.shape[:batch_dims]:
         raise ShapeError(f"{kind}: indices must have shape ({batch_dims} axes of x, ..., k), got {indices.spec}")
-    shape = indices.shape[:-1]
-    batch = [
-        np.arange(n).reshape([-1 if i == k else 1 for k in range(len(shape))])
-        for i, n in enumerate(x.shape[:batch_dims])
-    ]
-    return (INDEX,) * (batch_dims + indices.shape[-1]), [*batch, *unstack(indices, -1)]
+    lines = [_line(x, i, indices.shape[:-1]) for i in range(batch_dims)]
+    return (INDEX,) * (batch_dims + indices.shape[-1]), [*lines, *unstack(indices, -1)]
+
+
+def _line(x: Operand, axis: int, shape: tuple[int, ...]) -> Any:
+    """The numbers from 0 on along one axis of a shape."""
+    return x.literal(np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))]))
 
 
 def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> X:

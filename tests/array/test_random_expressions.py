@@ -206,6 +206,9 @@ def shapes(rng: np.random.Generator, x: np.ndarray) -> dict[str, Form]:
             "roll": lambda f, x: f.roll(x, 1, axis=axis),
             "repeat": lambda f, x: f.repeat(x, 2, axis=axis),
             "moveaxis": lambda f, x: f.moveaxis(x, axis, 0),
+            "argsort": lambda f, x: f.argsort(x, axis=axis).astype("float64"),
+            "isin": lambda f, x: f.isin(x, f.where(x > 0.3, x, 0.5)).astype("float64"),
+            "searchsorted": lambda f, x: f.searchsorted(f.sort(x.reshape(-1)), x).astype("float64"),
             "unstack": lambda f, x: f.unstack(x, axis=axis)[n - 1],
             "tile": lambda f, x: f.tile(x, (2,)),
         }
@@ -428,6 +431,18 @@ def test_every_function_that_both_have_is_drawn() -> None:
             for table in (over_axes, shapes, products):
                 drawn |= {name.split("(")[0] for name in table(np.random.default_rng(seed), x)}
     both = {name for name in af.ops.__all__ if name.islower() and name in xp.__all__}
-    others = {"all", "any", "squeeze", "where", "logical_not", "conj", "real", "imag", "nextafter", "signbit"}
+    others = {
+        "all",
+        "any",
+        "squeeze",
+        "where",
+        "logical_not",
+        "conj",
+        "real",
+        "imag",
+        "nextafter",
+        "signbit",
+        "nonzero",
+    }
     others |= {name for name in both if name.startswith(("bitwise_", "is"))}
     assert both <= drawn | others, sorted(both - drawn - others)

@@ -170,7 +170,7 @@ class TestPublicFace:
         gradients = {name for name in internal if name.endswith("Down")} | {"ConvWeight", "InnerWeight"}
         assert internal - gradients == {
             *("AddAt", "ChannelWindowSum", "Constant", "Gather"),
-            *("NormFactor", "ScaleBy", "SquareSum"),
+            *("NormFactor", "Recurrence", "ScaleBy", "SquareSum"),
         }
         assert not any(name.endswith("Down") for name in ops.__all__)
 

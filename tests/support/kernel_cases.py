@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
+from actorflow.ops.ordering import Recurrence
 from actorflow.ops.rows import Elementwise
 from actorflow.spec import TensorSpec
 from tests.support.neural_cases import NEURAL_CASES
@@ -263,6 +265,25 @@ TENSOR_CASES = [
     *(Case(TakeDown(4, axis), _picked((*(4,) * axis, 7, 2, *(4,) * (2 - axis)), (7, 2), 4)) for axis in (0, 1, 2)),
     *(Case(ops.TakeAlongAxis(axis), _picked((4, 4, 4), (4, 4, 4), 4)) for axis in (0, 1, -1)),
     *(Case(TakeAlongAxisDown(5, axis), _picked((4, 4, 4), (4, 4, 4), 5)) for axis in (0, 1, 2)),
+    *(
+        Case(scan(1, *how), _normal((4, 30, 6)))
+        for scan in (ops.CumSum, ops.CumProd)
+        for how in product((False, True), repeat=2)
+    ),
+    *(Case(Recurrence(-1, reverse), _normal((4, 30), (4, 30))) for reverse in (False, True)),
+    *(
+        Case(order(1, *how), _whole(-3, (4, 90, 6)))
+        for order in (ops.Sort, ops.ArgSort)
+        for how in product((False, True), (True,))
+    ),
+    *(Case(ops.Nonzero(size, -1), _flags((5, 41))) for size in (3, 300)),
+    *(
+        Case(
+            ops.SearchSorted(side), lambda random: [np.sort(random.standard_normal(40)), random.standard_normal((5, 3))]
+        )
+        for side in ("left", "right")
+    ),
+    *(Case(ops.IsIn(invert), _whole(-3, (5, 41), (3,))) for invert in (False, True)),
     *(Case(ops.OneHot(4, np.dtype(dtype)), _integers((5, 3))) for dtype in ("float32", "int64", "bool")),
     Case(ops.Gaussian(TensorSpec.of((5, 41), "float64"), 2**70 + 5, 1.0, 2.0), _normal()),
     *(

@@ -21,14 +21,15 @@ from actorflow.array.namespace.manipulation import (
     reshape, roll, squeeze, stack, tile, tril, triu, unstack,
 )
 from actorflow.array.namespace.statistical import (
-    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,
-    nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
+    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min, nonzero,
+    prod, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
 from actorflow.array.namespace.types import (
     __array_namespace_info__, astype, bool, can_cast, complex64, complex128, finfo, float32, float64, iinfo, int8,
     int16, int32, int64, isdtype, result_type, uint8, uint16, uint32, uint64,
 )
 from actorflow.array.record.placement import at
+from actorflow.ops.ordering import isin, searchsorted
 # isort: on
 
 __array_api_version__ = "2024.12"

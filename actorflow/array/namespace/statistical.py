@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.array.namespace.apply import applied_to
 from actorflow.array.namespace.manipulation import concat
-from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, pair, simple
+from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, simple
 from actorflow.array.record.primitives import DType, Primitive, Reduction, Value
-from actorflow.array.record.record import Record, given, record
+from actorflow.array.record.record import given, record
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import deviation, divide, not_equal, square, subtract
+from actorflow.ops.operation import Operation
+from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -137,37 +140,32 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 # -- along an axis ----------------------------------------------------------------------------------------------
 
-_CUMULATIVE_SUM = Primitive("cumulative_sum", lambda x, axis, dtype: np.cumsum(x, axis=axis, dtype=dtype))
-_CUMULATIVE_PROD = Primitive("cumulative_prod", lambda x, axis, dtype: np.cumprod(x, axis=axis, dtype=dtype))
 
-
-def _cumulate(op: Primitive, x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: int | None) -> Array:
-    node = node_of(op.name, "x", x)
-    if axis is None:
-        if len(node.shape) != 1:
-            raise ShapeError(f"{op.name}: axis must be given for shape {node.shape}")
-        axis = 0
-    axis = axis_of(op.name, axis, len(node.shape))
-    kind = _accumulator(op.name, x, dtype)
-    found = simple(op, x, node.shape, axis, kind, dtype=kind)
-    if first is None:
+def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: bool) -> Array:
+    kind = _accumulator(make.function_name, x, dtype)
+    if axis is None and len(x.shape) != 1:
+        raise ShapeError(f"{make.function_name}: axis must be given for shape {x.shape}")
+    at = axis or 0
+    found = cast(applied_to(cast(x, kind), make, at), kind)
+    if not first:
         return found
-    shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
-    return concat([given(np.full(shape, first, kind), node.evaluator, place=node.place), found], axis=axis)
+    axis = axis_of(make.function_name, at, len(x.shape))
+    start = found.constant_like(int(make is CumProd), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return concat([start, found], axis=axis)
 
 
 def cumulative_sum(
     x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
 ) -> Array:
     """The sums of all elements up to each one along an axis; from 0 on with ``include_initial``."""
-    return _cumulate(_CUMULATIVE_SUM, x, axis, dtype, 0 if include_initial else None)
+    return _cumulated(CumSum, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(
     x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
 ) -> Array:
     """The products of all elements up to each one along an axis; from 1 on with ``include_initial``."""
-    return _cumulate(_CUMULATIVE_PROD, x, axis, dtype, 1 if include_initial else None)
+    return _cumulated(CumProd, x, axis, dtype, include_initial)
 
 
 def diff(
@@ -213,53 +211,14 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 # -- order ------------------------------------------------------------------------------------------------------
 
 
-def _sorted(x: Value, axis: int, descending: bool, stable: bool) -> Value:
-    found = np.sort(x, axis=axis, stable=stable)
-    return np.flip(found, axis) if descending else found
-
-
-def _order(x: Value, axis: int, descending: bool, stable: bool) -> Value:
-    if not descending:
-        return np.argsort(x, axis=axis, stable=stable)
-    # Sorted backwards, then read backwards: so equal elements keep their order.
-    found: Value = np.flip(np.argsort(np.flip(x, axis), axis=axis, stable=stable), axis)
-    return np.asarray(x.shape[axis] - 1 - found)
-
-
-_SORT = Primitive("sort", _sorted)
-_ARGSORT = Primitive("argsort", _order)
-
-
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order along an axis."""
-    node = node_of("sort", "x", x)
-    axis = axis_of("sort", axis, len(node.shape))
-    return simple(_SORT, x, node.shape, axis, bool(descending), bool(stable))
+    return applied_to(x, Sort, axis, bool(descending), bool(stable))
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The indices that put the elements in order along an axis."""
-    node = node_of("argsort", "x", x)
-    axis = axis_of("argsort", axis, len(node.shape))
-    return simple(_ARGSORT, x, node.shape, axis, bool(descending), bool(stable), dtype=np.dtype(np.intp))
-
-
-_SEARCH = Primitive("searchsorted", np.searchsorted)
-_SEARCH_BY = Primitive("searchsorted", lambda x1, x2, sorter, side: np.searchsorted(x1, x2, side, sorter))
-
-
-def searchsorted(x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None) -> Array:
-    """The positions of the elements of ``x2``, or a number, in ``x1``, which is in order, or in that of ``sorter``."""
-    table, wanted = node_of("searchsorted", "x1", x1), pair("searchsorted", x1, x2)[1]
-    if len(table.shape) != 1:
-        raise ShapeError(f"searchsorted: x1 must have one axis, got shape {table.shape}")
-    if side not in ("left", "right"):
-        raise ShapeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
-    kind = np.dtype(np.intp)
-    if sorter is None:
-        return record(_SEARCH, (table, wanted), wanted.shape, kind, (side,), table.evaluator)
-    order = node_of("searchsorted", "sorter", sorter)
-    return record(_SEARCH_BY, (table, wanted, order), wanted.shape, kind, (side,), table.evaluator)
+    return applied_to(x, ArgSort, axis, bool(descending), bool(stable))
 
 
 # -- sets: where the shape of the result depends on values, it is computed at once ------------------------------
@@ -286,20 +245,6 @@ class UniqueInverse(NamedTuple):
 
     values: Array
     inverse_indices: Array
-
-
-_ISIN = Primitive("isin", lambda x1, x2, invert: np.isin(x1, x2, invert=invert))
-
-
-def isin(x1: Array | complex, x2: Array | complex, /, *, invert: bool = False) -> Array:
-    """True where an element of ``x1`` is one of the elements of ``x2``, or none of them with ``invert``.
-
-    NaN is equal to nothing. One of the two may be a number.
-    """
-    if type(x1) is not Record.array_type:
-        node_of("isin", "x2", x2)
-    one, other = pair("isin", x1, x2)
-    return record(_ISIN, (one, other), one.shape, np.dtype(np.bool_), (bool(invert),), work=other.size)
 
 
 def _given(like: Array, value: Any) -> Array:

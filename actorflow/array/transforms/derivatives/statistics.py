@@ -1,16 +1,11 @@
-"""Rules of reductions, and of operations along an axis."""
+"""Rules of reductions."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from actorflow.array import namespace as xp
 from actorflow.array.array import Array
-from actorflow.array.namespace.operate import node_of
-from actorflow.array.record.primitives import Primitive, Value
-from actorflow.array.record.record import record
 from actorflow.array.transforms.derivatives.rules import Application, conj, rule
 
 Grads = list["Array | None"]
@@ -51,60 +46,3 @@ def _prod(at: Application, g: Array) -> Grads:
     back = [order.index(i) for i in range(x.ndim)]
     others = xp.permute_dims(xp.reshape(before * behind, tuple([x.shape[i] for i in order])), back)
     return [spread(g, x, axes, keepdims) * conj(others)]
-
-
-@rule("cumulative_sum")
-def _cumulative_sum(at: Application, g: Array) -> Grads:
-    axis = at.params[0]
-    return [xp.flip(xp.cumulative_sum(xp.flip(g, axis=axis), axis=axis), axis=axis)]
-
-
-@rule("cumulative_prod")
-def _cumulative_prod(at: Application, g: Array) -> Grads:
-    """``dx[k] = (x[0] ... x[k-1]) (g[k] + x[k+1] (g[k+1] + x[k+2] (...)))``: nothing is divided by elements."""
-    [x], axis = at.inputs, at.params[0]
-    first = _part(x, axis, slice(None, 1))
-    before = xp.cumulative_prod(xp.concat([xp.ones_like(first), _part(x, axis, slice(None, -1))], axis=axis), axis=axis)
-    following = xp.concat([_part(x, axis, slice(1, None)), xp.zeros_like(first)], axis=axis)
-    sums = xp.flip(_recurrence(xp.flip(g, axis=axis), xp.flip(conj(following), axis=axis), axis), axis=axis)
-    return [conj(before) * sums]
-
-
-def _part(x: Array, axis: int, part: slice) -> Array:
-    return x[(*[slice(None)] * axis, part)]
-
-
-def _recur(x: Value, factors: Value, axis: int) -> Value:
-    found = np.array(x)
-    lines, scales = np.moveaxis(found, axis, 0), np.moveaxis(factors, axis, 0)
-    for i in range(1, len(lines)):
-        lines[i] += scales[i] * lines[i - 1]
-    return found
-
-
-_RECURRENCE = Primitive("recurrence", _recur)
-
-
-def _recurrence(x: Array, factors: Array, axis: int) -> Array:
-    """``y[0] = x[0]``, ``y[k] = x[k] + factors[k] y[k-1]`` along an axis; ``factors[0]`` is not used."""
-    nodes = node_of("recurrence", "x", x), node_of("recurrence", "factors", factors)
-    return record(_RECURRENCE, nodes, x.shape, np.result_type(x.dtype, factors.dtype), (axis,))
-
-
-@rule("recurrence")
-def _recurrence_rule(at: Application, g: Array) -> Grads:
-    factors, axis = at.inputs[1], at.params[0]
-    following = xp.concat(
-        [_part(factors, axis, slice(1, None)), xp.zeros_like(_part(factors, axis, slice(None, 1)))], axis=axis
-    )
-    back = xp.flip(_recurrence(xp.flip(g, axis=axis), xp.flip(conj(following), axis=axis), axis), axis=axis)
-    first = xp.zeros_like(_part(at.output, axis, slice(None, 1)))
-    previous = xp.concat([first, _part(at.output, axis, slice(None, -1))], axis=axis)
-    return [back, back * conj(previous)]
-
-
-@rule("sort")
-def _sort(at: Application, g: Array) -> Grads:
-    [x], (axis, descending, stable) = at.inputs, at.params
-    order = xp.argsort(x, axis=axis, descending=descending, stable=stable)
-    return [xp.take_along_axis(g, xp.argsort(order, axis=axis), axis=axis)]
