@@ -57,9 +57,19 @@ def test_arrays_blobs_and_half_precision(name) -> None:
     np.testing.assert_allclose(found.astype("f8"), expected, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("heads", "kv"), [((), ()), ((4,), (2,)), ((2,), (2,))])
+def test_the_last_op_has_the_name(heads, kv, masked) -> None:
+    graph = af.Graph("g")
+    q, k = graph.blob("q", (*heads, 3, 4)), graph.blob("k", (*kv, 3, 4))
+    mask = graph.blob("mask", (3, 3), "bool") if masked else None
+    assert ops.attention(q, k, k, mask, name="seen").name == "seen/out"
+
+
 @pytest.mark.parametrize(
     ("form", "shapes", "message"),
     [
+        (lambda *b: ops.attention(*b, heads=0), [(2, 3, 4)] * 3, "0 heads must have the same number of features"),
         (lambda *b: ops.attention(*b, heads=3), [(2, 3, 4)] * 3, "3 heads must have the same number of features"),
         (ops.attention, [(2, 3, 4), (2, 3, 5), (2, 3, 4)], "Matmul: b must have length 4 on"),
         (ops.rotary, [(2, 3), (2, 2), (2, 2)], "rotary: x must have at least 2 features"),

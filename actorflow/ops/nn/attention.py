@@ -51,7 +51,7 @@ def attention(
     Source: Vaswani et al., Attention is all you need, 2017; `torch.nn.functional.scaled_dot_product_attention`.
     """
     if heads is not None:
-        features = q.shape[-1] // heads
+        features = q.shape[-1] // max(heads, 1)
         shared = k.shape[-1] // max(features, 1)
         q, k, v = _apart(q, heads), _apart(k, shared), _apart(v, shared)
         y = transpose(attention(q, k, v, mask, causal=causal, scale=scale), (*range(len(q.shape) - 3), -2, -3, -1))
@@ -59,7 +59,7 @@ def attention(
     (*_, queries, features), keys = q.shape, k.shape[-2]
     q = scaled(q, 1 / math.sqrt(max(features, 1)) if scale is None else scale)
     served = k.shape[-3] if len(q.shape) > 2 < len(k.shape) else 0
-    sharing = q.shape[-3] // served if served and q.shape[-3] % served == 0 else 1
+    sharing = max(q.shape[-3] // served, 1) if served and q.shape[-3] % served == 0 else 1
     if sharing > 1:  # the heads that share one of k and v are rows of one product
         q = reshape(q, (*q.shape[:-3], k.shape[-3], sharing * queries, features))
     scores = matmul(q, k, transpose_b=True)
@@ -83,9 +83,10 @@ def attention(
     shares = softmax(scores)
     if sharing > 1:
         shares = reshape(shares, (*scores.shape[:-3], k.shape[-3], sharing * queries, keys))
-    y = matmul(shares, v)
+    last = name if sees is None else None
+    y = matmul(shares, v, name=last if sharing == 1 else None)
     if sharing > 1:
-        y = reshape(y, (*scores.shape[:-1], v.shape[-1]), name=None if sees is not None else name)
+        y = reshape(y, (*scores.shape[:-1], v.shape[-1]), name=last)
     return y if sees is None else where(sees, y, 0.0, name=name)
 
 

@@ -403,10 +403,10 @@ def gru(
         return _affine(hidden, weights[part], None if bias_h is None else biases[part])
 
     def step(gates: Blob, hidden: Blob) -> Sequence[Blob]:
-        a_rz, a_n = split(gates, [2 * width, width], axis=1)
-        h_rz, *h_n = split(product(hidden, 0), [2 * width, width][: 1 + reset_after], axis=1)
+        (a_rz, a_n), h = split(gates, [2 * width, width], axis=1), product(hidden, 0)
+        h_rz, h_n = split(h, [2 * width, width], axis=1) if reset_after else (h, None)
         r, z = split(sigmoid(a_rz + h_rz), 2, axis=1)
-        n = tanh(a_n + (r * h_n[0] if h_n else product(r * hidden, 1)))
+        n = tanh(a_n + (product(r * hidden, 1) if h_n is None else r * h_n))
         return [n + z * (hidden - n)]
 
     y, last = _scan("gru", 3, step, x, weight_x, weight_h, bias, [hidden], lengths, reverse, name)
