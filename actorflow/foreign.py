@@ -104,7 +104,7 @@ _OPERATIONS = {
     **dict.fromkeys(["amax", "reduce_max"], "max"),
     **dict.fromkeys(["amin", "reduce_min"], "min"),
     **dict.fromkeys(["cat", "concatenate"], "concat"),
-    **dict.fromkeys(["permute", "permute_dims", "swapaxes", "moveaxis"], "transpose"),
+    **dict.fromkeys(["permute", "permute_dims", "swapaxes"], "transpose"),
     "view": "reshape",
     **dict.fromkeys(["clamp", "clip_by_value"], "clip"),
     **dict.fromkeys(["gather", "index_select"], "take"),
@@ -237,17 +237,19 @@ def _hint(module: str, name: str) -> str:
     if ours is not None:
         return f"; here: {ours}" if " " in ours or "." in ours else f"; here: {short}.{ours}"
     for home in _HOMES:
-        if home != module and name in _public(home):
+        if home != module and name in _public(home, home in sys.modules):
             return f"; it is {home.replace('actorflow', 'af', 1)}.{name}"
     for home in ("actorflow.nn", "actorflow.ops"):
         if home != module and name in HINTS[home]:
             return _hint(home, name)
-    return did_you_mean(name, _public(module))
+    return did_you_mean(name, _public(module, module in sys.modules))
 
 
 @cache
-def _public(module: str) -> tuple[str, ...]:
-    """Public names of a module, read from its source: asking for a name that is nowhere must load nothing."""
+def _public(module: str, is_loaded: bool) -> tuple[str, ...]:
+    """Public names of a module; of one that is not loaded, read from its source, since asking must load nothing."""
+    if is_loaded and "__all__" in vars(sys.modules[module]):
+        return tuple(sys.modules[module].__all__)
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

@@ -47,7 +47,7 @@ def test_every_kernel_of_the_package_has_one(known: registry.Kernel) -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {known.key.operation for known in of_cpu()} == CASES.keys()
+    assert {known.key.operation for known in of_cpu()} <= CASES.keys()  # others compute themselves
 
 
 @pytest.mark.parametrize(("operation", "arrays"), CASES.values(), ids=CASES)
