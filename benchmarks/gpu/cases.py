@@ -14,7 +14,6 @@ from actorflow.ops import Operation
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
@@ -111,13 +110,6 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
         (x,),
         lambda xp, x: x * (xp.random.random(x.shape) >= _DROPOUT).astype(np.float32) * (1 / (1 - _DROPOUT)),
         lambda t, x: lambda: t.nn.functional.dropout(x, _DROPOUT),
-    )
-    yield OperationCase(
-        "dropout, gradient",
-        DropoutDown(_DROPOUT),
-        (g, x > 0),
-        lambda xp, g, mask: g * mask * (1 / (1 - _DROPOUT)),
-        lambda t, g, mask: lambda: g * mask * (1 / (1 - _DROPOUT)),
     )
     yield OperationCase(
         "update by SGD",

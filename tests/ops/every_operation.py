@@ -13,7 +13,6 @@ from actorflow.ops.fills import Constant
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
@@ -58,7 +57,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "ConvWeight": (ConvWeight(pad=1, kernel=(3, 3)), [Y, X]),
     "Copy": (ops.Copy(), [X]),
     "Dropout": (ops.Dropout(0.4, 7), [X]),
-    "DropoutDown": (DropoutDown(0.4), [X, X > 0]),
     "Fill": (ops.Fill(2.5, af.TensorSpec.of((3, 2))), []),
     "Fused": (ops.Fused((ops.FusedStep(ops.Multiply(), (0, 1)), ops.FusedStep(ops.Relu(), (2,))), (1,)), [X, X]),
     "GlobalAverage": (ops.GlobalAverage(), [X]),

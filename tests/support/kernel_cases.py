@@ -19,7 +19,6 @@ from actorflow.ops.indexing import INDEX, AddAt, Gather, PadDown, TakeAlongAxisD
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from actorflow.ops.nn.dropout import DropoutDown
 from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
@@ -105,10 +104,6 @@ def _convolved(
         Case(ConvDown(*how, size=size), _normal(g, weight)),
         Case(ConvWeight(*how, kernel=kernels), _normal(g, x)),
     ]
-
-
-def _dropped(random: np.random.Generator) -> list[np.ndarray]:
-    return [random.standard_normal((7, 33)), random.random((7, 33)) < 0.5]
 
 
 def _updated(random: np.random.Generator) -> list[np.ndarray]:
@@ -378,7 +373,6 @@ CASES = [
     Case(SoftmaxLossDown(), _scores(())),
     *(Case(ops.Accuracy(top), _scores()) for top in (1, 3)),
     Case(ops.Dropout(0.4, seed=2**70 + 5), _normal((7, 33))),
-    Case(DropoutDown(0.4), _dropped),
     *(
         Case(ops.SgdUpdate(*factors), _updated)
         for factors in [(0.0, 0.0, 1.0), (0.9, 0.01, 2.0), (0.9, 0.01, 2.0, True)]

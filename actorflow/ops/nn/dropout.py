@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import GraphError
+from actorflow.ops.elementwise import scaled, where
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
-
-
-_MASK = np.dtype(np.bool_)
-
-
-def _check_rate(kind: str, rate: float) -> None:
-    if not 0 <= rate < 1:
-        raise GraphError(f"{kind}: rate must be at least 0 and less than 1, got {rate}")
 
 
 @dataclass(frozen=True)
@@ -34,36 +27,14 @@ class Dropout(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         same_dtype("Dropout", x=x)
-        _check_rate("Dropout", self.rate)
+        if not 0 <= self.rate < 1:
+            raise GraphError(f"Dropout: rate must be at least 0 and less than 1, got {self.rate}")
         if not 0 <= self.seed < 1 << 128:
             raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
-        return (x, TensorSpec(x.shape, _MASK))
+        return (x, TensorSpec(x.shape, np.dtype(np.bool_)))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(DropoutDown(self.rate), grads[0], op.outputs[1])]
-
-
-@dataclass(frozen=True)
-class DropoutDown(Operation):
-    """``dx = g / (1 - rate)`` where ``mask``, else 0: the gradient of `Dropout`."""
-
-    arguments = ("g", "mask")
-
-    rate: float
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        g, mask = inputs
-        same_dtype("DropoutDown", g=g)
-        _check_rate("DropoutDown", self.rate)
-        if mask.dtype != _MASK:
-            raise DTypeError(f"DropoutDown: mask must be bool, got {mask}")
-        if mask.shape != g.shape:
-            raise ShapeError(f"DropoutDown: mask must have g's shape {g.shape}, got {mask}")
-        return (g,)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        """The same operation, which is linear in ``g``."""
-        return [apply(self, grads[0], op.inputs[1]), None]
+        return [where(op.outputs[1], scaled(grads[0], 1 / (1 - self.rate)), 0.0)]
 
 
 def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = None) -> Blob:
