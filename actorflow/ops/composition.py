@@ -91,7 +91,7 @@ class _Step(NamedTuple):
         if kind is None or not kind.differentiable:
             return False
         if any(x in active and not kind.is_constant(i) for i, x in enumerate(self.inputs)):
-            active.update(y for y in self.outputs if y.dtype.kind in "fV")
+            active.update(y for y in self.outputs if y.dtype.kind in "fcV")
         return any(y in active for y in self.outputs)
 
 

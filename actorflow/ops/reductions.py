@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
 from actorflow.ops.fills import number_like
 from actorflow.ops.indexing import pad
-from actorflow.ops.operation import Application, Grads, apply, blob_of, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, apply, same_dtype, same_numbers
+from actorflow.ops.rows import X
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
 class ReduceMean(Reduction):
     """The mean along axes; see `mean`."""
 
+    function_name = "mean"
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype("ReduceMean", x=inputs[0])
+        if inputs[0].dtype.kind != "c":
+            same_dtype("ReduceMean", x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -65,10 +69,16 @@ class _Extreme(Reduction):
 class ReduceMax(_Extreme):
     """The largest element along axes; see `max`."""
 
+    function_name = "max"
+    ufunc = np.maximum
+
 
 @dataclass(frozen=True)
 class ReduceMin(_Extreme):
     """The smallest element along axes; see `min`."""
+
+    function_name = "min"
+    ufunc = np.minimum
 
 
 class _Boolean(Reduction):
@@ -86,15 +96,23 @@ class _Boolean(Reduction):
 class ReduceAny(_Boolean):
     """True where any element along axes is; see `any`."""
 
+    function_name = "any"
+    ufunc = np.logical_or
+
 
 @dataclass(frozen=True)
 class ReduceAll(_Boolean):
     """True where all elements along axes are; see `all`."""
 
+    function_name = "all"
+    ufunc = np.logical_and
+
 
 @dataclass(frozen=True)
 class CountNonzero(Reduction):
     """The number of elements along axes that are not 0; see `count_nonzero`."""
+
+    function_name = "count_nonzero"
 
     differentiable = False
 
@@ -133,119 +151,15 @@ def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
         raise ShapeError(f"{kind}: x must have at least 1 element along the axes, got {x}")
 
 
-def sum(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The sum along axes; that of several blobs is `add`.
-
-    Args:
-        x: Any shape, numeric.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Blob of the remaining shape, of the dtype of ``x``; integers are summed in 64 bits, float16 in float32.
-    Raises:
-        ShapeError: if ``x`` does not have the axes.
-        DTypeError: if ``x`` is of another kind.
-    Gradient: g for every element.
-    Source: `numpy.sum`.
-    """
-    return blob_of(ReduceSum(normal_axes(axis), keepdims), x, name=name)
-
-
-def mean(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The mean along axes; NaN of nothing.
-
-    Arguments, result and errors: those of `sum`, but ``x`` is floating and the result has its dtype.
-    Gradient: g / number of elements, for every element.
-    Source: `numpy.mean`.
-    """
-    return blob_of(ReduceMean(normal_axes(axis), keepdims), x, name=name)
-
-
-def max(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The largest element along axes; NaN if one is.
-
-    Arguments, result and errors: those of `sum`, but ``x`` is not complex and has elements along the axes, and the
-    result has its dtype.
-    Gradient: g, in equal shares to all elements that are the largest.
-    Source: `numpy.max`; its gradient is that of ``torch.amax``.
-    """
-    return blob_of(ReduceMax(normal_axes(axis), keepdims), x, name=name)
-
-
-def min(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The smallest element along axes; NaN if one is.
-
-    Arguments, result and errors: those of `max`.
-    Gradient: g, in equal shares to all elements that are the smallest.
-    Source: `numpy.min`; its gradient is that of ``torch.amin``.
-    """
-    return blob_of(ReduceMin(normal_axes(axis), keepdims), x, name=name)
-
-
-def any(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """True where any element along axes is.
-
-    Arguments, result and errors: those of `sum`, but ``x`` and the result are bool.
-    Gradient: none.
-    Source: `numpy.any`.
-    """
-    return blob_of(ReduceAny(normal_axes(axis), keepdims), x, name=name)
-
-
-def all(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """True where all elements along axes are.
-
-    Arguments, result and errors: those of `any`.
-    Gradient: none.
-    Source: `numpy.all`.
-    """
-    return blob_of(ReduceAll(normal_axes(axis), keepdims), x, name=name)
-
-
-def count_nonzero(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The number of elements along axes that are not 0.
-
-    Arguments, result and errors: those of `sum`, but ``x`` is bool or real, and the result is int64.
-    Gradient: none.
-    Source: Minerva ``count_zero``, `numpy.count_nonzero`.
-    """
-    return blob_of(CountNonzero(normal_axes(axis), keepdims), x, name=name)
-
-
-def argmax(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Index of the largest element: the first one if there are several, or of the first NaN.
-
-    Args:
-        x: Any shape, integer or floating.
-        axis: The axis; by default the elements are taken as flat, in C order.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Blob of the remaining shape, int64.
-    Raises:
-        ShapeError: if ``x`` does not have the axes, or nothing along them.
-        DTypeError: if ``x`` is of another kind.
-    Gradient: none.
-    Source: Minerva ``max_index``, `numpy.argmax`.
-    """
-    return blob_of(ArgMax(normal_axes(axis), keepdims), x, name=name)
-
-
-def argmin(x: Blob, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """Index of the smallest element: the first one if there are several, or of the first NaN.
-
-    Arguments, result and errors: those of `argmax`.
-    Gradient: none.
-    Source: `numpy.argmin`.
-    """
-    return blob_of(ArgMin(normal_axes(axis), keepdims), x, name=name)
-
-
 @dataclass(frozen=True)
 class ReduceProd(Reduction):
     """The product along axes; see `prod`."""
 
+    function_name = "prod"
+    ufunc = np.multiply
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_numbers(self.kind, ordered=True, x=inputs[0])
+        same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
@@ -264,14 +178,66 @@ class ReduceProd(Reduction):
         return reshape(rows, self.reduced(x.spec))
 
 
-def prod(x: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The product along axes.
+class Form(Protocol):
+    """A functional form of a reduction along one axis, several (negative ones count from the end), or all of them."""
 
-    Arguments, result and errors: those of `sum`, but ``x`` is not complex.
-    Gradient: g times the product of all other elements.
-    Source: `numpy.prod`.
+    def __call__(self, x: X, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> X: ...
+
+
+def _form(kind: type[Reduction], doc: str, wanted: str, gradient: str, source: str = "") -> Form:
+    name = kind.function_name
+
+    def form(x: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Any:
+        return apply(kind(normal_axes(axis), keepdims), x, name=name)
+
+    form.__name__ = form.__qualname__ = name
+    form.__doc__ = f"""{doc}
+
+    Args:
+        x: Any shape, {wanted}.
+        axis: One axis or several, negative ones counted from the end; by default all.
+        keepdims: Keep the axes, with length 1.
+        name: Name of the op.
+    Returns:
+        Blob or array of the remaining shape.
+    Raises:
+        ShapeError: if ``x`` does not have the axes, or nothing along them where an element is picked.
+        DTypeError: if ``x`` is of another kind.
+    Gradient: {gradient}.
+    Source: {source}`numpy.{name}`.
     """
-    return blob_of(ReduceProd(normal_axes(axis), keepdims), x, name=name)
+    return form
+
+
+_WIDE = "integers are folded in 64 bits, float16 in float32"
+_SHARED = "g, in equal shares to all elements that are picked, as for ``torch.amax``"
+sum = _form(ReduceSum, f"The sum along axes; that of operands is `add`. {_WIDE}.", "numeric", "g for every element")
+prod = _form(ReduceProd, f"The product along axes; {_WIDE}.", "numeric", "g times the product of all other elements")
+mean = _form(ReduceMean, "The mean along axes; NaN of nothing.", "floating", "g / number of elements for every element")
+max = _form(ReduceMax, "The largest element along axes; NaN if one is.", "real", _SHARED)
+min = _form(ReduceMin, "The smallest element along axes; NaN if one is.", "real", _SHARED)
+any = _form(ReduceAny, "True where any element along axes is.", "bool", "none")
+all = _form(ReduceAll, "True where all elements along axes are.", "bool", "none")
+count_nonzero = _form(
+    CountNonzero,
+    "The number of elements along axes that are not 0, int64.",
+    "bool or real",
+    "none",
+    "Minerva ``count_zero``, ",
+)
+argmax = _form(
+    ArgMax,
+    "Index of the largest element along one axis, or in C order: the first of several, or of the first NaN. int64.",
+    "real",
+    "none",
+    "Minerva ``max_index``, ",
+)
+argmin = _form(
+    ArgMin,
+    "Index of the smallest element along one axis, or in C order: the first of several, or of the first NaN. int64.",
+    "real",
+    "none",
+)
 
 
 # Parts of a reduction may be put together where that gives what one pass gives. Extremes, truth, and sums and products

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -281,7 +281,13 @@ class Reduction(Operation):
     Attributes:
         axis: The axes; None for all.
         keepdims: Keep the axes, with length 1.
+
+    Class attributes:
+        ufunc: NumPy's function of two elements that folds them; None where that is not all.
     """
+
+    takes_complex = True
+    ufunc: ClassVar[Any] = None
 
     axis: tuple[int, ...] | None = None
     keepdims: bool = False
@@ -317,7 +323,8 @@ class Reduction(Operation):
 class ReduceSum(Reduction):
     """The sum along axes; see `actorflow.ops.sum`."""
 
-    takes_complex = True
+    function_name = "sum"
+    ufunc = np.add
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         same_numbers(self.kind, x=inputs[0])

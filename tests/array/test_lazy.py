@@ -426,7 +426,7 @@ def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
         (lambda x: x.__iadd__(xp.ones((2, 2, 3))), af.ShapeError, r"\+=: the result has shape \(2, 2, 3\)"),
         (lambda x: x.__setitem__(0, xp.ones(4)), af.ShapeError, "do not broadcast"),
         (lambda x: x.__setitem__(0, xp.asarray(1j)), af.DTypeError, "assignment: expected float64, got complex128"),
-        (lambda x: xp.max(x[:0, :], axis=0), af.ShapeError, "max: an axis without elements"),
+        (lambda x: xp.max(x[:0, :], axis=0), af.ShapeError, "ReduceMax: x must have at least 1 element along the axes"),
         (
             lambda x: xp.concat([x, x[0, :]]),
             af.ShapeError,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.engine.units import StepUnit, is_own
-from actorflow.array.record.primitives import DType, ElementwisePrimitive, Reduction, Value
+from actorflow.array.record.primitives import DType, ElementwisePrimitive, ReductionPrimitive, Value
 from actorflow.array.record.record import OpStep, Record, bytes_of
 from actorflow.ops.reductions import is_certain, may_be_uncertain
 
@@ -116,7 +116,7 @@ class ReadyChain:
 
     def _total(self, i: int, parts: list[Any]) -> Value:
         step = self.steps[i]
-        assert isinstance(step.op, Reduction)
+        assert isinstance(step.op, ReductionPrimitive)
         total = parts[0]
         if len(parts) > 1:
             total = step.op.fold(np.asarray(parts), (0,), False, step.dtype)
@@ -226,7 +226,7 @@ class ReadyChain:
 
     def _fold(self, i: int, number: int, block: Value) -> Any:
         step = self.steps[i]
-        assert isinstance(step.op, Reduction)
+        assert isinstance(step.op, ReductionPrimitive)
         axes, keepdims, dtype = step.params
         if self._flat:
             axes, keepdims = tuple(range(block.ndim)), False
@@ -362,7 +362,7 @@ class ChainUnit(StepUnit):
         # The total of an uncertain reduction reads the inputs once more.
         first = len(self._values)
         return not any(
-            isinstance(each.op, Reduction)
+            isinstance(each.op, ReductionPrimitive)
             and may_be_uncertain(each.op.ufunc, each.dtype)
             and each.arguments[0] - first not in self._produced
             for each in self._steps

@@ -22,7 +22,7 @@ from actorflow.array.engine.device_unit import DeviceUnit
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.engine.units import Unit
 from actorflow.array.record.placement import accelerator_of
-from actorflow.array.record.primitives import Reduction
+from actorflow.array.record.primitives import ReductionPrimitive
 from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
 from actorflow.ops.reductions import may_be_parted
 
@@ -241,7 +241,7 @@ def _measure(node: Record) -> tuple[int, int]:
 
 def _may_be_parted(node: Record) -> bool:
     """Return whether a reduction may be computed in blocks, which are parts of the first axis."""
-    assert isinstance(node.op, Reduction)
+    assert isinstance(node.op, ReductionPrimitive)
     axes, _, dtype = node.params
     return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
 

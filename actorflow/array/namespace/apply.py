@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.namespace.operate import cast, constant, elementwise, node_of
+from actorflow.array.namespace.operate import cast, constant, elementwise, node_of, reduced
 from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
 from actorflow.array.record.record import Input, Record, record, record_parts
 from actorflow.errors import GraphError
 from actorflow.ops.operation import Operation
 from actorflow.ops.rows import Elementwise
+from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     """
     if isinstance(operation, Elementwise):
         return elementwise(operation, inputs)
+    if isinstance(operation, Reduction) and operation.ufunc is not None:
+        return reduced(type(operation), inputs[0], operation.axes(inputs[0].ndim), operation.keepdims)
     nodes = _nodes(operation, inputs)
     specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
     params, evaluator = primitive.new_params(), next(node for node in nodes if type(node) is Record).evaluator

@@ -11,11 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.record.placement import default_place
-from actorflow.array.record.primitives import DType, ElementwisePrimitive, Primitive, Value, elementwise_primitive
+from actorflow.array.record.primitives import (
+    DType,
+    ElementwisePrimitive,
+    Primitive,
+    Value,
+    elementwise_primitive,
+    reduction_primitive,
+)
 from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
 from actorflow.errors import AxisError, DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.rows import Elementwise
+from actorflow.ops.shaping import Reduction
+from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -212,6 +221,15 @@ def _chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array
     one, other = pair(op.name, x1, x2)
     shape = broadcast(op.name, chosen.shape, one.shape, other.shape)
     return record(op, (chosen, one, other), shape, op.dtype(chosen.dtype, one.dtype, other.dtype))
+
+
+def reduced(kind: type[Reduction], x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """Record a reduction by a ufunc."""
+    node = x._node
+    op = reduction_primitive(kind, axes, keepdims)  # type: ignore[arg-type]
+    assert op.operation is not None
+    [(shape, dtype)] = op.operation.infer(TensorSpec(node.shape, node.dtype)) or ()
+    return record(op, (node,), shape, dtype, (axes, keepdims, dtype), node.evaluator, node.size)
 
 
 def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:

@@ -12,99 +12,72 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.apply import applied_to
 from actorflow.array.namespace.manipulation import concat
-from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, simple
-from actorflow.array.record.primitives import DType, Primitive, Reduction, Value
-from actorflow.array.record.record import given, record
+from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, reduced
+from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import deviation, divide, not_equal, square, subtract
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, apply
 from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
+from actorflow.ops.reductions import ArgMax, ArgMin, ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
+from actorflow.ops.shaping import ReduceSum, Reduction, summed_dtype
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 Axis = int | Sequence[int] | None
 
-SUM = Reduction("sum", np.add)
-PROD = Reduction("prod", np.multiply)
-MAX = Reduction("max", np.maximum)
-MIN = Reduction("min", np.minimum)
-ALL = Reduction("all", np.logical_and)
-ANY = Reduction("any", np.logical_or)
+
+def _fold(kind: type[Reduction], x: Array, axis: Axis, keepdims: bool) -> Array:
+    axes = axes_of(kind.function_name, axis, len(node_of(kind.function_name, "x", x).shape))
+    return reduced(kind, x, axes, bool(keepdims))
 
 
-def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    if keepdims:
-        return tuple([1 if i in axes else length for i, length in enumerate(shape)])
-    return tuple([length for i, length in enumerate(shape) if i not in axes])
-
-
-def _reduce(op: Reduction, x: Array, axis: Axis, keepdims: bool, dtype: DType) -> Array:
-    node = node_of(op.name, "x", x)
-    axes = axes_of(op.name, axis, len(node.shape))
-    shape = _reduced(node.shape, axes, keepdims)
-    return record(op, (node,), shape, dtype, (axes, bool(keepdims), dtype), node.evaluator, node.size)
-
-
-def _accumulator(name: str, x: Array, dtype: npt.DTypeLike | None) -> DType:
-    """The dtype of a sum or product: integers are widened."""
+def _accumulated(kind: type[Reduction], x: Array, axis: Axis, dtype: npt.DTypeLike | None, keepdims: bool) -> Array:
+    own = node_of(kind.function_name, "x", x).dtype
     if dtype is not None:
-        return np.dtype(dtype)
-    own = node_of(name, "x", x).dtype
-    if own.kind in "bi" and own.itemsize < 8:
-        return np.dtype(np.int64)
-    return np.dtype(np.uint64) if own.kind == "u" else own
+        wanted = np.dtype(dtype)
+        return cast(_fold(kind, cast(x, wanted), axis, keepdims), wanted)
+    return _fold(kind, cast(x, np.dtype(np.int64)) if own.kind == "b" else x, axis, keepdims)
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
     """The sum over axes; all of them if none is named. Integers are added up in 64 bits."""
-    kind = _accumulator("sum", x, dtype)
-    return _reduce(SUM, x if dtype is None else cast(x, kind), axis, keepdims, kind)
+    return _accumulated(ReduceSum, x, axis, dtype, keepdims)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
     """The product over axes; all of them if none is named. Integers are multiplied in 64 bits."""
-    kind = _accumulator("prod", x, dtype)
-    return _reduce(PROD, x if dtype is None else cast(x, kind), axis, keepdims, kind)
-
-
-def _extremum(op: Reduction, x: Array, axis: Axis, keepdims: bool) -> Array:
-    node = node_of(op.name, "x", x)
-    if node.size == 0 and any_empty(node.shape, axes_of(op.name, axis, len(node.shape))):
-        raise ShapeError(f"{op.name}: an axis without elements has no result, got shape {node.shape}")
-    if node.dtype.kind == "c":
-        raise DTypeError(f"{op.name}: expected real numbers, got {node.dtype}")
-    return _reduce(op, x, axis, keepdims, node.dtype)
-
-
-def any_empty(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Return whether one of these axes has no elements."""
-    return 0 in [shape[axis] for axis in axes]
+    return _accumulated(ReduceProd, x, axis, dtype, keepdims)
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The greatest element over axes, or NaN where there is one."""
-    return _extremum(MAX, x, axis, keepdims)
+    return _fold(ReduceMax, x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The least element over axes, or NaN where there is one."""
-    return _extremum(MIN, x, axis, keepdims)
+    return _fold(ReduceMin, x, axis, keepdims)
+
+
+def _truth(x: Array) -> Array:
+    return x if node_of("all", "x", x).dtype == np.bool_ else not_equal(x, 0)
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """True where all elements over axes are true, or not zero."""
-    return _reduce(ALL, x, axis, keepdims, np.dtype(np.bool_))
+    return _fold(ReduceAll, _truth(x), axis, keepdims)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """True where any element over axes is true, or not zero."""
-    return _reduce(ANY, x, axis, keepdims, np.dtype(np.bool_))
+    return _fold(ReduceAny, _truth(x), axis, keepdims)
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """The number of elements over axes that are not zero."""
-    return _reduce(SUM, not_equal(x, 0), axis, keepdims, np.dtype(np.intp))
+    return sum(_truth(x), axis=axis, keepdims=keepdims)
 
 
 def _count(x: Array, axis: Axis) -> int:
@@ -139,6 +112,14 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 # -- along an axis ----------------------------------------------------------------------------------------------
+
+
+def _accumulator(name: str, x: Array, dtype: npt.DTypeLike | None) -> DType:
+    """The dtype of a sum or product: integers are widened."""
+    own = node_of(name, "x", x).dtype
+    if dtype is not None:
+        return np.dtype(dtype)
+    return np.dtype(np.int64) if own.kind == "b" else summed_dtype(own)
 
 
 def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: bool) -> Array:
@@ -185,27 +166,22 @@ def diff(
     return x
 
 
-ARGMAX = Primitive("argmax", lambda x, axis, keepdims: np.argmax(x, axis=axis, keepdims=keepdims))
-ARGMIN = Primitive("argmin", lambda x, axis, keepdims: np.argmin(x, axis=axis, keepdims=keepdims))
-
-
-def _position(op: Primitive, x: Array, axis: int | None, keepdims: bool) -> Array:
-    node = node_of(op.name, "x", x)
-    axes = axes_of(op.name, axis, len(node.shape))
-    if any_empty(node.shape, axes):
-        raise ShapeError(f"{op.name}: an axis without elements has no result, got shape {node.shape}")
-    at = None if axis is None else axes[0]
-    return simple(op, x, _reduced(node.shape, axes, keepdims), at, bool(keepdims), dtype=np.dtype(np.intp))
-
-
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the first greatest element along an axis, or of the flattened array."""
-    return _position(ARGMAX, x, axis, keepdims)
+    return _position(ArgMax, x, axis, keepdims)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the first least element along an axis, or of the flattened array."""
-    return _position(ARGMIN, x, axis, keepdims)
+    return _position(ArgMin, x, axis, keepdims)
+
+
+def _position(kind: type[Reduction], x: Array, axis: int | None, keepdims: bool) -> Array:
+    name = kind.function_name
+    axes = axes_of(name, axis, len(node_of(name, "x", x).shape))
+    numbers = cast(x, np.dtype(np.uint8)) if x.dtype.kind == "b" else x
+    found: Array = apply(kind(None if axis is None else axes, bool(keepdims)), numbers)
+    return found
 
 
 # -- order ------------------------------------------------------------------------------------------------------

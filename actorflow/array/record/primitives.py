@@ -14,6 +14,7 @@ from actorflow.errors import DTypeError
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel, load_library
 from actorflow.ops.rows import Elementwise, of_ufunc
+from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
@@ -37,7 +38,7 @@ class Primitive:
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
-        reduction: Whether it is a `Reduction`.
+        reduction: Whether it is a `ReductionPrimitive`.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
@@ -141,28 +142,34 @@ def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
     return found
 
 
-class Reduction(Primitive):
-    """An operation that folds axes by a ufunc; it ends a chain of elementwise operations in the same pass.
+class ReductionPrimitive(Primitive):
+    """A reduction by a ufunc; it ends a chain of elementwise operations in the same pass.
 
-    Its parameters are ``axes``, in ascending order, ``keepdims``, and the dtype in which sums and products are formed.
+    Its parameters are the axes, in ascending order, ``keepdims``, and the dtype in which sums and products are formed.
 
     Args:
-        name: Of the function in the namespace.
-        ufunc: Binary and associative.
+        operation: The operation.
     """
 
     reduction = True
 
-    def __init__(self, name: str, ufunc: np.ufunc) -> None:
-        super().__init__(name, self.fold)
-        self.ufunc = ufunc
-        self._accumulates = ufunc is np.add or ufunc is np.multiply
+    def __init__(self, operation: Reduction) -> None:
+        super().__init__(operation.function_name, self.fold)
+        self.operation = operation
+        self.ufunc = operation.ufunc
+        self._accumulates = self.ufunc is np.add or self.ufunc is np.multiply
 
     def fold(self, x: Value, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Any:
         """The reduction of an array, or of a block of it."""
         if self._accumulates:
             return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
         return self.ufunc.reduce(x, axis=axes, keepdims=keepdims)
+
+
+@lru_cache(maxsize=4_096)
+def reduction_primitive(kind: Any, axes: tuple[int, ...], keepdims: bool) -> ReductionPrimitive:
+    """The primitive of a reduction, the same one for equal reductions."""
+    return ReductionPrimitive(kind(axes, keepdims))
 
 
 _calls = count()

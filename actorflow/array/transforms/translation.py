@@ -11,7 +11,6 @@ import numpy as np
 from actorflow import ops
 from actorflow.array import linalg
 from actorflow.array.array import Array
-from actorflow.array.namespace import statistical
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive, Value
@@ -261,22 +260,6 @@ def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
             stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
 
 
-def _reduction(function: _Rule) -> _Rule:
-    return lambda node, x: function(x, axis=node.params[0], keepdims=node.params[1], name=node.name)
-
-
-def _accumulation(function: _Rule) -> _Rule:
-    """Ops add and multiply numbers: booleans are numbers of the result's dtype."""
-    rule = _reduction(function)
-    return lambda node, x: rule(node, ops.cast(x, node.dtype) if x.dtype == np.bool_ else x)
-
-
-def _truth(function: _Rule) -> _Rule:
-    """Ops take booleans: numbers are compared with 0."""
-    rule = _reduction(function)
-    return lambda node, x: rule(node, x if x.dtype == np.bool_ else ops.not_equal(x, x.dtype.type(0)))
-
-
 def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
     if min(len(a.shape), len(b.shape)) < 2:
         raise GraphError("products of vectors have no op")
@@ -284,18 +267,5 @@ def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
 
 
 _RULES: dict[Primitive, _Rule] = {
-    **{
-        primitive: kind(function)
-        for primitive, kind, function in (
-            (statistical.SUM, _accumulation, ops.sum),
-            (statistical.PROD, _accumulation, ops.prod),
-            (statistical.MAX, _reduction, ops.max),
-            (statistical.MIN, _reduction, ops.min),
-            (statistical.ALL, _truth, ops.all),
-            (statistical.ANY, _truth, ops.any),
-            (statistical.ARGMAX, _reduction, ops.argmax),
-            (statistical.ARGMIN, _reduction, ops.argmin),
-        )
-    },
     linalg.MATMUL: _matmul,
 }
