@@ -112,6 +112,13 @@ def _elementwise(rng: np.random.Generator, shape: tuple[int, ...]) -> Iterator[O
         lambda t, x: lambda: t.nn.functional.dropout(x, _DROPOUT),
     )
     yield OperationCase(
+        "choice, of dropout's gradient",
+        ops.Where(),
+        (x > 0, g, np.zeros((), np.float32)),
+        lambda xp, mask, g, zero: xp.where(mask, g, zero),
+        lambda t, mask, g, zero: lambda: t.where(mask, g, zero),
+    )
+    yield OperationCase(
         "update by SGD",
         ops.SgdUpdate(_MOMENTUM, _DECAY),
         (x, g, z, np.array(_RATE)),
