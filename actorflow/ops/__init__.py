@@ -134,6 +134,7 @@ from actorflow.ops.registry import (
     register_library,
     registered_kernels,
 )
+from actorflow.ops.rows import binary, unary
 from actorflow.ops.shaping import (
     BroadcastTo,
     Concat,
@@ -160,6 +161,8 @@ from actorflow.ops.shaping import (
 __all__ = [
     # operation
     "Layout", "Operation",
+    # rows
+    "binary", "unary",
     # registry
     "Kernel", "KernelKey", "find_kernel", "kernel", "load_library", "register_library", "registered_kernels",
     # function

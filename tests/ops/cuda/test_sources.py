@@ -86,10 +86,12 @@ def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, load_fil
     libraries = [own / "cupy" / "_cccl" / name for name in ("cub", "thrust", "libcudacxx")]
     folders = (own, *libraries, nvrtc.header_folder("cuda_fp16.h"))
     options = [*emulated.modules["launch"].OPTIONS, *(f"-I{folder}" for folder in folders)]
-    for dtype in FLOATS:
+    for dtype in (*FLOATS, "int32"):
         parts = ["#include <cupy/complex.cuh>", "#include <cupy/carray.cuh>", "#include <cupy/float16.cuh>"]
         parts.append("#define FOR_EACH_OF CUPY_FOR")
         for i, kernel in enumerate(emulated.emulator.elementwise):
+            if kernel.has_bits != (dtype == "int32"):
+                continue
             wide = "float64" if dtype == "float64" else "float32"
             code = kernel.code({"T": dtype, "R": "float32", "S": wide}).replace("void run(", f"void run{i}(")
             parts.append(f"namespace kernel{i} {{ {code} }}")
