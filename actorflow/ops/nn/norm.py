@@ -48,32 +48,51 @@ def _in_dtype(x: Blob, dtype: np.dtype[Any]) -> Blob:
     return x if x.dtype == dtype else cast(x, dtype)
 
 
-def second(
-    op: Application,
-    grads: Sequence[Blob | None],
-    wanted: Sequence[bool],
-    axes: tuple[int, ...],
-    epsilon: float,
-    moved: bool = True,
-) -> Sequence[Blob | None]:
-    """Gradients of ``(dx, dscale, dshift)`` of ``(g, x, scale, mean, variance)`` by ``g``, ``x`` and ``scale``.
+class _Down(Operation):
+    """``dx``, ``dscale`` and ``dshift`` of a normalization, from its means and variances.
 
-    Mean and variance follow ``x``, unless they are not ``moved``. Half precision is computed in their dtype.
+    With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)``, ``s = g * scale`` and means over what is
+    normalized: ``dx = r * (s - mean(s) - n * mean(s * n))``, ``dscale = sum(g * n)``, ``dshift = sum(g)``.
+
+    Its own gradient takes mean and variance as what they are, functions of ``x``, unless they are ``given``: then
+    ``dx = r * s``.
     """
 
-    def average(v: Blob) -> Blob:
-        return mean(v, axes, keepdims=True)
+    arguments: ClassVar[tuple[str, ...]] = ("g", "x", "scale", "mean", "variance")
+    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    given: ClassVar[bool] = False
 
-    def down(g: Blob, x: Blob, scale: Blob, mean: Blob, variance: Blob) -> list[Blob]:
-        wide, dtype, keep = mean.dtype, x.dtype, tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    epsilon: float
+
+    def parts(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], range]:
+        """The shapes of the scale and of the statistics for the shape of ``x``, and the axes that are normalized."""
+        return shape[-1:], shape[-1:], range(len(shape) - 1)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        g, x, scale, mean, variance = inputs
+        same_dtype(self.kind, x=x, g=g, scale=scale)
+        shape_is(self.kind, x.shape, "x", g=g)
+        own, statistics, _ = self.parts(x.shape)
+        shape_is(self.kind, own, "x's last axes", scale=scale)
+        check_statistics(self.kind, statistics, x.dtype, mean=mean, variance=variance)
+        return (x, scale, scale)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        return composed_gradient(self._formula, op, grads, wanted)
+
+    def _formula(self, g: Blob, x: Blob, scale: Blob, of_mean: Blob, of_variance: Blob) -> list[Blob]:
+        *_, axes = self.parts(x.shape)
+        wide, dtype, keep = of_mean.dtype, x.dtype, tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+
+        def average(v: Blob) -> Blob:
+            return mean(v, tuple(axes), keepdims=True)
+
         g, x, factor = (_in_dtype(v, wide) for v in (g, x, scale))
-        centered = x - (average(x) if moved else reshape(mean, keep))
-        r = reciprocal(sqrt((average(square(centered)) if moved else reshape(variance, keep)) + epsilon))
+        centered = x - (reshape(of_mean, keep) if self.given else average(x))
+        r = reciprocal(sqrt((reshape(of_variance, keep) if self.given else average(square(centered))) + self.epsilon))
         n, s = centered * r, g * factor
-        dx = r * (s - average(s) - n * average(s * n)) if moved else r * s
+        dx = r * s if self.given else r * (s - average(s) - n * average(s * n))
         return [_in_dtype(v, dtype) for v in (dx, sum_to(g * n, scale.shape), sum_to(g, scale.shape))]
-
-    return composed_gradient(down, op, grads, wanted)
 
 
 def _check_channels(kind: str, x: TensorSpec, **inputs: TensorSpec) -> tuple[int, ...]:
@@ -119,30 +138,10 @@ class BatchNorm(Operation):
 
 
 @dataclass(frozen=True)
-class BatchNormDown(Operation):
-    """``dx``, ``dscale`` and ``dshift`` of `BatchNorm`, from the batch's mean and variance.
-
-    With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)`` and means over a channel:
-    ``dx = r * scale * (g - mean(g) - n * mean(g * n))``, ``dscale = sum(g * n)``, ``dshift = sum(g)``.
-
-    Its own gradient takes ``mean`` and ``variance`` as what they are, functions of ``x``.
-    """
-
-    arguments = ("g", "x", "scale", "mean", "variance")
-    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+class BatchNormDown(_Down):
+    """The gradient of `BatchNorm`."""
 
     epsilon: float = 1e-5
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        g, x, scale, mean, variance = inputs
-        shape = _check_channels(self.kind, x, scale=scale)
-        same_dtype(self.kind, x=x, g=g)
-        shape_is(self.kind, x.shape, "x", g=g)
-        check_statistics(self.kind, shape, x.dtype, mean=mean, variance=variance)
-        return (x, scale, scale)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return second(op, grads, wanted, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -168,10 +167,9 @@ class BatchNormInference(Operation):
 
 @dataclass(frozen=True)
 class BatchNormInferenceDown(BatchNormDown):
-    """``dx = g * scale * r``, ``dscale = sum(g * n)`` and ``dshift = sum(g)`` of `BatchNormInference`."""
+    """The gradient of `BatchNormInference`."""
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return second(op, grads, wanted, tuple(range(len(op.inputs[1].shape) - 1)), self.epsilon, moved=False)
+    given = True
 
 
 @whole
@@ -282,30 +280,15 @@ class LayerNorm(Operation):
 
 
 @dataclass(frozen=True)
-class LayerNormDown(Operation):
-    """``dx``, ``dscale`` and ``dshift`` of `LayerNorm`, from the samples' means and variances.
-
-    With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)``, ``s = g * scale`` and means over a sample:
-    ``dx = r * (s - mean(s) - n * mean(s * n))``; over the samples ``dscale = sum(g * n)`` and ``dshift = sum(g)``.
-    """
-
-    arguments = ("g", "x", "scale", "mean", "variance")
-    constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+class LayerNormDown(_Down):
+    """The gradient of `LayerNorm`."""
 
     axes: int = 1
     epsilon: float = 1e-5
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        g, x, scale, mean, variance = inputs
-        same_dtype("LayerNormDown", x=x, g=g, scale=scale)
-        shape_is("LayerNormDown", x.shape, "x", g=g)
-        shape_is("LayerNormDown", x.shape[-self.axes :], "x's last axes", scale=scale)
-        check_statistics("LayerNormDown", x.shape[: -self.axes], x.dtype, mean=mean, variance=variance)
-        return (x, scale, scale)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        rank = len(op.inputs[1].shape)
-        return second(op, grads, wanted, tuple(range(rank - self.axes, rank)), self.epsilon)
+    def parts(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], range]:
+        """The scale is of the axes that are normalized, statistics of the others."""
+        return shape[-self.axes :], shape[: -self.axes], range(len(shape) - self.axes, len(shape))
 
 
 def layer_norm(
