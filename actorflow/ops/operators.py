@@ -146,8 +146,8 @@ class Operators(Methods["Blob"]):
     which becomes a constant and is only widened, as feeds are.
 
     ``==`` and ``!=`` compare identity, as blobs are keys of dictionaries: `equal` and `not_equal` compare elements. The
-    shifts connect blobs with ops. ``&``, ``|``, ``^`` and ``~`` are of bools. A blob has no value while the graph is
-    defined, so it has no truth, length or iterator.
+    shifts connect blobs with ops. ``&``, ``|``, ``^`` and ``~`` are of bools and of bits. A blob has no value while the
+    graph is defined, so it has no truth, length or iterator.
     """
 
     __slots__ = ()
@@ -161,11 +161,13 @@ class Operators(Methods["Blob"]):
     __sub__, __rsub__ = _operators(ew.subtract, *_NUMBERS)
     __mul__, __rmul__ = _operators(ew.multiply, *_NUMBERS)
     __truediv__, __rtruediv__ = _operators(ew.divide, *_NUMBERS)
+    __floordiv__, __rfloordiv__ = _operators(ew.floor_divide, *_NUMBERS)
+    __mod__, __rmod__ = _operators(ew.remainder, *_NUMBERS)
     __pow__, __rpow__ = _operators(_power, *_NUMBERS)
     __matmul__, __rmatmul__ = _operators(linalg.matmul)
-    __and__, __rand__ = _operators(ew.logical_and, *_NUMBERS)
-    __or__, __ror__ = _operators(ew.logical_or, *_NUMBERS)
-    __xor__, __rxor__ = _operators(ew.logical_xor, *_NUMBERS)
+    __and__, __rand__ = _operators(ew.bitwise_and, *_NUMBERS)
+    __or__, __ror__ = _operators(ew.bitwise_or, *_NUMBERS)
+    __xor__, __rxor__ = _operators(ew.bitwise_xor, *_NUMBERS)
     __lt__, __gt__ = _operators(ew.less, *_NUMBERS)[0], _operators(ew.greater, *_NUMBERS)[0]
     __le__, __ge__ = _operators(ew.less_equal, *_NUMBERS)[0], _operators(ew.greater_equal, *_NUMBERS)[0]
 
@@ -176,7 +178,7 @@ class Operators(Methods["Blob"]):
         return ew.absolute(self)
 
     def __invert__(self) -> Self:
-        return ew.logical_not(self)
+        return ew.bitwise_invert(self)
 
     def __bool__(self) -> bool:
         raise GraphError(

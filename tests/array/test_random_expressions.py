@@ -52,6 +52,10 @@ class Formulas:
         staticmethod(lambda x: np.logaddexp(x, 0.0)),
     )
     silu = staticmethod(lambda x: x * _sigmoid(x))
+    normal_cdf = staticmethod(lambda x: 0.5 + 0.5 * Formulas.erf(x / math.sqrt(2)))
+    gelu = staticmethod(lambda x: x * Formulas.normal_cdf(x))
+    hard_sigmoid = staticmethod(lambda x: np.clip(x / 6 + 0.5, 0.0, 1.0))
+    hard_swish = staticmethod(lambda x: x * Formulas.hard_sigmoid(x))
     softmax = staticmethod(lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True))
     log_softmax = staticmethod(lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True)))
 
@@ -61,6 +65,10 @@ ON_ARRAYS = World(xp.asarray, af.ops)
 
 
 # -- the operations -------------------------------------------------------------------------------------------------
+
+
+def as_is(f: Any, x: Any) -> Any:
+    return x
 
 
 def positive(f: Any, x: Any) -> Any:
@@ -73,10 +81,8 @@ def within(f: Any, x: Any) -> Any:
 
 #: Functions of one operand, by what is made of it so that it lies where they are smooth.
 UNARY: dict[Form, str] = {
-    lambda f, x: (
-        x
-    ): "negative square sin cos tanh atan asinh erf erfc positive sign floor ceil round trunc sigmoid silu "
-    "softplus relu leaky_relu elu",
+    as_is: "negative square sin cos tanh atan asinh erf erfc positive sign floor ceil round trunc sigmoid silu "
+    "softplus relu leaky_relu elu gelu hard_sigmoid hard_swish normal_cdf",
     lambda f, x: x * 0.5: "exp expm1 sinh cosh exp2",
     positive: "log log1p log2 log10 sqrt rsqrt reciprocal",
     within: "asin acos atanh tan",
@@ -84,7 +90,7 @@ UNARY: dict[Form, str] = {
 }
 #: Functions of two operands; their second one likewise.
 BINARY: dict[Form, str] = {
-    lambda f, x: x: "add subtract multiply maximum minimum hypot logaddexp copysign atan2",
+    as_is: "add subtract multiply maximum minimum hypot logaddexp copysign atan2",
     positive: "divide remainder floor_divide fmod trunc_divide",
 }
 COMPARISONS = "less less_equal greater greater_equal equal not_equal"
@@ -128,6 +134,8 @@ TWO: dict[str, Form] = {
     "x - y": lambda f, x, y: x - y,
     "x * y": lambda f, x, y: x * y,
     "x / y": lambda f, x, y: x / positive(f, y),
+    "x // y": lambda f, x, y: x // positive(f, y),
+    "x % y": lambda f, x, y: x % positive(f, y),
     "x**y": lambda f, x, y: positive(f, x) ** within(f, y),
     "x < y": lambda f, x, y: f.where(x < y, x * 2.0, y),
     "x >= 0.5": lambda f, x, y: f.where(x >= 0.5, 0.25, y),
@@ -181,7 +189,8 @@ def shapes(rng: np.random.Generator, x: np.ndarray) -> dict[str, Form]:
         "reshape(-1)": lambda f, x: f.reshape(x, (-1,)),
         "flatten()": lambda f, x: x.flatten(),
         "transpose()": lambda f, x: x.transpose(order),
-        "x[None].squeeze()": lambda f, x: x[None].squeeze(axis=0) + x[..., None].squeeze(),
+        "x[None].squeeze()": lambda f, x: x[None].squeeze(axis=0) + x[..., None].squeeze(axis=-1),
+        "squeeze()": lambda f, x: x.squeeze(),
         "expand_dims": lambda f, x: f.expand_dims(x, axis=axis),
         "broadcast_to": lambda f, x: f.broadcast_to(x, (2, *x.shape)),
         "stack": lambda f, x: f.stack([x, x * 0.5], axis=axis),
@@ -286,7 +295,10 @@ class Expression:
             inputs.insert(int(rng.integers(2)), fitting[rng.integers(len(fitting))])
         step = Step(name, forms[name], tuple(inputs))
         value = step.form(NUMPY, *[values[i] for i in inputs])
-        near = [step.form(NUMPY, *[values[i] * (1 + e) + e for i in inputs]) for e in (-1e-9, 1e-9)]
+        near = [
+            step.form(NUMPY, *[values[i] + 1e-9 * rng.standard_normal(values[i].shape) for i in inputs])
+            for _ in range(2)
+        ]
         if (
             0 < value.size <= MOST_ELEMENTS
             and np.isfinite(value).all()
@@ -375,15 +387,14 @@ def by_arrays(expression: Expression, f: World) -> Found:
 
 
 def differences(phi: Callable[[float], float]) -> tuple[float | None, float | None]:
-    """The first two derivatives at 0, by central differences; None where these do not agree."""
+    """The first two derivatives at 0, by central differences; None where no two steps agree, as near corners."""
     found: list[tuple[float, float]] = []
-    for h in (1e-2, 4e-3, 1e-3, 4e-4):
+    for h in (1e-4, 4e-4, 1e-3, 4e-3, 1e-2):
         a, b, c, d, e = (phi(i * h) for i in (-2, -1, 0, 1, 2))
         found.append(((a - 8 * b + 8 * d - e) / (12 * h), (-a + 16 * b - 30 * c + 16 * d - e) / (12 * h * h)))
     best: list[float | None] = []
     for estimates, tolerance in zip(zip(*found, strict=True), (1e-6, 1e-4), strict=True):
-        error, value = min((abs(p - q), q) for p, q in pairwise(estimates))
-        best.append(value if error <= tolerance * (1.0 + abs(value)) else None)
+        best.append(next((p for p, q in pairwise(estimates) if abs(p - q) <= tolerance * (1.0 + abs(p))), None))
     return best[0], best[1]
 
 

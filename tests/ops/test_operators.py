@@ -17,14 +17,15 @@ FLOAT = np.array([[-1.5, 2.0, 0.25], [3.0, -0.5, 1.0]])
 OTHER = np.array([[2.0, 0.5, 4.0], [-1.0, 8.0, 1.0]])
 INT = np.array([[1, -2, 3], [4, 0, 2]])
 BOOL = np.array([[True, False, True], [False, False, True]])
-ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
+ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge)
 LOGIC = (operator.and_, operator.or_, operator.xor)
 
 #: Operator, the blob's value, another array, a number.
 BINARY = [
     *[(function, FLOAT, OTHER, 1.5) for function in (*ARITHMETIC, *COMPARISONS)],
-    *[(function, INT, INT[::-1], 2) for function in (*ARITHMETIC[:3], *COMPARISONS)],
+    *[(function, INT, INT[::-1], 2) for function in (*ARITHMETIC[:3], *COMPARISONS, *LOGIC)],
+    *[(function, INT | 1, np.array([[2, -3, 1], [5, 7, -1]]), 3) for function in (operator.floordiv, operator.mod)],
     *[(function, BOOL, BOOL[::-1], True) for function in LOGIC],
     (operator.pow, np.abs(FLOAT), OTHER, 1.5),
     (operator.pow, INT, np.abs(INT[::-1]), 3),
@@ -66,7 +67,7 @@ def test_powers_by_a_number(power: float) -> None:
     check(lambda x: x**power, np.abs(FLOAT))
 
 
-UNARY = [(operator.neg, FLOAT), (abs, FLOAT), (abs, INT), (operator.invert, BOOL)]
+UNARY = [(operator.neg, FLOAT), (abs, FLOAT), (abs, INT), (operator.invert, BOOL), (operator.invert, INT)]
 
 
 @pytest.mark.parametrize(("function", "value"), UNARY)
@@ -170,7 +171,7 @@ def test_numbers_take_the_dtype_of_the_blob_and_arrays_are_widened_to_it() -> No
         lambda: half * np.ones(3),
         lambda: np.arange(3) - integers,
         lambda: integers < half,
-        lambda: integers & integers,
+        lambda: half & half,
         lambda: half[mask],
         lambda: half[[0.5]],
     ):
