@@ -194,9 +194,15 @@ class Operators(Methods["Blob"]):
         y: Blob = indexing.slice(self, key)
         return y
 
-    sum, mean, prod = reductions.sum, reductions.mean, reductions.prod
-    max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
-    all, any = reductions.all, reductions.any
+    if TYPE_CHECKING:
+
+        def _over_axes(self, axis: shaping.Axis = None, keepdims: bool = False, name: str | None = None) -> Blob: ...
+
+        sum = mean = prod = max = min = all = any = argmax = argmin = _over_axes
+    else:
+        sum, mean, prod = reductions.sum, reductions.mean, reductions.prod
+        max, min, argmax, argmin = reductions.max, reductions.min, reductions.argmax, reductions.argmin
+        all, any = reductions.all, reductions.any
     astype = ew.cast
     _reshaped: Any = shaping.reshape
     _permuted: Any = shaping.transpose
