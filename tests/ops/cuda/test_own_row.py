@@ -91,4 +91,5 @@ def test_nvrtc_compiles_it(emulated: Any, load_file: Any) -> None:
     spec = af.TensorSpec.of((3,))
     lines = fused.statements_of(chain, chain.specs([spec]), "Half").lines
     text = 'extern "C" __global__ void run(float x0, float *y) { ' + " ".join(lines) + " *y = v2; }"
-    assert nvrtc.compile_to_cubin(library, f"{launch.source('tile')}\n{launch._WIDER}\n{text}", arch, launch.OPTIONS)
+    options = (*launch.OPTIONS, "-DINDEX=int", "-DSCALAR=float")
+    assert nvrtc.compile_to_cubin(library, f"{launch.source('tile')}\n{text}", arch, options)
