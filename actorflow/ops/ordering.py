@@ -30,17 +30,23 @@ from actorflow.spec import TensorSpec
 
 
 class _AlongAxis(Operation):
-    """Base of operations along one axis, whose results have the shape of ``x``."""
+    """Base of operations along one axis, whose results have the shape of ``x``.
+
+    Attributes:
+        axis: The axis.
+        reverse: Whether it goes from the end of the axis on.
+    """
 
     axis: int
+    reverse: bool
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         axes_of(self.kind, self.axis, len(inputs[0].shape))
         return inputs[:1]
 
-    def lines(self, x: Any) -> Any:
-        """The array with the axis in front."""
-        return np.moveaxis(x, self.axis, 0)
+    def lines(self, *arrays: Any) -> list[Any]:
+        """The arrays with the axis in front, in the order in which it goes."""
+        return [x.swapaxes(0, self.axis)[:: -1 if self.reverse else 1] for x in arrays]
 
 
 def _part(x: X, axis: int, start: int | None, stop: int | None) -> X:
@@ -59,9 +65,7 @@ class _Scan(_AlongAxis):
     """What a ufunc makes of all elements up to each one.
 
     Attributes:
-        axis: The axis.
         exclusive: Whether the element itself is left out.
-        reverse: Whether the elements are those from each one on.
     """
 
     takes_complex = True
@@ -80,9 +84,7 @@ class _Scan(_AlongAxis):
         dtype = summed_dtype(inputs[0].dtype)
         wide = wide_dtype(dtype) if dtype.kind in "fV" else dtype
         found = np.full(inputs[0].shape, self.ufunc.identity, wide)
-        x, y = self.lines(inputs[0]), self.lines(found)
-        if self.reverse:
-            x, y = x[::-1], y[::-1]
+        x, y = self.lines(inputs[0], found)
         with np.errstate(all="ignore"):
             if not self.exclusive:
                 self.ufunc.accumulate(x, dtype=wide, out=y)
@@ -131,9 +133,7 @@ class Recurrence(_AlongAxis):
 
     def compute(self, *inputs: Any) -> Any:
         found = np.array(inputs[0])
-        y, factors = self.lines(found), self.lines(inputs[1])
-        if self.reverse:
-            y, factors = y[::-1], factors[::-1]
+        y, factors = self.lines(found, inputs[1])
         with np.errstate(all="ignore"):
             for i in range(1, len(y)):
                 y[i] += factors[i] * y[i - 1]
@@ -182,15 +182,15 @@ class Sort(_AlongAxis):
     """The elements in order along an axis; see `sort`."""
 
     axis: int = -1
-    descending: bool = False
+    reverse: bool = False
     stable: bool = True
 
     def compute(self, *inputs: Any) -> Any:
         found = np.sort(inputs[0], axis=self.axis, stable=self.stable)
-        return np.flip(found, self.axis) if self.descending else found
+        return np.flip(found, self.axis) if self.reverse else found
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
-        order = apply(ArgSort(self.axis, self.descending, self.stable), op.inputs[0])
+        order = apply(ArgSort(self.axis, self.reverse, self.stable), op.inputs[0])
         return [take_along_axis(grads[0], apply(ArgSort(self.axis), order), self.axis)]
 
 
@@ -201,7 +201,7 @@ class ArgSort(_AlongAxis):
     differentiable = False
 
     axis: int = -1
-    descending: bool = False
+    reverse: bool = False
     stable: bool = True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -210,7 +210,7 @@ class ArgSort(_AlongAxis):
 
     def compute(self, *inputs: Any) -> Any:
         (x,) = inputs
-        if not self.descending:
+        if not self.reverse:
             return np.argsort(x, axis=self.axis, stable=self.stable)
         # Sorted backwards, then read backwards: so equal elements keep their order.
         found = np.flip(np.argsort(np.flip(x, self.axis), axis=self.axis, stable=self.stable), self.axis)

@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 X = TypeVar("X", bound=Operand)
 
 
+_INTEGER = int | np.integer
+
+
 def integers(given: Iterable[int] | int) -> tuple[int, ...]:
     """One integer or several, as Python's."""
-    return tuple([int(each) for each in ((given,) if isinstance(given, int | np.integer) else given)])
+    return tuple(map(int, (given,) if isinstance(given, _INTEGER) else given))
 
 
 class Arrangement(Operation):
@@ -472,7 +475,8 @@ def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
     for i, part in enumerate(parts):
         if part.shape != parts[0].shape:
             raise ShapeError(f"stack: parts[{i}] must have parts[0]'s shape {parts[0].shape}, got {part.spec}")
-    return concat([expand_dims(part, axis) for part in parts], axis, name=name or "stack")
+    with_axis = [Reshape(expanded(part.shape, axis)) for part in parts[:1]]
+    return concat([blob_of(*with_axis, part) for part in parts], axis, name=name or "stack")
 
 
 def unstack(x: X, axis: int = 0) -> tuple[X, ...]:

@@ -188,7 +188,7 @@ def _of_row(kind: type[Elementwise]) -> Case:
 def is_of_the_host(operation: Operation) -> bool:
     """Whether accelerators leave it to the host."""
     kind = type(operation)
-    if isinstance(operation, Gather | AddAt | ops.Scatter):
+    if isinstance(operation, AddAt | ops.Scatter | Recurrence | ops.Nonzero | ops.SearchSorted | ops.IsIn):
         return not isinstance(operation, AddAt) or INDEX in operation.key
     return issubclass(kind, Elementwise) and kind in rows() and not kind.formula and kind.function is not None
 

@@ -40,14 +40,16 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
         return elementwise(operation, inputs)
     if isinstance(operation, Reduction) and operation.ufunc is not None:
         return reduced(type(operation), inputs[0], operation.axes(inputs[0].ndim), operation.keepdims)
-    nodes = _nodes(operation, inputs)
+    nodes: tuple[Input, ...] = (inputs[0]._node,) if len(inputs) == 1 else _nodes(operation, inputs)
     specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
-    params, evaluator = primitive.new_params(), next(node for node in nodes if type(node) is Record).evaluator
+    evaluator = nodes[0].evaluator if type(nodes[0]) is Record else None
     work = sum([node.size for node in nodes])
-    if len(specs) == 1:
-        found = [record(primitive, nodes, *specs[0], params, evaluator, work)]
+    if len(specs) > 1:
+        found = record_parts(primitive, nodes, primitive.new_params(), work)
+    elif primitive.random:
+        found = [record(primitive, nodes, *specs[0], primitive.new_params(), evaluator, work)]
     else:
-        found = record_parts(primitive, nodes, params, work)
+        return record(primitive, nodes, *specs[0], (), evaluator, work)
     if Record.placing is not None and primitive.random:  # which was drawn on the CPU
         place = home_of(next(node for node in nodes if type(node) is Record))
         found = [transfer(x, place) for x in found]

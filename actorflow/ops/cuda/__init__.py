@@ -27,6 +27,7 @@ from actorflow.ops.cuda import (  # noqa: F401  each registers its kernels
     loss,
     lrn,
     norm,
+    ordering,
     pool,
     recurrent,
     reductions,

@@ -53,8 +53,9 @@ def _launch(function: str, grid: int, *args: Array | int) -> None:
     launch("sort", function, grid, _THREADS, args, np.dtype(np.float32))
 
 
+@kernel(ops.Gather, dtypes=ANYTHING, captures=False)
 @kernel(ops.Slice, dtypes=ANYTHING)
-def _slice(operation: ops.Slice, inputs: list[Array], outputs: list[Array]) -> None:
+def _slice(operation: ops.Slice | ops.Gather, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(outputs[0], operation.compute(*inputs))
 
 

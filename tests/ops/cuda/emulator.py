@@ -166,6 +166,8 @@ class Emulator:
             "dot": self._uncapturable(_dot),
             "matmul": self._uncapturable(_matmul),
             "add": np.add,
+            "subtract": np.subtract,
+            **{name: self._uncapturable(getattr(np, name)) for name in ("argsort", "cumprod", "cumsum", "sort")},
             "broadcast_to": np.broadcast_to,
             "cuda": SimpleNamespace(
                 runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=1234)
