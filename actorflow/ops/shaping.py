@@ -475,8 +475,10 @@ def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
     for i, part in enumerate(parts):
         if part.shape != parts[0].shape:
             raise ShapeError(f"stack: parts[{i}] must have parts[0]'s shape {parts[0].shape}, got {part.spec}")
-    with_axis = [Reshape(expanded(part.shape, axis)) for part in parts[:1]]
-    return concat([blob_of(*with_axis, part) for part in parts], axis, name=name or "stack")
+    if not parts:
+        raise ShapeError("stack: give at least one part")
+    with_axis = Reshape(expanded(parts[0].shape, axis))
+    return concat([blob_of(with_axis, part) for part in parts], axis, name=name or "stack")
 
 
 def unstack(x: X, axis: int = 0) -> tuple[X, ...]:
