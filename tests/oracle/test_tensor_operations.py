@@ -428,3 +428,66 @@ def test_embedding_and_one_hot(rows, features, picked, seed, dtype) -> None:
     ((found,),) = ours(lambda i: ops.one_hot(i, rows, "int64"), [indices], 0)
     ((wanted,),) = theirs(lambda i: torch.nn.functional.one_hot(i, rows), [indices], 0)
     np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+_TORCH_MODES = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+ordered_shapes = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
+
+
+def _whole(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Few different numbers, 0 among them: many are equal."""
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)
+
+
+@many
+@given(shape=ordered_shapes, seed=seeds, dtype=dtypes, layout=layouts, descending=st.booleans(), data=st.data())
+def test_sort_and_top_k(shape, seed, dtype, layout, descending, data) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    k = data.draw(st.integers(0, shape[axis]))
+    x = laid_out(drawn(seed, shape, dtype=dtype)[0], layout)
+    check(lambda x: ops.sort(x, axis, descending), lambda x: torch.sort(x, axis, descending)[0], [x])
+    check(lambda x: ops.top_k(x, k, axis, largest=descending)[0], lambda x: torch.topk(x, k, axis, descending)[0], [x])
+
+
+@many
+@given(shape=ordered_shapes, seed=seeds, dtype=dtypes, layout=layouts, reverse=st.booleans(), data=st.data())
+def test_scans(shape, seed, dtype, layout, reverse, data) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    x = laid_out(_whole(seed, shape, dtype), layout)
+
+    def turned(function: Callable[..., Any]) -> Callable[[Any], Any]:
+        return lambda x: torch.flip(function(torch.flip(x, [axis]), axis), [axis]) if reverse else function(x, axis)
+
+    check(lambda x: ops.cumsum(x, axis, reverse=reverse), turned(torch.cumsum), [x])
+    check(lambda x: ops.cumprod(x, axis, reverse=reverse), turned(torch.cumprod), [x])
+
+
+@many
+@given(
+    shape=ordered_shapes, seed=seeds, dtype=dtypes, mode=st.sampled_from(["add", "mul", "min", "max"]), data=st.data()
+)
+def test_scatter(shape, seed, dtype, mode, data) -> None:
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    picked = [data.draw(st.integers(0, 5)) if i == axis % len(shape) else n for i, n in enumerate(shape)]
+    indices = np.random.default_rng(seed).integers(0, shape[axis], picked)
+    x, values = drawn(seed, shape, tuple(picked), dtype=dtype)
+    check(
+        lambda x, v, i: ops.scatter(x, i, v, axis, mode),
+        lambda x, v, i: x.scatter_reduce(axis, i, v, _TORCH_MODES[mode]),
+        [x, values, indices],
+    )
+
+
+@many
+@given(shape=hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=4), seed=seeds, dtype=dtypes, data=st.data())
+def test_index_arrays(shape, seed, dtype, data) -> None:
+    picked = data.draw(hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))
+    random = np.random.default_rng(seed)
+    rows, columns = (random.integers(-n, n, picked) for n in shape[:2])
+    x, values = drawn(seed, shape, (*picked, *shape[2:]), dtype=dtype)
+    check(lambda x, i, j: x[i, j], lambda x, i, j: x[i, j], [x, rows, columns])
+    check(
+        lambda x, v, i, j: ops.add_at(x, (i, j), v),
+        lambda x, v, i, j: x.index_put((i, j), v, accumulate=True),
+        [x, values, rows, columns],
+    )
