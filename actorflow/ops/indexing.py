@@ -30,7 +30,6 @@ from actorflow.ops.operation import (
     rank_is,
     same_numbers,
     whole,
-    wide_dtype,
 )
 from actorflow.ops.shaping import (
     Arrangement,
@@ -254,16 +253,6 @@ class AddAt(Arrangement):
         if g.shape != part:
             raise ShapeError(f"{self.kind}: g must have shape {part}, got {g}")
         return (TensorSpec(self.shape, g.dtype),)
-
-    def compute(self, *inputs: Any) -> Any:
-        g, *indices = inputs
-        wide = wide_dtype(g.dtype) if g.dtype.kind in "fV" else g.dtype
-        found = np.zeros(self.shape, wide)
-        if indices:
-            np.add.at(found, numpy_key(self.key, indices), g.astype(wide, copy=False))
-        else:
-            found[numpy_key(self.key)] = g
-        return found.astype(g.dtype, copy=False)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g, *indices = op.inputs

@@ -32,7 +32,7 @@ def read_index(x: Array, key: Any) -> Array:
     parts = key if type(key) is tuple else (key,)
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
-    plain = _plain(parts)
+    plain = _plain(parts, len(node.shape))
     if plain is not None:
         return applied_to(x, Slice, plain)
     fixed, indices = _parsed(parts, len(node.shape))
@@ -53,7 +53,7 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
     """
     node = x._node
     parts = key if type(key) is tuple else (key,)
-    plain = _plain(parts)
+    plain = _plain(parts, len(node.shape))
     indices: list[Any] = []
     if plain is None:
         plain, indices = _parsed(parts, len(node.shape))
@@ -108,19 +108,24 @@ def _are_integers(parts: tuple[Any, ...]) -> bool:
     return True
 
 
-def _plain(parts: tuple[Any, ...]) -> Key | None:
-    """A key of integers and slices of them alone, as `parsed` gives it; None for others, right or wrong."""
+def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
+    """A key without arrays, as `parsed` gives it; None for others, right or wrong."""
     found: list[Any] = []
+    gap = -1
     for part in parts:
         if type(part) is slice:
             start, stop, step = part.start, part.stop, part.step
             if not (type(start) in _ENDS and type(stop) in _ENDS and type(step) in _ENDS):
                 return None
             found.append((start, stop, step))
-        elif type(part) is int:
+        elif type(part) is int or part is None:
             found.append(part)
+        elif part is ... and gap < 0:
+            gap = len(found)
         else:
             return None
+    if gap >= 0:
+        found[gap:gap] = [(None, None, None)] * (rank + found.count(None) - len(found))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
 Key = tuple[Any, ...]
@@ -19,6 +20,19 @@ Key = tuple[Any, ...]
 def _slice(operation: ops.Slice, inputs: list[Array], outputs: None) -> list[Array]:
     y = operation.compute(*inputs)
     return [y.copy() if min(y.strides, default=0) < 0 else y]  # other libraries want steps forwards
+
+
+@kernel(ops.AddAt)
+def _add_at(operation: ops.AddAt, inputs: list[Array], outputs: list[Array]) -> None:
+    (g, *indices), (y,) = inputs, outputs
+    y.fill(0)
+    if not indices:
+        y[ops.numpy_key(operation.key)] = g
+        return
+    # One addition after the other, in this order.
+    total = y.astype(wide_dtype(y.dtype)) if y.dtype.kind in "fV" else y
+    np.add.at(total, ops.numpy_key(operation.key, indices), g.astype(total.dtype, copy=False))
+    np.copyto(y, total, casting="unsafe")
 
 
 @kernel(ops.Scatter, inplace=True)
