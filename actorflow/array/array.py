@@ -17,10 +17,10 @@ from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.operate import binary, constant
+from actorflow.array.namespace.operate import binary, constant, unary
 from actorflow.array.namespace.operate import cast as cast_to
 from actorflow.array.record.placement import on_host, place_of, transfer
-from actorflow.array.record.primitives import DType, Value, elementwise_primitive
+from actorflow.array.record.primitives import DType, Value, elementwise_primitive, row_primitives
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import elementwise as ew
@@ -68,6 +68,12 @@ def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     return method
 
 
+_LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL, _EQUAL, _NOT_EQUAL = (
+    elementwise_primitive(kind())
+    for kind in (ew.Less, ew.LessEqual, ew.Greater, ew.GreaterEqual, ew.Equal, ew.NotEqual)
+)
+
+
 class Array(Methods["Array"]):
     """An n-dimensional array whose value is computed when it is needed.
 
@@ -91,6 +97,13 @@ class Array(Methods["Array"]):
 
     def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
         """Record an operation of `actorflow.ops`; arrays have no names."""
+        op = row_primitives.get(type(operation))  # type: ignore[arg-type]
+        if op is not None:
+            count = len(inputs)
+            if count == 2:
+                return binary(op, inputs[0], inputs[1])
+            if count == 1 and operation.arguments[0][0] != "*":
+                return unary(op, inputs[0])
         return applied(operation, inputs)
 
     def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Array:
@@ -361,22 +374,22 @@ class Array(Methods["Array"]):
     __rshift__, __rrshift__, __irshift__ = _operators("rshift", ">>=", ew.BitwiseRightShift)
 
     def __lt__(self, other: Any, /) -> Array:
-        return ew.less(self, other) if _is_operand(other) else NotImplemented
+        return binary(_LESS, self, other) if _is_operand(other) else NotImplemented
 
     def __le__(self, other: Any, /) -> Array:
-        return ew.less_equal(self, other) if _is_operand(other) else NotImplemented
+        return binary(_LESS_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __gt__(self, other: Any, /) -> Array:
-        return ew.greater(self, other) if _is_operand(other) else NotImplemented
+        return binary(_GREATER, self, other) if _is_operand(other) else NotImplemented
 
     def __ge__(self, other: Any, /) -> Array:
-        return ew.greater_equal(self, other) if _is_operand(other) else NotImplemented
+        return binary(_GREATER_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __eq__(self, other: Any, /) -> Array:  # type: ignore[override]
-        return ew.equal(self, other) if _is_operand(other) else NotImplemented
+        return binary(_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __ne__(self, other: Any, /) -> Array:  # type: ignore[override]
-        return ew.not_equal(self, other) if _is_operand(other) else NotImplemented
+        return binary(_NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __matmul__(self, other: Any, /) -> Array:
         return matmul(self, self._matrix(other)) if _is_matrix(other) else NotImplemented

@@ -365,6 +365,9 @@ Where = operation_class(
 )
 
 
+_WHERE = Where()
+
+
 def where(condition: X, a: X | complex, b: X | complex, /, name: str | None = None) -> X:
     """Elements of ``a`` where a condition holds, of ``b`` elsewhere.
 
@@ -379,7 +382,7 @@ def where(condition: X, a: X | complex, b: X | complex, /, name: str | None = No
     Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
     Source: `numpy.where`.
     """
-    made: X = apply(Where(), condition, a, b, name=name)
+    made: X = apply(_WHERE, condition, a, b, name=name)
     return made
 
 
@@ -431,6 +434,9 @@ class WeightedSum(Elementwise):
         return [scale(fit(grads[0], x), weight) if want else None for x, weight, want in terms]
 
 
+_SUM = Sum()
+
+
 def add(*terms: X | complex, name: str | None = None) -> X:
     """The sum of operands, added in the given order.
 
@@ -443,7 +449,7 @@ def add(*terms: X | complex, name: str | None = None) -> X:
     Gradient: g for each term, summed over what was broadcast.
     Source: Purine2 ``Sum``.
     """
-    made: X = apply(Sum(), *terms, name=name)
+    made: X = apply(_SUM, *terms, name=name)
     return made
 
 

@@ -239,6 +239,8 @@ def unary(
     operation = made()
 
     def form(x: Any, /, name: str | None = None) -> Any:
+        if isinstance(x, Operand):  # as `apply` does
+            return x.apply_operation(operation, (x,), name)
         return apply(operation, x, name=name)
 
     return made, _described(form, made, name, doc, module)
@@ -253,6 +255,8 @@ def binary(
     operation = made()
 
     def form(a: Any, b: Any, /, name: str | None = None) -> Any:
+        if isinstance(a, Operand):
+            return a.apply_operation(operation, (a, b), name)
         return apply(operation, a, b, name=name)
 
     return made, _described(form, made, name, doc, module)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 # fmt: off
 # isort: off
 from actorflow.array import fft, linalg
-from actorflow.ops import elementwise as rows
 from actorflow.ops.elementwise import *  # noqa: F403  each row
 from actorflow.array.linalg import matmul, matrix_transpose, tensordot, vecdot
 from actorflow.array.namespace.creation import (
     arange, asarray, empty, empty_like, eye, from_dlpack, from_numpy, full, full_like, linspace, meshgrid, ones,
     ones_like, randb, randn, zeros, zeros_like,
 )
-from actorflow.array.namespace.elementwise import abs, clip, pow  # type: ignore[assignment]
+from actorflow.array.namespace.elementwise import FUNCTIONS, abs, clip, pow  # type: ignore[assignment]
 from actorflow.array.namespace.indexing import take, take_along_axis
 from actorflow.array.namespace.manipulation import (
     broadcast_arrays, broadcast_shapes, broadcast_to, concat, expand_dims, flip, moveaxis, permute_dims, repeat,
@@ -48,10 +47,6 @@ __all__ = [
     "take_along_axis", "tensordot", "tile", "tril", "triu", "uint16", "uint32", "uint64", "uint8", "unique_all",
     "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot", "zeros", "zeros_like",
 ]
-if not TYPE_CHECKING:  # which takes all names of a module that is imported with a star
-    #: Of graphs; arrays have them under other names.
-    _OTHERS = (
-        *("absolute", "at_least", "at_most", "average", "cast", "copy", "deviation", "dummy", "power", "scale"),
-        "weighted_sum",
-    )
-    __all__ += [name for name in rows.__all__ if name.islower() and name not in (*__all__, *_OTHERS)]
+if not TYPE_CHECKING:  # which takes the functions of graphs for those of arrays: they are called alike
+    globals().update(FUNCTIONS)
+    __all__ += [name for name in FUNCTIONS if name not in __all__]

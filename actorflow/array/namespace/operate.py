@@ -15,6 +15,7 @@ from actorflow.array.record.primitives import (
     DType,
     ElementwisePrimitive,
     Primitive,
+    ReductionPrimitive,
     Value,
     elementwise_primitive,
     reduction_primitive,
@@ -204,9 +205,10 @@ def elementwise(operation: Elementwise, inputs: Sequence[Any]) -> Array:
     if count == 2:
         return binary(op, *inputs)
     if count == 1:
-        return unary(op, inputs[0])
+        x: Array = inputs[0]  # a sum of one
+        return x if operation.arguments[0][0] == "*" else unary(op, x)
     if operation.conditions:
-        return _chosen(op, *inputs)
+        return chosen(op, *inputs)
     found = inputs[0]
     for each in inputs[1:]:
         found = binary(op, found, each)
@@ -214,21 +216,31 @@ def elementwise(operation: Elementwise, inputs: Sequence[Any]) -> Array:
     return made
 
 
-def _chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
-    chosen = node_of(op.name, "condition", condition)
-    if chosen.dtype != np.bool_:
-        raise DTypeError(f"{op.name}: condition must be bool, got {chosen.dtype}")
+def chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
+    """Record a choice between two operands by a condition."""
+    which = node_of(op.name, "condition", condition)
+    if which.dtype != np.bool_:
+        raise DTypeError(f"{op.name}: condition must be bool, got {which.dtype}")
     one, other = pair(op.name, x1, x2)
-    shape = broadcast(op.name, chosen.shape, one.shape, other.shape)
-    return record(op, (chosen, one, other), shape, op.dtype(chosen.dtype, one.dtype, other.dtype))
+    shape = broadcast(op.name, which.shape, one.shape, other.shape)
+    return record(op, (which, one, other), shape, op.dtype(which.dtype, one.dtype, other.dtype))
+
+
+@lru_cache(maxsize=4_096)
+def _reduction(
+    kind: Any, axes: tuple[int, ...], keepdims: bool, shape: tuple[int, ...], dtype: DType
+) -> tuple[ReductionPrimitive, tuple[int, ...], DType]:
+    """The primitive of a reduction, and the shape and dtype of its result."""
+    op = reduction_primitive(kind, axes, keepdims)
+    assert op.operation is not None
+    [spec] = op.operation.infer(TensorSpec(shape, dtype)) or ()
+    return op, spec.shape, spec.dtype
 
 
 def reduced(kind: type[Reduction], x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """Record a reduction by a ufunc."""
     node = x._node
-    op = reduction_primitive(kind, axes, keepdims)  # type: ignore[arg-type]
-    assert op.operation is not None
-    [(shape, dtype)] = op.operation.infer(TensorSpec(node.shape, node.dtype)) or ()
+    op, shape, dtype = _reduction(kind, axes, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
     return record(op, (node,), shape, dtype, (axes, keepdims, dtype), node.evaluator, node.size)
 
 

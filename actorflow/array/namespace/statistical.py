@@ -16,7 +16,7 @@ from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, r
 from actorflow.array.record.primitives import DType, Value
 from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.elementwise import deviation, divide, not_equal, square, subtract
+from actorflow.ops.elementwise import deviation, not_equal, square
 from actorflow.ops.operation import Operation, apply
 from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
 from actorflow.ops.reductions import ArgMax, ArgMin, ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
@@ -91,7 +91,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
     if node.dtype.kind not in "fc":
         x = cast(x, np.dtype(np.float64))
-    return divide(sum(x, axis=axis, keepdims=keepdims), float(_count(x, axis)))
+    return sum(x, axis=axis, keepdims=keepdims) / float(_count(x, axis))
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -101,9 +101,9 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
         raise DTypeError(f"var: expected real numbers, got {node.dtype}")
     if node.dtype.kind != "f":
         x = cast(x, np.dtype(np.float64))
-    squares = square(subtract(x, mean(x, axis=axis, keepdims=True)))
+    squares = square(x - mean(x, axis=axis, keepdims=True))
     left = _count(x, axis) - correction
-    return divide(sum(squares, axis=axis, keepdims=keepdims), float(builtins.max(0, left)))
+    return sum(squares, axis=axis, keepdims=keepdims) / float(builtins.max(0, left))
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:

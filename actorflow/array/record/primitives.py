@@ -127,18 +127,18 @@ class ElementwisePrimitive(Primitive):
 
 
 #: By class, for operations without parameters.
-_rows: dict[type[Elementwise], ElementwisePrimitive] = {}
+row_primitives: dict[type[Elementwise], ElementwisePrimitive] = {}
 _with_parameters = lru_cache(maxsize=4_096)(ElementwisePrimitive)
 
 
 def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
     """The primitive of an elementwise operation, the same one for equal operations."""
     kind = type(operation)
-    found = _rows.get(kind)
+    found = row_primitives.get(kind)
     if found is None:
         if operation.parameters:
             return _with_parameters(operation)
-        found = _rows[kind] = ElementwisePrimitive(operation)
+        found = row_primitives[kind] = ElementwisePrimitive(operation)
     return found
 
 
