@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorflow.array.array import Array
-from actorflow.array.namespace.creation import Unseeded
+from actorflow.array.namespace.creation import FULL, Unseeded
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import OperationPrimitive, Primitive, Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
 from actorflow.errors import GraphError
-
-#: Views and constants, which cost nothing to make again.
-_CHEAP = frozenset({"broadcast_to", "flip", "full", "permute_dims", "reshape"})
 
 
 class Recipe:
@@ -161,7 +158,7 @@ def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list
 
 
 def _is_cheap(op: Primitive) -> bool:
-    return op.elementwise or op.name in _CHEAP
+    return op.elementwise or op.view or op is FULL  # views and constants cost nothing to make again
 
 
 class _Keeper:
