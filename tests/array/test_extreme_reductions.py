@@ -13,8 +13,8 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine import chains, planning
-from actorflow.ops.cpu import fused
+from actorflow.array.engine import planning
+from actorflow.ops.cpu import blocks
 from tests.array.test_random_programs import PROGRAMS
 
 #: Elements of a block here, and from which on there are several.
@@ -29,10 +29,8 @@ ALONG_ONE_AXIS = ("argmax", "argmin", "cumulative_sum", "cumulative_prod")
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chains, "BLOCK", BLOCK)
-        patch.setattr(chains, "_scratch", chains._Scratch())  # buffers for blocks of this size
+        patch.setattr(blocks, "BLOCK", BLOCK)
         patch.setattr(planning, "_LONG", LONG)
-        patch.setattr(fused, "_REDUCED_BLOCK", BLOCK)
         yield
 
 

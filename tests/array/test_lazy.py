@@ -139,7 +139,8 @@ def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy:
 
 
 @pytest.mark.parametrize(
-    "shape", [(600_000,), (600, 1_000), (3, 200_000), (200_000, 3), (2, 3, 100_000), (540_001, 1), (70_001, 1)]
+    "shape",
+    [(600_000,), (600, 1_000), (1, 600_000), (3, 200_000), (200_000, 3), (2, 3, 100_000), (540_001, 1), (70_001, 1)],
 )
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
@@ -149,6 +150,7 @@ def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis:
     z = xp.where(x > y, x * y, x) + 1
     kept = xp.abs(z)
     total, most = xp.sum(z * z, axis=axis), xp.max(z, axis=axis, keepdims=True)
+    several = [xp.max(z * n, axis=axis) for n in (2, 3, 4)]
     turned = xp.permute_dims(x, tuple(range(len(shape)))[::-1]) * 2 + 1
     xp.wait_for_all()
     expected = np.where(a > b, a * b, a) + 1
@@ -157,6 +159,8 @@ def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis:
     np.testing.assert_allclose(total.to_numpy(), (expected * expected).sum(axis=axis), rtol=1e-12)
     np.testing.assert_array_equal(most.to_numpy(), expected.max(axis=axis, keepdims=True))
     np.testing.assert_array_equal(turned.to_numpy(), a.T * 2 + 1)
+    for n, each in zip((2, 3, 4), several, strict=True):
+        np.testing.assert_array_equal(each.to_numpy(), (expected * n).max(axis=axis))
 
 
 def test_each_array_is_a_value_of_its_own() -> None:

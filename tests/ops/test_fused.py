@@ -17,7 +17,7 @@ import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
-from actorflow.ops.cpu.fused import _REDUCED_BLOCK
+from actorflow.ops.cpu.blocks import BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction
@@ -261,7 +261,7 @@ def test_reductions_are_numpys(case: tuple[Fused, list[np.ndarray]], is_turned: 
     operation, inputs = case
     if is_turned:
         inputs = [np.asarray(x, order="F") for x in inputs]
-    with mock.patch("actorflow.ops.cpu.fused._REDUCED_BLOCK", 7 if is_cut else _REDUCED_BLOCK):
+    with mock.patch("actorflow.ops.cpu.blocks.BLOCK", 7 if is_cut else BLOCK):
         check_reduced(operation, inputs, at_once(operation, inputs))
 
 

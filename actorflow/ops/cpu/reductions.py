@@ -74,7 +74,12 @@ def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) 
     np.copyto(outputs[0], total, casting="unsafe")
 
 
-def _reduce(ufunc: np.ufunc, operation: Reduction, x: Array, out: Array) -> None:
+@kernel(ops.ReduceMax)
+@kernel(ops.ReduceMin)
+@kernel(ops.ReduceAny)
+@kernel(ops.ReduceAll)
+def _reduce(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (out,), ufunc = inputs, outputs, operation.ufunc
     axes = operation.axes(x.ndim)
     columns = _columns(x, axes)
     if columns is None or not 1 < columns[2] < _SHORT_RUN:
@@ -89,18 +94,6 @@ def _reduce(ufunc: np.ufunc, operation: Reduction, x: Array, out: Array) -> None
             ufunc(upper[:, :1], rest[:, -1:], out=upper[:, :1])
         rest = upper
     np.copyto(out, rest.reshape(out.shape))
-
-
-def _register(operation: type[Reduction], ufunc: np.ufunc) -> None:
-    @kernel(operation)
-    def compute(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
-        _reduce(ufunc, operation, inputs[0], outputs[0])
-
-
-_register(ops.ReduceMax, np.maximum)
-_register(ops.ReduceMin, np.minimum)
-_register(ops.ReduceAny, np.logical_or)
-_register(ops.ReduceAll, np.logical_and)
 
 
 @kernel(ops.ReduceProd)
