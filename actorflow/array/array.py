@@ -12,24 +12,25 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from actorflow.array.linalg import matmul
 from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.operate import binary, constant, unary
+from actorflow.array.namespace.operate import binary, unary
 from actorflow.array.namespace.operate import cast as cast_to
 from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Value, elementwise_primitive, row_primitives
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import elementwise as ew
+from actorflow.ops.linalg import Matmul
 from actorflow.ops.operation import Operation
 from actorflow.ops.operators import Methods
 from actorflow.ops.rows import Elementwise
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
+_MATMUL = Matmul()
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 
@@ -392,21 +393,13 @@ class Array(Methods["Array"]):
         return binary(_NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __matmul__(self, other: Any, /) -> Array:
-        return matmul(self, self._matrix(other)) if _is_matrix(other) else NotImplemented
+        return applied(_MATMUL, (self, other)) if _is_matrix(other) else NotImplemented
 
     def __rmatmul__(self, other: Any, /) -> Array:
-        return matmul(self._matrix(other), self) if _is_matrix(other) else NotImplemented
+        return applied(_MATMUL, (other, self)) if _is_matrix(other) else NotImplemented
 
     def __imatmul__(self, other: Any, /) -> Self:
-        return self._in_place("@=", matmul(self, self._matrix(other))) if _is_matrix(other) else NotImplemented
-
-    def _matrix(self, other: Any) -> Array:
-        """The other factor of a product of matrices; one of NumPy goes where this one lives."""
-        if type(other) is Record.array_type:
-            found: Array = other
-            return found
-        node = self._node
-        return given(constant("matmul", other, node.dtype), node.evaluator, place=node.place)
+        return self._in_place("@=", self @ other) if _is_matrix(other) else NotImplemented
 
     def _in_place(self, name: str, result: Array) -> Self:
         node = self._node

@@ -6,7 +6,7 @@ graph, of the ``name`` that is given. Kernels live apart: `actorflow.ops.cpu` re
 
 from typing import TYPE_CHECKING
 
-from actorflow.ops import elementwise
+from actorflow.ops import elementwise, fft, linalg
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import *  # noqa: F403  each row
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, fill, gaussian, he, uniform, xavier
@@ -36,7 +36,18 @@ from actorflow.ops.indexing import (
     tril,
     triu,
 )
-from actorflow.ops.linalg import Bias, Inner, Matmul, bias, inner, matmul
+from actorflow.ops.linalg import (
+    Bias,
+    Inner,
+    Matmul,
+    bias,
+    einsum,
+    inner,
+    matmul,
+    matrix_transpose,
+    tensordot,
+    vecdot,
+)
 from actorflow.ops.nn import activation
 from actorflow.ops.nn.activation import *  # noqa: F403
 from actorflow.ops.nn.attention import attention, rotary
@@ -186,8 +197,9 @@ __all__ = [
     # ordering
     "ArgSort", "CumProd", "CumSum", "IsIn", "Nonzero", "SearchSorted", "Sort", "argsort", "cumprod", "cumsum", "isin",
     "nonzero", "searchsorted", "sort", "top_k",
-    # linalg
-    "Bias", "Inner", "Matmul", "bias", "inner", "matmul",
+    # linalg, fft
+    "Bias", "Inner", "Matmul", "bias", "einsum", "fft", "inner", "linalg", "matmul", "matrix_transpose", "tensordot",
+    "vecdot",
     # nn.attention
     "attention", "rotary",
     # nn.conv

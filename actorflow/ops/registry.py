@@ -56,6 +56,7 @@ class Kernel:
         captures: Whether its launches may be captured and replayed (``af.Graph(..., capture=True)``): it calls no
             library that refuses that, reads nothing back, and launches the same for arrays of the same types at the
             same addresses.
+        threaded: It computes a product of matrices on all cores by itself.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
@@ -67,6 +68,7 @@ class Kernel:
     inplace: bool = False
     supports: Callable[[Any], bool] | None = None
     captures: bool = True
+    threaded: bool = False
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -89,6 +91,7 @@ def kernel(
     inplace: bool = False,
     supports: Callable[[Any], bool] | None = None,
     captures: bool = True,
+    threaded: bool = False,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -107,7 +110,8 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        _kernels.update({key: Kernel(key, function, returns, random, inplace, supports, captures) for key in keys})
+        flags = (returns, random, inplace, supports, captures, threaded)
+        _kernels.update({key: Kernel(key, function, *flags) for key in keys})
         return function
 
     return register

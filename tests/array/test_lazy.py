@@ -417,7 +417,7 @@ def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
     ("wrong", "error", "message"),
     [
         (lambda x: x + xp.ones(4), af.ShapeError, r"add: shapes \(2, 3\), \(4,\) do not broadcast"),
-        (lambda x: x @ x, af.ShapeError, r"matmul: shapes \(2, 3\) and \(2, 3\) do not fit: 3 is not 2"),
+        (lambda x: x @ x, af.ShapeError, r"Matmul: b must have length 3 on its second last axis, got float64\[2, 3\]"),
         (lambda x: xp.sum(x, axis=2), af.ShapeError, "sum: axis 2 is out of bounds for an array of 2 axes"),
         (lambda x: xp.reshape(x, (4,)), af.ShapeError, "Reshape: x of 6 elements cannot have shape"),
         (lambda x: x & x, af.DTypeError, "bitwise_and: no such operation on float64"),
@@ -448,7 +448,7 @@ def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
         (lambda x: x.__setitem__((..., [True] * 2), 1.0), IndexError, r"a mask of shape \(2,\) for axes of .* \(3,\)"),
         (lambda x: x.__setitem__((0, xp.asarray([[True]])), 1.0), IndexError, "3 indices for an array of shape"),
         (lambda x: xp.Array(), TypeError, "arrays are made by functions"),
-        (lambda x: xp.linalg.inv(x), af.ShapeError, "inv: expected square matrices"),
+        (lambda x: xp.linalg.inv(x), af.ShapeError, "inv: x must be square matrices"),
         (lambda x: xp.asarray([2, 3], dtype=xp.int8) + 300, OverflowError, "300"),
     ],
 )

@@ -281,7 +281,9 @@ def test_errors_name_the_line_that_recorded_the_operation() -> None:
     for x in (inverse + 1.0, (inverse * 2.0).to_device("cpu") - 1.0):
         with pytest.raises(af.OpError) as caught:
             x.wait()
-        assert isinstance(caught.value.__cause__, np.linalg.LinAlgError)
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert isinstance(cause.__cause__, np.linalg.LinAlgError)
         assert "op 'inv'" in str(caught.value)
         assert "argument 0 float64[2, 2] on sim:0" in str(caught.value)
         assert str(caught.value).endswith("in test_errors_name_the_line_that_recorded_the_operation")

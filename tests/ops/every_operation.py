@@ -9,8 +9,25 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
+from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.fills import Constant
-from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
+from actorflow.ops.linalg import (
+    BiasDown,
+    Cholesky,
+    Cofactors,
+    Det,
+    Eig,
+    Eigh,
+    InnerDown,
+    InnerWeight,
+    Inv,
+    Pinv,
+    Qr,
+    Slogdet,
+    Solve,
+    Svd,
+    VectorNorm,
+)
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.loss import SoftmaxLossDown
@@ -83,8 +100,22 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "SquareSum": (SquareSum(), [X]),
     "Sum": (ops.Sum(), [X, X, 2 * X]),
     "Tanh": (ops.Tanh(), [X]),
+    "VectorNorm": (VectorNorm((0, -1), order=3.0), [X]),
+    **{made.__name__: (made(3, 1), [X[0]]) for made in (Fft, Ifft, Irfft, Rfft)},
     "Transpose": (ops.Transpose((0, 3, 1, 2)), [X]),
 }
+
+
+_REGULAR = spread(2, 3, 3) + 3 * np.eye(3, dtype="f")
+_SYMMETRIC = _REGULAR @ _REGULAR.mT
+_MATRICES: dict[str, tuple[Operation, list[Any]]] = {
+    **{made.__name__: (made(), [_REGULAR]) for made in (Det, Eig, Inv, Qr, Slogdet, Svd, Cofactors)},
+    **{made.__name__: (made(), [_SYMMETRIC]) for made in (Cholesky, Eigh)},
+    "Pinv": (Pinv(), [_REGULAR, np.float32(1e-3)]),
+    "Solve": (Solve(), [_REGULAR, spread(3)]),
+}
+#: Kinds that LAPACK computes, which refuses matrices without a result, or does not end.
+OF_LAPACK = frozenset(_MATRICES)
 
 
 def _drawn(cases: Any) -> dict[str, tuple[Operation, list[Any]]]:
@@ -99,4 +130,4 @@ def _drawn(cases: Any) -> dict[str, tuple[Operation, list[Any]]]:
 
 
 #: By kind: the operation and its inputs.
-CASES = {**_drawn(TENSOR_CASES), **_drawn(NEURAL_CASES), **_BASIC}
+CASES = {**_drawn(TENSOR_CASES), **_drawn(NEURAL_CASES), **_BASIC, **_MATRICES}

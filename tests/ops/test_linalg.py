@@ -147,7 +147,7 @@ def test_products_without_terms_are_0(compute) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        ((3,), (3, 2), r"Matmul: a must have shape \(..., rows, columns\), got float32\[3\]"),
+        ((), (3, 2), r"Matmul: a must have shape \(n,\) or \(..., rows, columns\), got float32\[\]"),
         ((2, 3), (2, 3), r"Matmul: b must have length 3 on its second last axis, got float32\[2, 3\]; a is"),
         ((2, 2, 3), (4, 3, 2), r"Matmul: b must broadcast with a's batch \(2,\), got float32\[4, 3, 2\]"),
     ],

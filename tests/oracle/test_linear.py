@@ -54,5 +54,32 @@ def test_inner_and_bias(batch, features, outputs, dtype, seed) -> None:
     )
 
 
+VECTORS = [((4,), (4,)), ((4,), (3, 4, 2)), ((2, 3, 4), (4,)), ((4,), (4, 2)), ((3, 4), (4,))]
+
+
+@pytest.mark.parametrize("shapes", VECTORS, ids=str)
+def test_products_of_vectors(shapes) -> None:
+    check(ops.matmul, torch.matmul, drawn(0, *shapes, dtype="float64"))
+
+
+EINSUMS = [
+    ("ij,jk->ik", (2, 3), (3, 4)),
+    ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)),
+    ("...ij,...jk->...ik", (4, 1, 2, 3), (5, 3, 2)),
+    ("iij,j->i", (3, 3, 2), (2,)),
+    ("ij,j,jk->k", (2, 3), (3,), (3, 4)),
+    ("i,j", (2,), (3,)),
+    ("ij->", (2, 3)),
+    ("bn,anm,bm->ba", (2, 3), (4, 3, 5), (2, 5)),
+]
+
+
+@pytest.mark.parametrize("equation", EINSUMS, ids=lambda case: case[0])
+def test_einsum(equation) -> None:
+    subscripts, *shapes = equation
+    arrays = drawn(0, *shapes, dtype="float64")
+    check(lambda *xs: ops.einsum(subscripts, *xs), lambda *xs: torch.einsum(subscripts, *xs), arrays)
+
+
 def test_one_sample_of_bias() -> None:
     check(ops.bias, lambda x, b: x + b, [np.ones(3), np.arange(3.0)])

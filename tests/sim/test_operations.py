@@ -69,10 +69,11 @@ async def test_backwards(name: str) -> None:
         with graph.at(place):
             # What comes after the first output may be kept for the way back, and has no gradient itself.
             for i, top in enumerate(tops if name == "Split" else tops[:1]):
-                if top.dtype.kind == "f":
-                    size = top.spec.size
-                    weights = graph.variable(f"w{i}", (1, size), top.dtype, spread(1, size))
-                    terms.append(ops.reshape(ops.inner(ops.reshape(top, (1, size)), weights), ()))
+                for j, part in enumerate((ops.real(top), ops.imag(top)) if top.dtype.kind == "c" else (top,)):
+                    if part.dtype.kind == "f":
+                        size = part.spec.size
+                        weights = graph.variable(f"w{i}.{j}", (1, size), part.dtype, spread(1, size))
+                        terms.append(ops.reshape(ops.inner(ops.reshape(part, (1, size)), weights), ()))
             operation, _ = CASES[name]
             wrt = [blob for i, blob in enumerate(feeds) if blob.dtype.kind == "f" and not operation.is_constant(i)]
             grads = af.gradient(ops.add(*terms), wrt)

@@ -78,9 +78,9 @@ def _made(make: Callable[..., Operation], params: tuple[Any, ...], shape: tuple[
 
 def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:
     kind = Record.array_type
-    like = next(each for each in inputs if type(each) is kind).dtype
+    like = next(each for each in inputs if type(each) is kind)._node.dtype
     nodes = [each._node if type(each) is kind else constant(operation.function_name, each, like) for each in inputs]
-    if operation.one_dtype and any(node.dtype != like for node in nodes):
+    if operation.one_dtype and [node for node in nodes if node.dtype != like]:
         wanted = np.result_type(*[node.dtype for node in nodes])
         pairs = zip(inputs, nodes, strict=True)
         return tuple(

@@ -202,7 +202,7 @@ class OperationPrimitive(Primitive):
         elif operation.writes_over:
             super().__init__(name, self._compute_over, owns=True)
         else:
-            super().__init__(name, self._compute_into, pure=not kernel.random, into=True)
+            super().__init__(name, self._compute_into, pure=not kernel.random, into=True, threaded=kernel.threaded)
 
     random = False
 
@@ -213,7 +213,10 @@ class OperationPrimitive(Primitive):
         return found if outputs is None else outputs
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
-        self._call(inputs, [out])
+        if self.random:
+            self._call(inputs, [out])
+        else:
+            self._function(self.operation, [*inputs], [out])
 
     def _compute_over(self, *inputs: Any, owned: bool) -> Value:
         return self._call(inputs, [inputs[0] if owned else np.empty(inputs[0].shape, inputs[0].dtype)])[0]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array import linalg
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.record.placement import TRANSFER
@@ -18,15 +17,13 @@ from actorflow.array.record.record import Evaluator, OpStep, Record, given, site
 from actorflow.array.transforms.derivatives import Application as OldApplication
 from actorflow.array.transforms.derivatives import fit, rule_of
 from actorflow.array.transforms.recipe import needed
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.ops.fills import Constant
 from actorflow.ops.operation import Application, Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
-
-_Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -183,16 +180,7 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
         return inputs[0]
     if not any(isinstance(each, Blob) for each in inputs):
         return _of_constants(graph, node, op, inputs)
-    rule = _RULES.get(op)
-    if rule is None or "c" in (node.dtype.kind, *[each.dtype.kind for each in inputs]):  # ops' gradients are real
-        return _as_recorded(graph, node, inputs)
-    store = graph.root._store
-    first, scopes = store.next_id, len(store.scopes)
-    try:
-        return rule(node, *inputs)
-    except GraphError:  # no op takes these shapes or dtypes
-        store.undo(first, scopes)
-        return _as_recorded(graph, node, inputs)
+    return _as_recorded(graph, node, inputs)
 
 
 def _of_constants(graph: Graph, node: Record | OpStep, op: Primitive, inputs: list[Any]) -> Blob:
@@ -258,14 +246,3 @@ def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
             known.add(id(each))
             each.site = site
             stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
-
-
-def _matmul(node: Record | OpStep, a: Blob, b: Blob) -> Blob:
-    if min(len(a.shape), len(b.shape)) < 2:
-        raise GraphError("products of vectors have no op")
-    return ops.matmul(a, b, name=node.name)
-
-
-_RULES: dict[Primitive, _Rule] = {
-    linalg.MATMUL: _matmul,
-}

@@ -60,11 +60,19 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
         np.add.reduce(sums, axis=0, out=y)
 
 
-@kernel(Matmul)
-@in_float32
+@kernel(Matmul, threaded=True)
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
-    a, b = (x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in inputs)
-    (y,) = outputs
+    (a, b), (y,) = inputs, outputs
+    if a.ndim == b.ndim == y.ndim == 2 and a.itemsize != 2:
+        left, right = a.T if operation.transpose_a else a, b.T if operation.transpose_b else b
+        np.matmul(_stack(left), _stack(right), out=y)
+    else:
+        _matmul_of_stacks(operation, inputs, outputs)
+
+
+@in_float32
+def _matmul_of_stacks(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
+    a, b, y = operation.as_matrices(*map(_stack, inputs), *outputs)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     if y.shape[:-2] == batch:
         _multiply(operation, a, b, y)
@@ -74,6 +82,14 @@ def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> Non
         products = np.empty((*batch, *y.shape[-2:]), y.dtype)
         _multiply(operation, a, b, products)
         np.copyto(y, _sum_to(products, y.shape))
+
+
+def _stack(x: Array) -> Array:
+    """Matrices as BLAS takes them: rows or columns contiguous."""
+    flags = x.flags
+    if flags.c_contiguous or (x.mT.flags.c_contiguous if x.ndim > 2 else flags.f_contiguous):
+        return x
+    return matrix(x) if x.ndim == 2 else np.ascontiguousarray(x)
 
 
 def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:

@@ -48,7 +48,8 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 
 @kernel(Matmul, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
-    (a, b), (y,) = (contiguous(x) for x in inputs), outputs
+    a, b = (contiguous(x) for x in inputs)
+    a, b, y = operation.as_matrices(a, b, outputs[0])
     if not a.shape[-2 if operation.transpose_a else -1]:
         y.fill(0)
         return

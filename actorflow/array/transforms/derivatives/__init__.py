@@ -3,7 +3,7 @@
 `rule` registers another one; `pull_back` walks.
 """
 
-from actorflow.array.transforms.derivatives import fourier, matrices, statistics
+from actorflow.array.transforms.derivatives import statistics
 from actorflow.array.transforms.derivatives.rules import (
     Application,
     depends,
@@ -15,4 +15,4 @@ from actorflow.array.transforms.derivatives.rules import (
 )
 
 __all__ = ["Application", "depends", "fit", "known_rules", "pull_back", "rule", "rule_of"]
-__all__ += ["fourier", "matrices", "statistics"]
+__all__ += ["statistics"]
