@@ -152,9 +152,9 @@ def not_found(
 ) -> KernelNotFoundError:
     """The error that lists the kernels that are registered for an operation."""
     wanted = KernelKey(operation.kind, device, "|".join(libraries), str(dtype), layout)
-    known = [f"  {key}" for key in _kernels if key.operation == operation.kind]
+    known = [f"  {key}" for key in [*_kernels] if key.operation == operation.kind]
     if not known:
-        near = did_you_mean(operation.kind, {key.operation for key in _kernels})
+        near = did_you_mean(operation.kind, {key.operation for key in [*_kernels]})
         known = [f"  nothing: register one with @af.ops.kernel({operation.kind}){near}"]
     listing = "\n".join(known)
     return KernelNotFoundError(f"no kernel for {wanted}; registered:\n{listing}")
@@ -183,7 +183,7 @@ def may_refuse(operation: Operation, device: str) -> bool:
     """Return whether a kernel for a kind of operation looks at the operation's parameters."""
     return any(
         key.operation == operation.kind and key.device == device and known.supports is not None
-        for key, known in _kernels.items()
+        for key, known in [*_kernels.items()]  # a copy, as another thread may have one made
     )
 
 
@@ -194,7 +194,7 @@ def registered_kernels() -> tuple[KernelKey, ...]:
 
 def kernels_of(device: str, library: str) -> tuple[Kernel, ...]:
     """All kernels of a library for a kind of device, in order of registration."""
-    return tuple(known for key, known in _kernels.items() if (key.device, key.library) == (device, library))
+    return tuple(known for key, known in [*_kernels.items()] if (key.device, key.library) == (device, library))
 
 
 _logger = logging.getLogger(__name__)
