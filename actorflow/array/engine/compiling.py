@@ -13,6 +13,7 @@ from actorflow.array.engine.fusing import join
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import OpStep
+from actorflow.array.transforms.translation import translate
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.place import Place
@@ -127,8 +128,6 @@ class Computation:
         )
 
     def _translated(self, graph: Graph, step: OpStep, place: Place, inputs: list[Any]) -> Any:
-        from actorflow.array.transforms.translation import translate  # all derivative rules come with it
-
         if step.op is TRANSFER:
             return self._at_place(graph, inputs[0], place)
         with graph.at(self._place):

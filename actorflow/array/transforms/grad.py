@@ -11,9 +11,9 @@ import numpy as np
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.record.record import Record, tracing
+from actorflow.array.transforms.backward import depends, pull_back
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
-from actorflow.array.transforms.derivatives import depends, pull_back
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import copy
