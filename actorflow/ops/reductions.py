@@ -11,9 +11,9 @@ import numpy as np
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
 from actorflow.ops.fills import number_like
-from actorflow.ops.indexing import pad
 from actorflow.ops.operation import Application, Grads, apply, same_dtype, same_numbers
-from actorflow.ops.rows import X
+from actorflow.ops.ordering import cumprod
+from actorflow.ops.rows import X, conjugated
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,
@@ -22,7 +22,6 @@ from actorflow.ops.shaping import (
     expand_like,
     normal_axes,
     reshape,
-    split,
     summed_dtype,
     transpose,
 )
@@ -163,19 +162,15 @@ class ReduceProd(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        from actorflow.ops.composition import composed_gradient  # which is built on the reductions
-
-        return composed_gradient(self._by_halves, op, grads, wanted) if op.inputs[0].spec.size else [None]
-
-    def _by_halves(self, x: Blob) -> Blob:
-        """The same by products of halves, whose gradients divide by no element."""
-        axes = self.axes(len(x.shape))
-        order = [*[axis for axis in range(len(x.shape)) if axis not in axes], *axes]
-        rows = reshape(transpose(x, order), (-1, self.count(x.spec)))
-        while (width := rows.shape[1]) > 1:
-            first, second = split(pad(rows, ((0, 0), (0, 1)), value=1.0) if width % 2 else rows, 2, axis=1)
-            rows = times(first, second)
-        return reshape(rows, self.reduced(x.spec))
+        """Of each element the product of those before it times those behind it: nothing is divided by an element."""
+        (x,), rank = op.inputs, len(op.inputs[0].shape)
+        axes = self.axes(rank)
+        order = [*[i for i in range(rank) if i not in axes], *axes]
+        lengths = [x.shape[i] for i in order]
+        lines = reshape(transpose(x, order), [*lengths[: rank - len(axes)], self.count(x.spec)])
+        before, behind = (cumprod(lines, -1, exclusive=True, reverse=reverse) for reverse in (False, True))
+        others = transpose(reshape(times(before, behind), lengths), [order.index(i) for i in range(rank)])
+        return [times(expand_like(self, grads[0], x), conjugated(others))]
 
 
 class Form(Protocol):
