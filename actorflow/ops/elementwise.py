@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, public_names
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, blob_of, public_names
 from actorflow.ops.rows import (
     ANYTHING,
     BITS,
@@ -29,7 +29,6 @@ from actorflow.ops.rows import (
     DType,
     Elementwise,
     Value,
-    X,
     binary,
     conjugated,
     fit,

@@ -12,21 +12,18 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
-from actorflow.ops.operation import Operand, Operation, same_dtype
+from actorflow.ops.operation import Operation, X, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
-
-
-_Operand = TypeVar("_Operand", bound=Operand)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,21 +97,21 @@ def fill(
     return y
 
 
-def filled(value: Any, shape: tuple[int, ...], like: _Operand) -> _Operand:
+def filled(value: Any, shape: tuple[int, ...], like: X) -> X:
     """A constant of the dtype and place of a blob or array."""
-    found: _Operand = like.constant_like(value, shape)
+    found: X = like.constant_like(value, shape)
     return found
 
 
-def number_like(value: Any, like: _Operand) -> _Operand:
+def number_like(value: Any, like: X) -> X:
     """A number as a 0-d blob or array, of the dtype and place of another."""
-    found: _Operand = like.constant_like(value)
+    found: X = like.constant_like(value)
     return found
 
 
-def constant_like(value: float, like: _Operand) -> _Operand:
+def constant_like(value: float, like: X) -> X:
     """A constant of the type and place of a blob or array."""
-    found: _Operand = like.constant_like(value, like.shape)
+    found: X = like.constant_like(value, like.shape)
     return found
 
 

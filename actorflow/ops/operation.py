@@ -277,7 +277,8 @@ def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
-_Operand = TypeVar("_Operand", bound=Operand)
+#: A blob or a lazy array.
+X = TypeVar("X", bound=Operand)
 
 
 def spec_of(kind: str, argument: str, operand: object) -> TensorSpec:
@@ -310,9 +311,9 @@ def apply(operation: Operation, *inputs: Any, name: str | None = None) -> Any:
     raise GraphError(f"{operation.kind}: give at least one blob or array")
 
 
-def blob_of(operation: Operation, *inputs: _Operand, name: str | None = None) -> _Operand:
+def blob_of(operation: Operation, *inputs: X, name: str | None = None) -> X:
     """`apply` for an operation with one output."""
-    y: _Operand = apply(operation, *inputs, name=name)
+    y: X = apply(operation, *inputs, name=name)
     return y
 
 

@@ -17,6 +17,7 @@ from actorflow.ops.operation import (
     Application,
     Grads,
     Operation,
+    X,
     apply,
     axes_of,
     blob_of,
@@ -25,7 +26,7 @@ from actorflow.ops.operation import (
     wide_dtype,
 )
 from actorflow.ops.rows import conjugated
-from actorflow.ops.shaping import X, concat, summed_dtype
+from actorflow.ops.shaping import concat, summed_dtype
 from actorflow.spec import TensorSpec
 
 

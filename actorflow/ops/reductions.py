@@ -11,9 +11,9 @@ import numpy as np
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
 from actorflow.ops.fills import number_like
-from actorflow.ops.operation import Application, Grads, apply, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers
 from actorflow.ops.ordering import cumprod
-from actorflow.ops.rows import X, conjugated
+from actorflow.ops.rows import conjugated
 from actorflow.ops.shaping import (
     Axis,
     BroadcastTo,

@@ -14,20 +14,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import make_dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError
 from actorflow.ops.fills import with_numbers
-from actorflow.ops.operation import Application, Grads, Operand, Operation, apply
+from actorflow.ops.operation import Application, Grads, Operand, Operation, X, apply
 from actorflow.ops.shaping import broadcast_shape, sum_to
 from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
-X = TypeVar("X", bound=Operand)
 #: Gives the gradient by one input, from ``g``, the inputs, the result if it takes one more, and the parameters by name.
 Rule = Callable[..., Any]
 

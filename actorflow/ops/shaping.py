@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from actorflow.ops.fills import number_like
 from actorflow.ops.operation import (
     Application,
     Grads,
-    Operand,
     Operation,
+    X,
     apply,
     axes_of,
     blob_of,
@@ -30,10 +30,6 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
-
-#: A blob or a lazy array.
-X = TypeVar("X", bound=Operand)
-
 
 _INTEGER = int | np.integer
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import GraphError
 from actorflow.ops.elementwise import add, clip, greater, multiply, scale, square, tanh, where
-from actorflow.ops.operation import blob_of, public_names
-from actorflow.ops.rows import ZERO, X, binary, operation_class, slope, unary
+from actorflow.ops.operation import X, blob_of, public_names
+from actorflow.ops.rows import ZERO, binary, operation_class, slope, unary
 
 _REAL = "fV"
 #: The tanh form of gelu: ``0.5 * x * (1 + tanh(GELU_SLOPE * (x + GELU_CUBIC * x ** 3)))``.
