@@ -14,8 +14,8 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import conj
 from actorflow.ops.indexing import pad
-from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, blob_of, whole
-from actorflow.ops.rows import X, fit
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, whole
+from actorflow.ops.rows import fit
 from actorflow.ops.shaping import Axis, roll, split
 from actorflow.spec import TensorSpec
 

@@ -24,6 +24,7 @@ from actorflow.ops.operation import (
     Grads,
     Operand,
     Operation,
+    X,
     apply,
     axes_of,
     blob_of,
@@ -32,7 +33,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.ops.rows import X, conjugated, fit, real_type
+from actorflow.ops.rows import conjugated, fit, real_type
 from actorflow.ops.shaping import (
     Axis,
     Reduction,

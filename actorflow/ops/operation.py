@@ -255,11 +255,11 @@ def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
         AxisError: if an axis does not exist.
         ShapeError: if one is given twice.
     """
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     for i in given:
         if not -rank <= i < rank:
             raise AxisError(f"{kind}: axis must be from {-rank} to {rank - 1}, got {i}")
-    found = tuple(sorted(i % rank for i in given))
+    found = tuple(sorted(int(i) % rank for i in given))
     if len(set(found)) != len(found):
         raise ShapeError(f"{kind}: each axis can be given once, got {given}")
     return found

@@ -109,16 +109,15 @@ def expand_dims(x: X, axis: int | Sequence[int] = 0, name: str | None = None) ->
     Gradient: g in the shape of ``x``.
     Source: `numpy.expand_dims`.
     """
-    return reshape(x, expanded(x.shape, axis if isinstance(axis, int) else tuple(axis)), name=name)
+    return reshape(x, expanded(x.shape, integers(axis)), name=name)
 
 
 @lru_cache
-def expanded(shape: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:
+def expanded(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that `expand_dims` gives."""
-    count = 1 if isinstance(axis, int) else len(axis)
-    new = axes_of("expand_dims", axis, len(shape) + count)
-    rest = iter(shape)
-    return tuple([1 if i in new else next(rest) for i in range(len(shape) + count)])
+    rank = len(shape) + len(axes)
+    new, rest = axes_of("expand_dims", axes, rank), iter(shape)
+    return tuple([1 if i in new else next(rest) for i in range(rank)])
 
 
 def squeeze(x: X, axis: int | Sequence[int] | None = None, name: str | None = None) -> X:
@@ -134,13 +133,13 @@ def squeeze(x: X, axis: int | Sequence[int] | None = None, name: str | None = No
     Gradient: g in the shape of ``x``.
     Source: `numpy.squeeze`.
     """
-    return reshape(x, squeezed(x.shape, axis if axis is None or isinstance(axis, int) else tuple(axis)), name=name)
+    return reshape(x, squeezed(x.shape, None if axis is None else integers(axis)), name=name)
 
 
 @lru_cache
-def squeezed(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
+def squeezed(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape that `squeeze` gives."""
-    gone = [i for i, n in enumerate(shape) if n == 1] if axis is None else axes_of("squeeze", axis, len(shape))
+    gone = [i for i, n in enumerate(shape) if n == 1] if axes is None else axes_of("squeeze", axes, len(shape))
     for i in gone:
         if shape[i] != 1:
             raise ShapeError(f"squeeze: x must have length 1 on axis {i}, got shape {shape}")
@@ -473,7 +472,7 @@ def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
             raise ShapeError(f"stack: parts[{i}] must have parts[0]'s shape {parts[0].shape}, got {part.spec}")
     if not parts:
         raise ShapeError("stack: give at least one part")
-    with_axis = Reshape(expanded(parts[0].shape, axis))
+    with_axis = Reshape(expanded(parts[0].shape, (axis,)))
     return concat([blob_of(with_axis, part) for part in parts], axis, name=name or "stack")
 
 

@@ -68,13 +68,12 @@ def reshape(
 
 def expand_dims(x: Array, /, axis: int = 0) -> Array:
     """The array with a new axis of length 1, at this position of the result."""
-    return applied_to(x, Reshape, shaping.expanded(node_of("expand_dims", "x", x).shape, axis))
+    return applied_to(x, Reshape, shaping.expanded(node_of("expand_dims", "x", x).shape, integers(axis)))
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     """The array without these axes, which have length 1."""
-    axes = axis if isinstance(axis, int) else tuple(axis)
-    return applied_to(x, Reshape, shaping.squeezed(node_of("squeeze", "x", x).shape, axes))
+    return applied_to(x, Reshape, shaping.squeezed(node_of("squeeze", "x", x).shape, integers(axis)))
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
