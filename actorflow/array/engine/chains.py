@@ -7,9 +7,9 @@ from sys import getrefcount
 
 import numpy as np
 
-from actorflow.array.engine.units import StepUnit, is_own
+from actorflow.array.engine.units import Group, StepUnit, is_own
 from actorflow.array.record.primitives import ElementwisePrimitive, ReductionPrimitive, Value
-from actorflow.array.record.record import OpStep, Record, bytes_of
+from actorflow.array.record.record import OpStep, bytes_of
 from actorflow.ops.cpu.blocks import BlockedChain, ChainStep, Fold
 from actorflow.ops.reductions import may_be_uncertain
 
@@ -23,17 +23,9 @@ _SHARE = 4
 class ChainUnit(StepUnit):
     """A chain of elementwise operations of one shape, and the reductions that end it."""
 
-    __slots__ = ("_chain", "_left", "_next", "_returned", "_reused")
-
-    def __init__(
-        self,
-        nodes: list[Record],
-        produced: dict[int, Record],
-        same: dict[Record, Record],
-        twins: dict[Record, list[Record]],
-    ) -> None:
-        super().__init__(nodes, produced, same, twins)
-        self.claimed_bytes = sum([bytes_of(node) for node in produced.values()])
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self.claimed_bytes = sum([bytes_of(node) for node in group.produced.values()])
         self._reused: dict[int, int] = {}
         self._chain: BlockedChain | None = None
         self._next = self._left = 0

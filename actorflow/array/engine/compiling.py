@@ -43,13 +43,12 @@ class Computation:
         place: The device.
         steps: The operations, in order; positions of arguments count what is read first.
         places: Where the result of each lives.
-        reads: For all that is read, its type and place; for what is constant, the value.
+        reads: For all that is read, its type and place; for a number that is to be part of the graph, the value.
         results: Positions of the steps whose values are wanted.
-        feeds_numbers: Whether constants of shape ``()`` are fed as others are, and not part of the graph.
 
     Attributes:
         structure: A key that computations share which differ in numbers alone.
-        numbers: The constants that are part of the graph.
+        numbers: The numbers that are part of the graph.
         results: As given.
     """
 
@@ -60,25 +59,19 @@ class Computation:
         places: Sequence[Place],
         reads: Sequence[tuple[TensorSpec, Place] | Value],
         results: tuple[int, ...],
-        feeds_numbers: bool = False,
     ) -> None:
         self._place = place
         self._steps = steps
         self._places = places
         self._reads = reads
         self.results = results
-        self._is_number = [
-            isinstance(read, np.ndarray) and not read.shape and not feeds_numbers for read in self._reads
-        ]
         self.structure: Hashable = (
             place,
             results,
             tuple([(s.op, s.arguments, s.params, s.shape, s.dtype, at) for s, at in zip(steps, places, strict=True)]),
-            tuple([(*self._source(read), number) for read, number in zip(reads, self._is_number, strict=True)]),
+            tuple([read.dtype if isinstance(read, np.ndarray) else read for read in reads]),
         )
-        self.numbers = tuple(
-            [read.tobytes() for read, number in zip(reads, self._is_number, strict=True) if number]  # type: ignore[union-attr]
-        )
+        self.numbers = tuple([read.tobytes() for read in reads if isinstance(read, np.ndarray)])
 
     @property
     def key(self) -> Hashable:
@@ -87,14 +80,14 @@ class Computation:
 
     def with_numbers_fed(self) -> Computation:
         """The computation with its numbers fed, so that one graph serves all of them."""
-        return Computation(self._place, self._steps, self._places, self._reads, self.results, feeds_numbers=True)
+        fed = [
+            (TensorSpec((), read.dtype), self._place) if isinstance(read, np.ndarray) else read for read in self._reads
+        ]
+        return Computation(self._place, self._steps, self._places, fed, self.results)
 
     def with_results(self, results: tuple[int, ...]) -> Computation:
         """The computation with other results."""
         return Computation(self._place, self._steps, self._places, self._reads, results)
-
-    def _source(self, read: tuple[TensorSpec, Place] | Value) -> tuple[TensorSpec, Place]:
-        return (TensorSpec(read.shape, read.dtype), self._place) if isinstance(read, np.ndarray) else read
 
     def compile(self, **modes: Any) -> Compiled:
         """Make a graph for it.
@@ -106,10 +99,10 @@ class Computation:
         values: list[Any] = []
         feeds: list[tuple[int, Blob]] = []
         for i, read in enumerate(self._reads):
-            if self._is_number[i]:
+            if isinstance(read, np.ndarray):
                 values.append(read)
                 continue
-            spec, place = self._source(read)
+            spec, place = read
             values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
             feeds.append((i, values[-1]))
         ends: list[int] = []  # nodes made for a step have lower ids

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.engine.compiling import Compiled, Computation
-from actorflow.array.engine.units import StepUnit
+from actorflow.array.engine.units import Group, StepUnit
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.record import Record, bytes_of
 from actorflow.errors import OpError
@@ -23,28 +23,25 @@ class DeviceUnit(StepUnit):
     """Records that one device computes; also those that copy its arrays to the CPU.
 
     The thread that runs it only hands it to the devices; it ends when these have computed it.
-
-    Args: as for `Unit`.
     """
 
-    def __init__(
-        self,
-        nodes: list[Record],
-        produced: dict[int, Record],
-        same: dict[Record, Record],
-        twins: dict[Record, list[Record]],
-    ) -> None:
-        super().__init__(nodes, produced, same, twins)
-        self.claimed_bytes = sum([bytes_of(node) for node in nodes])
-        place = accelerator_of(nodes[0])
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self.claimed_bytes = sum([bytes_of(node) for node in group.nodes])
+        place = accelerator_of(group.nodes[0])
         assert place is not None
         self._place = place
         self._computation = Computation(
             place,
             self._steps,
-            [node.place for node in nodes],
-            [(TensorSpec(x.shape, x.dtype), x.place) if isinstance(x, Record) else x for x in self.reads],
-            tuple(produced),
+            [node.place for node in group.nodes],
+            [
+                (TensorSpec(x.shape, x.dtype), x.place if isinstance(x, Record) else place)
+                if x.shape or isinstance(x, Record)
+                else x
+                for x in self.reads
+            ],
+            tuple(group.produced),
         )
         self._is_handed_over = self._is_refused = False
         self._begun_ns = 0

@@ -20,7 +20,7 @@ import numpy as np
 from actorflow.array.engine.chains import ChainUnit
 from actorflow.array.engine.device_unit import DeviceUnit
 from actorflow.array.engine.sequences import Sequence
-from actorflow.array.engine.units import Unit
+from actorflow.array.engine.units import Group, Unit
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import ReductionPrimitive
 from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
@@ -183,7 +183,7 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
     for group, kind in _groups(kept, same, wanted):
         produced = {i: node for i, node in enumerate(group) if node in wanted}
         if produced:
-            units.append(_UNITS[kind](group, produced, same, twins))
+            units.append(_UNITS[kind](Group(group, produced, same, twins)))
     return len(same)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.engine.interrupts import interruptible
-from actorflow.array.engine.units import Error, Unit, is_own
+from actorflow.array.engine.units import Error, Group, Unit, is_own
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import Record, bytes_of
 from actorflow.errors import ShapeError
@@ -42,43 +42,13 @@ _IN_SLOT, _IN_VIEW = _calibrate()
 _Planned = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
 
 
-def _slots(nodes: list[Record], same: dict[Record, Record]) -> tuple[list[Any], list[list[int]], dict[int, int]]:
-    """The inputs from outside, the slots of each record's inputs, and the last record that reads each slot."""
-    count = len(nodes)
-    slots: dict[int, int] = {}
-    reads: list[Any] = []
-    last: dict[int, int] = {}
-    rows: list[list[int]] = []
-    for i, node in enumerate(nodes):
-        row = []
-        for each in node.inputs:
-            read = same.get(each, each) if same and type(each) is Record else each
-            key = id(read)
-            slot = slots.get(key)
-            if slot is None:
-                slot = slots[key] = count + len(reads)
-                reads.append(read)
-            last[slot] = i
-            row.append(slot)
-        slots[id(node)] = i
-        rows.append(row)
-    return reads, rows, last
-
-
 class Sequence(Unit):
     """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
 
-    __slots__ = ("_buffers", "_foreign", "_next", "_spoiled", "_steps", "_times", "_types")
-
-    def __init__(
-        self,
-        nodes: list[Record],
-        produced: dict[int, Record],
-        same: dict[Record, Record],
-        twins: dict[Record, list[Record]],
-    ) -> None:
+    def __init__(self, group: Group) -> None:
+        nodes, produced = group.nodes, group.produced
         count = len(nodes)
-        reads, rows, last = _slots(nodes, same)
+        reads, rows, last = group.slots()
         types = [(read.shape, read.dtype) for read in reads]
         steps: list[_Planned] = []
         self._steps = steps
@@ -93,7 +63,7 @@ class Sequence(Unit):
                     if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
                         over = [*over, slot]
             steps.append((op, row, dying or _NONE, node.params, shape, dtype, wanted, op.elementwise or op.into, over))
-        super().__init__(nodes, produced, twins, reads)
+        super().__init__(group, reads)
         if self.memory.is_limited:
             self.claimed_bytes = sum([*map(bytes_of, nodes)])
         self._types = types

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from time import perf_counter_ns
 from traceback import clear_frames
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -23,6 +23,48 @@ _MOST_NAMES = 16
 Error = OpError | OutOfMemoryError
 
 
+class Group(NamedTuple):
+    """Records that a unit is made for.
+
+    Attributes:
+        nodes: The records, in order, all of one evaluator.
+        produced: Those whose values are wanted outside, by their positions.
+        same: For records that are repetitions, those that are computed.
+        twins: For records that are repeated, the repetitions that the user holds.
+    """
+
+    nodes: list[Record]
+    produced: dict[int, Record]
+    same: dict[Record, Record]
+    twins: dict[Record, list[Record]]
+
+    def slots(self) -> tuple[list[Input], list[list[int]], dict[int, int]]:
+        """What is read from outside, the slots of each record's inputs, and the last record that reads each slot.
+
+        Slots of values are numbered: first the results, then what is read.
+        """
+        nodes, same = self.nodes, self.same
+        count = len(nodes)
+        slots: dict[int, int] = {}
+        reads: list[Input] = []
+        last: dict[int, int] = {}
+        rows: list[list[int]] = []
+        for i, node in enumerate(nodes):
+            row = []
+            for each in node.inputs:
+                read = same.get(each, each) if same and type(each) is Record else each
+                key = id(read)
+                slot = slots.get(key)
+                if slot is None:
+                    slot = slots[key] = count + len(reads)
+                    reads.append(read)
+                last[slot] = i
+                row.append(slot)
+            slots[id(node)] = i
+            rows.append(row)
+        return reads, rows, last
+
+
 class UnitSession(Protocol):
     """The session of a unit."""
 
@@ -38,9 +80,7 @@ class Unit(ABC):
     """Records that are computed as one.
 
     Args:
-        nodes: The records, in order, all of one evaluator.
-        produced: Those whose values are wanted outside, by their positions.
-        twins: For records that are repeated, the repetitions that the user holds.
+        group: The records.
         reads: What it reads from outside: records and constants.
 
     Attributes:
@@ -60,33 +100,8 @@ class Unit(ABC):
         elapsed_ns: Time it took so far, in all threads together.
     """
 
-    __slots__ = (
-        "_codes",
-        "_failed",
-        "_instructions",
-        "_is_taken",
-        "_produced",
-        "_twins",
-        "_values",
-        "claimed_bytes",
-        "elapsed_ns",
-        "ended",
-        "evaluator",
-        "followers",
-        "forced",
-        "is_last_resort",
-        "is_needed",
-        "number",
-        "operations",
-        "queued",
-        "reads",
-        "sources",
-        "work",
-    )
-
-    def __init__(
-        self, nodes: list[Record], produced: dict[int, Record], twins: dict[Record, list[Record]], reads: list[Input]
-    ) -> None:
+    def __init__(self, group: Group, reads: list[Input]) -> None:
+        nodes, produced, _, twins = group
         self.evaluator = cast("UnitSession", nodes[0].evaluator)
         self.number = nodes[-1].number
         self.forced = self.is_needed = self.is_last_resort = self.queued = self.ended = self._is_taken = False
@@ -250,17 +265,15 @@ class Unit(ABC):
 class StepUnit(Unit):
     """A unit whose operations are computed together: it is named after all of them."""
 
-    __slots__ = ("_results", "_steps")
-
-    def __init__(
-        self,
-        nodes: list[Record],
-        produced: dict[int, Record],
-        same: dict[Record, Record],
-        twins: dict[Record, list[Record]],
-    ) -> None:
-        reads, self._steps = _steps_of(nodes, same)
-        super().__init__(nodes, produced, twins, reads)
+    def __init__(self, group: Group) -> None:
+        reads, rows, _ = group.slots()
+        super().__init__(group, reads)
+        count, first = len(rows), len(reads)  # among a step's arguments, what is read comes first
+        self._steps: list[OpStep] = []
+        for node, row in zip(group.nodes, rows, strict=True):
+            assert node.op is not None
+            arguments = tuple([slot - count if slot >= count else first + slot for slot in row])
+            self._steps.append(OpStep(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
         self._results: dict[int, Any] = {}
 
     @property
@@ -280,32 +293,6 @@ class StepUnit(Unit):
         first = len(self._values)
         found = self._steps[position - first] if position >= first else self._values[position]
         return TensorSpec((), np.dtype(object)) if type(found) is tuple else TensorSpec(found.shape, found.dtype)
-
-
-def _steps_of(nodes: list[Record], same: dict[Record, Record]) -> tuple[list[Input], list[OpStep]]:
-    """The inputs from outside, and the operations with the positions of their inputs."""
-    reads: list[Input] = []
-    positions: dict[int, int] = {}
-    inside = {id(node): i for i, node in enumerate(nodes)}
-    rows: list[list[int]] = []
-    for node in nodes:
-        row = []
-        for each in node.inputs:
-            read = same.get(each, each) if type(each) is Record else each
-            key = id(read)
-            if key not in positions and key not in inside:
-                positions[key] = len(reads)
-                reads.append(read)
-            row.append(key)
-        rows.append(row)
-    first = len(reads)
-    positions.update({key: first + i for key, i in inside.items()})
-    steps = []
-    for node, row in zip(nodes, rows, strict=True):
-        assert node.op is not None
-        arguments = tuple([positions[key] for key in row])
-        steps.append(OpStep(node.op, arguments, node.params, node.shape, node.dtype, node.origin))
-    return reads, steps
 
 
 def is_own(value: Any) -> bool:

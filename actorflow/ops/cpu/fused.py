@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu.blocks import BlockedChain, ChainStep, Fold
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import element_ns, even_cuts, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation, wide_dtype
@@ -20,16 +20,13 @@ from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
-#: Pieces that idle cores may take of the blocks, which are some to each.
-_MOST_PIECES = 24
-
 
 @kernel(Fused)
 def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     shape, steps = _prepared(operation, tuple([TensorSpec(x.shape, x.dtype) for x in inputs]))
     chain = BlockedChain(steps, inputs, shape, dict(zip(operation.results, outputs, strict=True)))
     touched = math.prod(shape) * (len(inputs) + len(outputs) + len(steps) * bool(operation.reductions))
-    spread(even_cuts(chain.count, _MOST_PIECES), lambda cut: chain.run(cut.start, cut.stop), element_ns(touched))
+    spread(even_cuts(chain.count, MOST_PIECES), lambda cut: chain.run(cut.start, cut.stop), element_ns(touched))
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ _PIECE_PRODUCTS, _PIECE_ROWS = 32 << 20, 256
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
 _ROWS = 16
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
-_MOST_PIECES = 24
+MOST_PIECES = 24
 
 
 def even_cuts(count: int, pieces: int, unit: int = 1) -> list[slice]:
@@ -82,7 +82,7 @@ def multiply(a: Array, b: Array, out: Array) -> None:
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     along = max(rows, columns)
     stack = math.prod(out.shape[:-2])
-    count = min(_MOST_PIECES, stack * rows * depth * columns // _PIECE_PRODUCTS, along // _PIECE_ROWS)
+    count = min(MOST_PIECES, stack * rows * depth * columns // _PIECE_PRODUCTS, along // _PIECE_ROWS)
     if count < 2:
         np.matmul(a, b, out=out)
         return
@@ -117,7 +117,7 @@ def rowwise(kernel: _F) -> _F:
 def _in_pieces(kernel: _F, by_rows: bool) -> _F:
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        count = min(_MOST_PIECES, outputs[0].size * (len(inputs) + len(outputs)) // _PIECE_ELEMENTS)
+        count = min(MOST_PIECES, outputs[0].size * (len(inputs) + len(outputs)) // _PIECE_ELEMENTS)
         if count < 2:
             kernel(operation, inputs, outputs)
             return
