@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple
+from typing import Any, ClassVar, Generic, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,12 +51,6 @@ from actorflow.ops.shaping import (
     transpose,
 )
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
-#: Reductions, which are typed for blobs alone.
-_over: Any = reductions
 
 # fmt: off
 __all__ = [
@@ -180,14 +174,14 @@ class BiasDown(Operation):
         return [spread(grads[0], op.inputs[0])]
 
 
-def inner(x: Blob, weight: Blob, name: str | None = None) -> Blob:
+def inner(x: X, weight: X, name: str | None = None) -> X:
     """Matrix product over the last axis: ``y = x @ weight.T``.
 
     Args:
-        x: Input blob, shape (batch, ..., in_features), floating.
+        x: Shape (batch, ..., in_features), floating.
         weight: Shape (out_features, in_features), dtype of ``x``.
     Returns:
-        Blob of shape (batch, ..., out_features), dtype of ``x``.
+        Shape (batch, ..., out_features), dtype of ``x``.
     Raises:
         ShapeError: if the last axes differ.
         DTypeError: if the dtypes differ or are not floating.
@@ -197,14 +191,14 @@ def inner(x: Blob, weight: Blob, name: str | None = None) -> Blob:
     return blob_of(Inner(), x, weight, name=name)
 
 
-def bias(x: Blob, bias: Blob, name: str | None = None) -> Blob:
+def bias(x: X, bias: X, name: str | None = None) -> X:
     """A vector added along the last axis: ``y = x + bias``.
 
     Args:
-        x: Input blob, shape (..., features), floating.
+        x: Shape (..., features), floating.
         bias: Shape (features,), dtype of ``x``.
     Returns:
-        Blob of the type of ``x``.
+        The type of ``x``.
     Raises:
         ShapeError: if ``bias`` does not have the shape of the last axis.
         DTypeError: if the dtypes differ or are not floating.
@@ -475,7 +469,7 @@ def _terms_of(equation: str, operands: Sequence[Any]) -> tuple[list[_Labels], _L
 
 def _of_distinct_axes(x: Any, labels: _Labels, lengths: Mapping[Any, int]) -> tuple[Any, _Labels]:
     """An operand whose axes have distinct names, without those along which it is repeated."""
-    for label in {*labels}:
+    for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             i = labels.index(label)
             j = labels.index(label, i + 1)
@@ -492,7 +486,7 @@ def _of_distinct_axes(x: Any, labels: _Labels, lengths: Mapping[Any, int]) -> tu
 def _summed(x: Any, labels: _Labels, kept: set[Any]) -> tuple[Any, _Labels]:
     axes = [i for i, label in enumerate(labels) if label not in kept]
     if axes:
-        x = as_dtype(_over.sum(x, axes), x.dtype)
+        x = as_dtype(reductions.sum(x, axes), x.dtype)
     return x, [label for label in labels if label in kept]
 
 
@@ -547,10 +541,9 @@ def diagonal(x: X, /, *, offset: int = 0, name: str | None = None) -> X:
 def trace(x: X, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None, name: str | None = None) -> X:
     """The sums of the diagonals of matrices; of integers in 64 bits, unless ``dtype`` says otherwise."""
     elements = diagonal(x, offset=offset)
-    if dtype is not None:
-        elements = as_dtype(elements, np.dtype(dtype))
-    found: X = _over.sum(elements, -1, name=name or "trace")
-    return found if dtype is None else as_dtype(found, np.dtype(dtype))
+    if dtype is None:
+        return reductions.sum(elements, -1, name=name or "trace")
+    return as_dtype(reductions.sum(as_dtype(elements, np.dtype(dtype)), -1, name=name or "trace"), np.dtype(dtype))
 
 
 @whole
@@ -562,14 +555,13 @@ def matrix_power(x: X, n: int, /, *, name: str | None = None) -> X:
         DTypeError: if there is no inverse of the dtype.
     """
     _check_matrices("matrix_power", "x", x.spec, is_square=True, is_floating=False)
-    ones: Any = filled(1, x.shape, x)
-    y: X = ones * _eye(x) if n == 0 else _power(x if n > 0 else inv(x), abs(n))
+    y: X = _power(x if n >= 0 else inv(x), abs(n))
     return reshape(y, x.shape, name=name or "matrix_power")
 
 
 def _power(x: Any, n: int) -> Any:
-    if n == 1:
-        return x
+    if n < 2:
+        return x if n else filled(1, x.shape, x) * _eye(x)
     half = _power(x, n // 2)
     return half @ half @ x if n % 2 else half @ half
 
@@ -694,7 +686,7 @@ class Cofactors(_OfMatrices):
         (g,), (x,), (y,) = grads, op.inputs, op.outputs
         inverse = inv(x)
         back = _transposed(inverse)
-        share = conjugated(_over.sum(matrix_transpose(inverse) * g, (-2, -1)))
+        share = conjugated(reductions.sum(matrix_transpose(inverse) * g, (-2, -1)))
         return [share[..., None, None] * y - back @ _transposed(det(x)[..., None, None] * g) @ back]
 
 
@@ -1051,7 +1043,7 @@ def matrix_rank(x: X, /, *, rtol: float | X | None = None, name: str | None = No
     limit = _tolerance(rtol, x)
     _check_tolerance("matrix_rank", limit.spec, x.spec)
     limit = as_dtype(limit if limit.dtype.kind == "f" else real(limit), values.dtype)
-    y: X = _over.count_nonzero(values > values[..., :1] * limit[..., None], -1, name=name or "matrix_rank")
+    y: X = reductions.count_nonzero(values > values[..., :1] * limit[..., None], -1, name=name or "matrix_rank")
     return y
 
 
@@ -1129,11 +1121,10 @@ def vector_norm(x: X, /, *, axis: Axis = None, keepdims: bool = False, ord: floa
     """
     (spec,) = VectorNorm(normal_axes(axis), keepdims).infer(x.spec)
     name = name or "vector_norm"
-    fold = {0: _over.count_nonzero, 1: _over.sum, math.inf: _over.max, -math.inf: _over.min}.get(ord)
-    if fold is None:
+    folds = {0: reductions.count_nonzero, 1: reductions.sum, math.inf: reductions.max, -math.inf: reductions.min}
+    if ord not in folds:
         return blob_of(VectorNorm(normal_axes(axis), keepdims, ord), x, name=name)
-    y: X = fold(absolute(x), axis, keepdims, name=name)
-    return as_dtype(y, spec.dtype)
+    return as_dtype(folds[ord](absolute(x), axis=axis, keepdims=keepdims, name=name), spec.dtype)
 
 
 @whole
@@ -1155,7 +1146,7 @@ def matrix_norm(x: X, /, *, keepdims: bool = False, ord: Any = "fro", name: str 
     if ord in ("nuc", 2, -2):
         terms = svdvals(x)
     else:
-        terms = _over.sum(absolute(x), -2 if abs(ord) == 1 else -1)
-    fold = _over.sum if ord == "nuc" else _over.max if ord > 0 else _over.min
-    y: X = fold(terms, -1, name=name)
+        terms = reductions.sum(absolute(x), -2 if abs(ord) == 1 else -1)
+    fold = reductions.sum if ord == "nuc" else reductions.max if ord > 0 else reductions.min
+    y = fold(terms, axis=-1, name=name)
     return reshape(y, (*y.shape, 1, 1)) if keepdims else y

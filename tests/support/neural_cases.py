@@ -112,6 +112,7 @@ NEURAL_CASES = [
     NeuralCase(ops.Matmul(), _normal((4, 5), (5, 6))),
     NeuralCase(ops.Matmul(), _normal((2, 3, 4, 5), (5, 6))),
     NeuralCase(ops.Matmul(), _normal((2, 1, 4, 5), (3, 5, 6))),
+    *(NeuralCase(ops.Matmul(), _normal(*pair)) for pair in (((5,), (3, 5, 6)), ((3, 4, 5), (5,)), ((5,), (5,)))),
     NeuralCase(ops.Matmul(True, True), _normal((2, 3, 5, 4), (6, 5))),
     NeuralCase(ops.Matmul(True, False, ()), _normal((2, 3, 5, 4), (2, 3, 5, 6))),
     NeuralCase(ops.Matmul(False, True, (1, 3)), _normal((2, 3, 4, 5), (3, 6, 5))),
