@@ -53,11 +53,9 @@ class DeviceUnit(StepUnit):
         return self.evaluator.devices.memory(self._place)
 
     def begin(self) -> int:
-        return (
-            self.evaluator.devices.peak_bytes(self._computation, self._place)
-            if self.is_last_resort
-            else self.claimed_bytes
-        )
+        if not self.is_last_resort:
+            return self.claimed_bytes
+        return self.evaluator.devices.peak_bytes(self._computation, self._place)
 
     def allocate(self) -> bool:
         return True

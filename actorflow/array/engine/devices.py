@@ -89,9 +89,8 @@ class Devices:
         """Have the service run a coroutine. From any thread."""
         with self._lock:
             if not self._running:
-                from actorflow.array.engine.service import (
-                    Service,
-                )  # loads the runtime of graphs, which only devices need
+                # It loads the runtime of graphs, which only devices need.
+                from actorflow.array.engine.service import Service
 
                 self._running.append(Service(self._budget_bytes, self._options, self._capture))
             self._running[0].submit(work)

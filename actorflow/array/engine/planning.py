@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from operator import attrgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,7 @@ _MOST_WORK = 1 << 23
 _MOST_STEPS = 4_096
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
+_number = attrgetter("number")
 #: Elements of a constant up to which it is compared with others.
 _COMPARED = 64
 
@@ -117,10 +119,6 @@ def node_to_compute(ref: weakref.ref[Array]) -> Record | None:
     """The record that an array shows, if there is something to compute."""
     array = ref()
     return None if array is None or array._node.done else array._node
-
-
-def _number(node: Record) -> int:
-    return node.number
 
 
 def _references(nodes: list[Any]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from itertools import compress
 from typing import Any, TypeVar
@@ -62,19 +63,12 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
         work_ns: Estimated time of one thread for all of them.
         multiplies: It calls BLAS, which is then kept to one thread.
     """
-    if multiplies and len(pieces) > 1:
-        with blas_threads.single():
-            _spread(pieces, work, work_ns)
-    else:
-        _spread(pieces, work, work_ns)
-
-
-def _spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float) -> None:
-    if work_ns < WORTH_NS:
-        for piece in pieces:
-            work(piece)
-    else:
-        team.spread(pieces, work)
+    with blas_threads.single() if multiplies and len(pieces) > 1 else nullcontext():
+        if work_ns < WORTH_NS:
+            for piece in pieces:
+                work(piece)
+        else:
+            team.spread(pieces, work)
 
 
 def multiply(a: Array, b: Array, out: Array) -> None:
