@@ -477,7 +477,7 @@ Scale = operation_class(
     lambda x, out, factor: np.multiply(x, factor, out=out),
     lambda g, x, *, factor: scale(g, factor),
     types=_same,
-    cuda="x * factor",
+    cuda="x * T(factor)",
     parameters={"factor": 1.0},
     module=__name__,
 )

@@ -185,6 +185,10 @@ def _of_row(kind: type[Elementwise]) -> Case:
     return Case(kind(), make)
 
 
+#: Rows with parameters, whose kernels are made of formulas, too.
+WITH_PARAMETERS = (ops.Elu(), ops.LeakyRelu(), ops.Scale(0.3), ops.Softplus())
+
+
 def is_of_the_host(operation: Operation) -> bool:
     """Whether accelerators leave it to the host."""
     kind = type(operation)

@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, keep_where, scratch
 from actorflow.ops.cpu.parallel import elementwise
-from actorflow.ops.elementwise import Erf
+from actorflow.ops.elementwise import Erf, Expm1
 from actorflow.ops.nn import activation as ops
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
@@ -127,7 +127,7 @@ def _leaky_relu(operation: Any, inputs: list[Array], outputs: list[Array]) -> No
 def _elu(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in flat_blocks(inputs[0], outputs[0]):
         low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
-        np.expm1(low, out=low)
+        Expm1.function(low, out=low)
         np.multiply(low, operation.alpha, out=low)
         np.maximum(x, 0, out=y)
         np.add(y, low, out=y)

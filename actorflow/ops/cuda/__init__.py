@@ -16,7 +16,6 @@ for that sample and the accuracy NaN, and an index that is out of range picks Na
 """
 
 from actorflow.ops.cuda import (  # noqa: F401  each registers its kernels
-    activation,
     conv,
     dropout,
     elementwise,

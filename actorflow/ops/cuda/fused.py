@@ -85,7 +85,8 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
         own = formula.numbers(each, dtype.type)
         values = [names[a] for a in arguments] + [f"n{len(numbers) + i}" for i in range(len(own))]
         taken = [
-            f"const {parameter} = {value};" for parameter, value in zip(formula.inputs.split(", "), values, strict=True)
+            f"const {parameter.replace('float64', 'double')} = {value};"
+            for parameter, value in zip(formula.inputs.split(", "), values, strict=True)
         ]
         name, kind = f"v{len(names)}", types[spec.dtype.name]
         own_types = f"typedef {types[dtype.name]} T; typedef Wider<T>::type W;"

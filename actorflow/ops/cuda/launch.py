@@ -57,10 +57,10 @@ def formula_of(operation: Any) -> Formula | None:
     inputs = [f"{'bool' if i < operation.conditions else 'T'} {name}" for i, name in enumerate(names)]
     parameters = [field.name for field in fields(operation)]
     return Formula(
-        ", ".join([*inputs, *[f"T {name}" for name in parameters]]),
+        ", ".join([*inputs, *[f"float64 {name}" for name in parameters]]),
         "bool" if operation.result is not None and not callable(operation.result) else "T",
         operation.formula,
-        lambda own, kind: tuple([kind(getattr(own, name)) for name in parameters]),
+        lambda own, _: tuple([np.float64(getattr(own, name)) for name in parameters]),
     )
 
 

@@ -88,15 +88,19 @@ def _check_softplus(beta: float, threshold: float) -> None:  # noqa: ARG001  any
 LeakyRelu = operation_class(
     "leaky_relu", "``x`` where it is positive, else ``slope * x``.",
     None, lambda g, x, y, *, slope: where(greater(y, 0), g, scale(g, slope) if slope else 0.0),
-    kinds=_REAL, parameters={"slope": 0.01}, check=_check_leaky, module=__name__)
+    kinds=_REAL, parameters={"slope": 0.01}, check=_check_leaky, module=__name__,
+    cuda="x > T(0) || x != x ? x : slope == 0 ? T(0) : T(W(x) * W(slope))")
 Elu = operation_class(
     "elu", "``x`` where it is positive, else ``alpha * (exp(x) - 1)``.",
     None, lambda g, x, y, *, alpha: where(greater(y, 0), g, g * (y + alpha)),
-    kinds=_REAL, parameters={"alpha": 1.0}, check=_check_elu, module=__name__)
+    kinds=_REAL, parameters={"alpha": 1.0}, check=_check_elu, module=__name__,
+    cuda="x > T(0) ? x : T(W(alpha) * W(expm1(W(x))))")
 Softplus = operation_class(
     "softplus", "A smooth relu: ``log(1 + exp(beta * x)) / beta``.",
     None, lambda g, x, *, beta, threshold: where(greater(x * beta, threshold), g, g * sigmoid(x * beta)),
-    kinds=_REAL, parameters={"beta": 1.0, "threshold": 20.0}, check=_check_softplus, module=__name__)
+    kinds=_REAL, parameters={"beta": 1.0, "threshold": 20.0}, check=_check_softplus, module=__name__,
+    cuda="W(beta) * W(x) > W(threshold) ? x : T(((W(beta) * W(x) > W(0) ? W(beta) * W(x) : W(0)) "
+    "+ log1p(exp(-fabs(W(beta) * W(x))))) / W(beta))")
 # fmt: on
 
 

@@ -53,7 +53,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             name.rpartition(".")[2]: m for name, m in sys.modules.items() if name.startswith("actorflow.ops.cuda.")
         }
         kernels = {key: value for key, value in registered.items() if key.device == "cuda"}
-        for kind in [*kernel_cases.rows(), actorflow.ops.Scale]:
+        for kind in [*kernel_cases.rows(), *map(type, kernel_cases.WITH_PARAMETERS)]:
             for dtype in modules["launch"].ANYTHING:
                 key = registry.KernelKey(kind.__name__, "cuda", "cupy", dtype, "any")
                 made = None if key in kernels else modules["elementwise"].make(kind, key)

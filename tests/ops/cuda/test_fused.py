@@ -62,7 +62,10 @@ def steps_of(kinds: str) -> list[tuple[ops.Operation, tuple[int, ...]]]:
 #: By dtypes of the inputs: together they have every operation that can be a step.
 CHAINS = {
     ("float16", "float32", "float64"): chain(
-        *steps_of("f"), (ops.Scale(0.3), (0,)), (ops.Sum(), (0, 1)), (ops.Sum(), (0, 1, 0))
+        *steps_of("f"),
+        *((operation, (0,)) for operation in kernel_cases.WITH_PARAMETERS),
+        (ops.Sum(), (0, 1)),
+        (ops.Sum(), (0, 1, 0)),
     ),
     ("bool",): chain(
         (ops.LogicalNot(), (0,)),
