@@ -32,6 +32,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
+from actorflow.ops.rows import conjugated
 from actorflow.ops.shaping import (
     Arrangement,
     Axis,
@@ -344,8 +345,8 @@ class Scatter(Arrangement):
         zeros = apply(AddAt(self.key, x.shape), zero, *indices)
         left = divide(_part(product, self.key, indices), factors)
         others = where(equal(_part(zeros, self.key, indices), zero), left, none)
-        by_x = multiply(g, where(equal(zeros, none), product, none))
-        return by_x, multiply(_part(multiply(g, x), self.key, indices), others)
+        by_x = multiply(g, conjugated(where(equal(zeros, none), product, none)))
+        return by_x, multiply(_part(multiply(g, conjugated(x)), self.key, indices), conjugated(others))
 
     def _of_extreme(self, g: Any, x: Any, values: Any, y: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
         """What is the extreme shares the gradient equally."""
@@ -372,7 +373,7 @@ class Flip(Arrangement):
 
     def key(self, rank: int) -> tuple[Any, ...]:
         """The key that picks the result from an array of ``rank`` axes."""
-        axes = range(rank) if self.axis is None else axes_of("Flip", self.axis, rank)
+        axes = axes_of("Flip", self.axis, rank)
         return (*[_slice(None, None, -1 if i in axes else 1) for i in range(rank)], ...)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

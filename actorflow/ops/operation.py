@@ -248,13 +248,17 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def axes_of(kind: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, in ascending order.
+def axes_of(kind: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, in ascending order; all for None.
 
     Raises:
         AxisError: if an axis does not exist.
         ShapeError: if one is given twice.
     """
+    if type(axis) is int and 0 <= axis < rank:
+        return (axis,)
+    if axis is None:
+        return tuple(range(rank))
     given = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     for i in given:
         if not -rank <= i < rank:

@@ -296,7 +296,7 @@ class Reduction(Operation):
         Raises:
             ShapeError: if it does not have them.
         """
-        return tuple(range(rank)) if self.axis is None else axes_of(self.kind, self.axis, rank)
+        return axes_of(self.kind, self.axis, rank)
 
     def reduced(self, x: TensorSpec, keepdims: bool | None = None) -> tuple[int, ...]:
         """The shape of the result.

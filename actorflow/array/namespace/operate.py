@@ -14,14 +14,13 @@ from actorflow.array.record.placement import default_place
 from actorflow.array.record.primitives import (
     DType,
     ElementwisePrimitive,
-    Primitive,
     ReductionPrimitive,
     Value,
     elementwise_primitive,
     reduction_primitive,
 )
 from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
-from actorflow.errors import AxisError, DTypeError, ShapeError
+from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
@@ -242,38 +241,3 @@ def reduced(kind: type[Reduction], x: Array, axes: tuple[int, ...], keepdims: bo
     node = x._node
     op, shape, dtype = _reduction(kind, axes, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
     return record(op, (node,), shape, dtype, (axes, keepdims, dtype), node.evaluator, node.size)
-
-
-def simple(op: Primitive, x: Array, shape: tuple[int, ...], *params: Any, dtype: DType | None = None) -> Array:
-    """Record an operation on one array that reads all of it."""
-    node = x._node
-    return record(op, (node,), shape, dtype or node.dtype, params, node.evaluator, node.size)
-
-
-def axis_of(name: str, axis: int, rank: int) -> int:
-    """An axis counted from the front.
-
-    Raises:
-        AxisError: if there is none such.
-    """
-    if not -rank <= axis < rank:
-        raise AxisError(f"{name}: axis {axis} is out of bounds for an array of {rank} axes")
-    return axis % rank
-
-
-def axes_of(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, ascending; all for None.
-
-    Raises:
-        AxisError: if there is none such.
-        ShapeError: if one is given twice.
-    """
-    if type(axis) is int and 0 <= axis < rank:
-        return (axis,)
-    if axis is None:
-        return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
-    found = tuple(sorted([axis_of(name, int(each), rank) for each in given]))
-    if len(set(found)) != len(found):
-        raise ShapeError(f"{name}: each axis can be given once, got {given}")
-    return found

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.apply import applied_to
 from actorflow.array.namespace.manipulation import concat
-from actorflow.array.namespace.operate import axes_of, axis_of, cast, node_of, reduced
+from actorflow.array.namespace.operate import cast, node_of, reduced
 from actorflow.array.record.primitives import DType, Value
 from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import deviation, not_equal, square
-from actorflow.ops.operation import Operation, apply
+from actorflow.ops.operation import Operation, apply, axes_of
 from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
 from actorflow.ops.reductions import ArgMax, ArgMin, ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
 from actorflow.ops.shaping import ReduceSum, Reduction, summed_dtype
@@ -130,7 +130,7 @@ def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTy
     found = cast(applied_to(cast(x, kind), make, at), kind)
     if not first:
         return found
-    axis = axis_of(make.function_name, at, len(x.shape))
+    (axis,) = axes_of(make.function_name, at, len(x.shape))
     start = found.constant_like(int(make is CumProd), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return concat([start, found], axis=axis)
 
@@ -153,7 +153,7 @@ def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
     """The differences of neighbours along an axis, ``n`` times over."""
-    axis = axis_of("diff", axis, len(node_of("diff", "x", x).shape))
+    (axis,) = axes_of("diff", axis, len(node_of("diff", "x", x).shape))
     if n == 0:
         return x
     parts = [part for part in (prepend, x, append) if part is not None]
