@@ -71,6 +71,7 @@ class Inner(Operation):
     """``y = x @ weight.T``; see `inner`."""
 
     arguments = ("x", "weight")
+    one_dtype = True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, weight = inputs
@@ -139,6 +140,7 @@ class Bias(Operation):
     """``y = x + bias``, over the last axis; see `bias`."""
 
     arguments = ("x", "bias")
+    one_dtype = True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, bias = inputs

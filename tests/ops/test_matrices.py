@@ -187,6 +187,7 @@ def test_arrays_are_promoted_and_blobs_are_not() -> None:
         assert product.dtype in (xp.float32, xp.float64)
     assert (x @ (1j * y)).dtype == xp.complex128
     assert (y @ y).dtype == xp.int16
+    assert ops.bias(ops.inner(x, xp.ones((3, 2))), xp.ones(3)).dtype == xp.float64
     graph = af.Graph("g")
     with pytest.raises(af.DTypeError, match="Matmul: b must have a's dtype float32"):
         graph.blob("x", (2, 2)) @ graph.blob("y", (2, 2), "float64")
