@@ -179,7 +179,7 @@ def test_numbers_take_the_dtype_of_the_blob_and_arrays_are_widened_to_it() -> No
             expression()
     for expression in (
         lambda: half + np.ones((2, 2), "float16"),
-        lambda: half @ np.ones((3, 1), "float16"),
+        lambda: half @ np.ones((2, 1), "float16"),
         lambda: half[0, 0],
     ):
         with pytest.raises(af.ShapeError):
