@@ -10,10 +10,9 @@ import numpy as np
 from actorflow import ops
 from actorflow.array.namespace.apply import applied_to, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
-from actorflow.array.record.placement import on_host
-from actorflow.array.record.primitives import OperationPrimitive, Value
-from actorflow.array.record.record import Input, Record, given, note_asked, record
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.array.record.primitives import OperationPrimitive
+from actorflow.array.record.record import Input, Record, given, record
+from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, numpy_key, parsed, part_shape, read
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def read_index(x: Array, key: Any) -> Array:
         return applied_to(x, Slice, plain)
     fixed, indices = _parsed(parts, len(node.shape))
     if any(each.dtype.kind == "b" for each in indices):
-        values = [_computed(each) for each in indices]
+        values = [each._value() if type(each) is Record.array_type else each for each in indices]
         if not node.evaluator.dry_run:
             return given(np.array(x._value()[numpy_key(fixed, values)]), node.evaluator, place=node.place)
         indices = values
@@ -83,22 +82,6 @@ def _parsed(parts: tuple[Any, ...], rank: int) -> tuple[Key, list[Any]]:
         if index.dtype.kind not in "iub":
             raise IndexError(f"an index must be of integers or bools, got an array of {index.dtype}")
     return found
-
-
-def _computed(each: Any) -> Value:
-    if type(each) is not Record.array_type:
-        return each  # type: ignore[no-any-return]
-    node = each._node
-    if node.evaluator.dry_run:
-        raise GraphError("a mask without values, of a traced function or a dry run: use where(mask, x, ...)")
-    if Record.dry_runs:
-        note_asked(node)
-    node = on_host(node)
-    node.evaluator.force((node,))
-    if node.error is not None:
-        raise node.error.with_traceback(None)
-    assert node.value is not None
-    return node.value
 
 
 def _are_integers(parts: tuple[Any, ...]) -> bool:

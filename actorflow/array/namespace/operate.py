@@ -187,13 +187,7 @@ def _with_constant(
 
 def cast(x: Array, dtype: DType) -> Array:
     """The array with elements of another dtype; itself if it has it."""
-    node = x._node
-    if node.dtype == dtype:
-        return x
-    op = elementwise_primitive(Cast(dtype))
-    if not node.shape and is_there(node):
-        return _of_numbers(op, (node,), dtype, node.evaluator)
-    return record(op, (node,), node.shape, dtype, (), node.evaluator)
+    return x if x._node.dtype == dtype else unary(elementwise_primitive(Cast(dtype)), x)
 
 
 def elementwise(operation: Elementwise, inputs: Sequence[Any]) -> Array:

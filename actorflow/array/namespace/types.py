@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,18 +21,9 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 bool = np.dtype(np.bool_)
-int8 = np.dtype(np.int8)
-int16 = np.dtype(np.int16)
-int32 = np.dtype(np.int32)
-int64 = np.dtype(np.int64)
-uint8 = np.dtype(np.uint8)
-uint16 = np.dtype(np.uint16)
-uint32 = np.dtype(np.uint32)
-uint64 = np.dtype(np.uint64)
-float32 = np.dtype(np.float32)
-float64 = np.dtype(np.float64)
-complex64 = np.dtype(np.complex64)
-complex128 = np.dtype(np.complex128)
+int8, int16, int32, int64 = map(np.dtype, (np.int8, np.int16, np.int32, np.int64))
+uint8, uint16, uint32, uint64 = map(np.dtype, (np.uint8, np.uint16, np.uint32, np.uint64))
+float32, float64, complex64, complex128 = map(np.dtype, (np.float32, np.float64, np.complex64, np.complex128))
 
 _KINDS = {
     "bool": "b",
@@ -99,38 +91,18 @@ def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
     return builtins.bool(own == np.dtype(kind))
 
 
-class _FloatInfo:
-    """Result of `finfo`: Python numbers for the bounds, and the real dtype."""
-
-    def __init__(self, dtype: DType) -> None:
-        info = np.finfo(dtype)
-        self.bits = info.bits
-        self.eps = float(info.eps)
-        self.max = float(info.max)
-        self.min = float(info.min)
-        self.smallest_normal = float(info.smallest_normal)
-        self.dtype = np.dtype(info.dtype)
-
-
-class _IntegerInfo:
-    """Result of `iinfo`."""
-
-    def __init__(self, dtype: DType) -> None:
-        info = np.iinfo(dtype)
-        self.bits = info.bits
-        self.max = int(info.max)
-        self.min = int(info.min)
-        self.dtype = dtype
-
-
-def finfo(type: npt.DTypeLike | Array, /) -> _FloatInfo:
+def finfo(type: npt.DTypeLike | Array, /) -> SimpleNamespace:
     """The limits of a floating dtype, or of an array's: bits, eps, max, min, smallest_normal, dtype."""
-    return _FloatInfo(_dtype_of(type))
+    info = np.finfo(_dtype_of(type))
+    limits = {name: float(getattr(info, name)) for name in ("eps", "max", "min", "smallest_normal")}
+    return SimpleNamespace(bits=info.bits, dtype=np.dtype(info.dtype), **limits)
 
 
-def iinfo(type: npt.DTypeLike | Array, /) -> _IntegerInfo:
+def iinfo(type: npt.DTypeLike | Array, /) -> SimpleNamespace:
     """The limits of an integer dtype, or of an array's: bits, max, min, dtype."""
-    return _IntegerInfo(_dtype_of(type))
+    kind = _dtype_of(type)
+    info = np.iinfo(kind)
+    return SimpleNamespace(bits=info.bits, dtype=kind, max=int(info.max), min=int(info.min))
 
 
 class _Info:

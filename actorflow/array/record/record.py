@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from types import CodeType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
-    from actorflow.graph.nodes import Op
 
 _PACKAGE = str(Path(__file__).parents[2])
 #: The CPU, compared by identity.
@@ -58,7 +57,8 @@ class Record:
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
         unit: The unit that computes it now.
-        handle: The array that shows it; dead or showing another record once the user has let go of this one.
+        handle: The array that shows it; dead or showing another record once the user has let go of this one. The record
+            itself if it is kept.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class Record:
         self.value: Value | None = None
         self.error: OpError | OutOfMemoryError | None = None
         self.unit: Any = None
-        self.handle: weakref.ref[Array] | None = None
+        self.handle: weakref.ref[Any] | None = None
         if op is None:  # a given value cannot fail, so its line is never needed
             return
         # Three frames are always those of this package.
@@ -144,15 +144,24 @@ class Record:
         return self._code, self._instruction
 
     def is_held(self) -> bool:
-        """Return whether an array of the user shows it."""
-        array = self.handle() if self.handle is not None else None
-        return array is not None and array._node is self
+        """Return whether an array of the user shows it, or it is kept for later readers."""
+        held = self.handle() if self.handle is not None else None
+        return held is self or (held is not None and held._node is self)
+
+    def keep(self) -> None:
+        """Have the value computed once and kept while records read it, although no array shows it."""
+        self.handle = weakref.ref(self)
 
     def show(self) -> Array:
         """A new array for the user, the first that shows this record."""
+        array = self.unheld()
+        self.handle = weakref.ref(array)
+        return array
+
+    def unheld(self) -> Array:
+        """An array that reads this record, and is not the user's."""
         array = object.__new__(self.array_type)
         array._node = self
-        self.handle = weakref.ref(array)
         return array
 
 
@@ -399,8 +408,9 @@ def failure(
     name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
 ) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    named = [_FailedInput(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
-    return OpError.of(cast("Op", _Failed(name, site_of(origin), named)), cause)
+    blobs = [SimpleNamespace(name=f"argument {i}", spec=spec, place=place) for i, spec in enumerate(inputs)]
+    op: Any = SimpleNamespace(name=name, operation="array operation", site=site_of(origin), inputs=blobs)
+    return OpError.of(op, cause)
 
 
 def site_of(origin: Origin) -> Site:
@@ -408,20 +418,3 @@ def site_of(origin: Origin) -> Site:
     code, instruction = origin
     line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
     return Site(code.co_filename, line or code.co_firstlineno, code.co_name)
-
-
-class _FailedInput(NamedTuple):
-    """An input of a failed record, for messages."""
-
-    name: str
-    spec: TensorSpec
-    place: Place
-
-
-class _Failed(NamedTuple):
-    """A failed record, in the words of a graph's op."""
-
-    name: str
-    site: Site
-    inputs: list[_FailedInput]
-    operation: str = "array operation"

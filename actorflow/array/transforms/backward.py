@@ -116,8 +116,4 @@ def _record_of(each: Input) -> Record | None:
 
 def _shown(node: Record) -> Array:
     held = node.handle() if node.handle is not None else None
-    if held is not None and held._node is node:
-        return held
-    array = object.__new__(Record.array_type)
-    array._node = node
-    return array
+    return held if type(held) is Array and held._node is node else node.unheld()

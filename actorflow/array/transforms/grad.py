@@ -185,7 +185,7 @@ def _slopes(value: Any, wanted: Sequence[Record]) -> list[Array]:
         raise ShapeError(f"grad: the function must return a 0-d array, got shape {value.shape}")
     if value.dtype.kind != "f":
         raise DTypeError(f"grad: the function must return a real floating array, got {value.dtype}")
-    arrays = [_shown(node) for node in wanted]
+    arrays = [node.unheld() for node in wanted]  # as they were given, whatever the function has assigned to them
     if not depends([value], arrays):
         raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
     found = pull_back([(value, asarray(np.ones((), value.dtype)))], arrays)
@@ -202,10 +202,3 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
         found.append(x if made else copy(x))
         known.add(node)
     return found
-
-
-def _shown(node: Record) -> Array:
-    """The argument as it was given, whatever the function has assigned to its array."""
-    array = object.__new__(Record.array_type)
-    array._node = node
-    return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,8 +62,7 @@ class Recipe:
             nodes.append(node)
         if not evaluator.dry_run:
             for i in self._kept:
-                node = nodes[self._given + i]
-                node.handle = _Keeper(node)  # type: ignore[assignment]
+                nodes[self._given + i].keep()
         return self._shown([nodes[i] for i in self._outputs], evaluator)
 
     def _shown(self, nodes: list[Record], evaluator: Evaluator) -> list[Array]:
@@ -123,14 +121,14 @@ def captured_array(node: Record) -> Array:
         GraphError: if the traced function changed that array in place.
     """
     held = node.handle() if node.handle is not None else None
-    if held is None:
-        return node.show()
+    if type(held) is not Array:
+        return node.unheld()
     if held._node is not node and held._node.evaluator.dry_run and not node.evaluator.dry_run:
         held._node = node
         raise GraphError(
             "a traced function changes an array in place that is not one of its arguments: return the new value instead"
         )
-    return held if held._node is node else node.show()
+    return held if held._node is node else node.unheld()
 
 
 def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list[int]:
@@ -159,19 +157,3 @@ def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list
 
 def _is_cheap(op: Primitive) -> bool:
     return op.elementwise or op.view or op is FULL  # views and constants cost nothing to make again
-
-
-class _Keeper:
-    """Stand-in for an array of the user, so that a record's value is computed once and kept while it is read."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, node: Record) -> None:
-        self._of = weakref.ref(node)
-
-    def __call__(self) -> _Keeper:
-        return self
-
-    @property
-    def _node(self) -> Record | None:
-        return self._of()
