@@ -196,7 +196,7 @@ def _of_arctan2(g: Any, a: Any, b: Any) -> Any:
 
 # fmt: off
 Copy, copy = unary("copy", "A copy.", _copied, lambda g, x: g, kinds=ANYTHING, types=_same)
-Negative, negative = unary("negative", "The negative: ``-x``.", np.negative, lambda g, x: -g, kinds="iufcVs", cuda="-x",
+Negative, negative = unary("negative", "The negative: ``-x``.", np.negative, lambda g, x: -g, kinds="ifcV", cuda="-x",
     cuda_kinds="ifc")
 Positive, positive = unary("positive", "The operand itself: ``+x``.", np.positive, lambda g, x: g, kinds=NUMERIC,
     cuda="x")

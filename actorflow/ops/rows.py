@@ -13,7 +13,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import make_dataclass
-from functools import partial
+from functools import cache, partial
+from inspect import Parameter, signature
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -40,10 +41,16 @@ _CALLED = {
     BITS: "bool or integer",
     "iu": "integer",
     ANYTHING: "bool or numeric",
-    "iufcVs": "numeric and signed",
+    "ifcV": "numeric and signed",
     "fV": "real and floating",
 }
 BOOL = np.dtype(np.bool_)
+
+
+def _called(kinds: str) -> str:
+    return _CALLED.get(kinds, f"of a dtype of kind {' or '.join(kinds)}")
+
+
 #: The gradient of what is constant in pieces.
 ZERO: Rule = lambda *_, **__: None  # noqa: E731
 
@@ -92,8 +99,8 @@ class Elementwise(Operation):
         kind, names = self.kind, self.arguments
         first = inputs[self.conditions]
         wanted = self.kinds
-        if first.dtype.kind not in wanted or (first.dtype.kind == "u" and wanted[-1] == "s"):
-            raise DTypeError(f"{kind}: {names[self.conditions]} must be {_CALLED[wanted]}, got {first}")
+        if first.dtype.kind not in wanted:
+            raise DTypeError(f"{kind}: {names[self.conditions]} must be {_called(wanted)}, got {first}")
         result: Any = type(self).result
         dtype = first.dtype if result is None else result(first.dtype) if callable(result) else result
         if len(inputs) == 1:
@@ -128,9 +135,11 @@ def with_constants(operation: Operation, inputs: Sequence[Any]) -> Sequence[Any]
     return [*inputs[:free], *with_numbers(*inputs[free:])]
 
 
-def _arity(rule: Any) -> int:
-    count: int = rule.__code__.co_argcount
-    return count
+@cache
+def _arity(rule: Callable[..., Any]) -> int:
+    """Number of arguments by position."""
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in by_position for each in signature(rule).parameters.values())
 
 
 def fit(grad: X, x: Any) -> X:
@@ -266,7 +275,7 @@ def _described(form: Any, made: type[Elementwise], name: str, doc: str, module: 
     form.__module__ = module
     form.operation = made
     first, *others = made.arguments
-    lines = [f"{first}: Any shape; a blob is {_CALLED[made.kinds]}."]
+    lines = [f"{first}: Any shape; a blob is {_called(made.kinds)}."]
     lines += [
         f"{other}: A shape that broadcasts with it, and its dtype; one of them may be a number." for other in others
     ]

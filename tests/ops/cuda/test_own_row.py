@@ -33,6 +33,9 @@ def test_it_has_a_name_a_class_and_words() -> None:
     assert cbrt.__doc__.startswith("The cube root.\n\nArgs:\n    x: Any shape; a blob is real and floating.")
     with pytest.raises(af.DTypeError, match=r"Cbrt: x must be real and floating, got int64\[2\]"):
         cbrt(af.Graph("g").blob("n", 2, "int64"))
+    _, doubled = ops.unary("doubled", "Twice.", lambda x, out: np.add(x, x, out=out), kinds="f")
+    with pytest.raises(af.DTypeError, match=r"Doubled: x must be of a dtype of kind f, got int64\[2\]"):
+        doubled(af.Graph("g").blob("n", 2, "int64"))
 
 
 @pytest.mark.parametrize("place", ["cpu", "sim:0"])
