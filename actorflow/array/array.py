@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from actorflow.array.namespace import manipulation, statistical, types
-from actorflow.array.namespace.apply import applied
+from actorflow.array.namespace.apply import applied, matmul
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import binary, unary
@@ -393,6 +393,8 @@ class Array(Methods["Array"]):
         return binary(_NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
 
     def __matmul__(self, other: Any, /) -> Array:
+        if type(other) is Record.array_type:
+            return matmul(self, other)
         return applied(_MATMUL, (self, other)) if _is_matrix(other) else NotImplemented
 
     def __rmatmul__(self, other: Any, /) -> Array:

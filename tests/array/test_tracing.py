@@ -73,6 +73,11 @@ def test_operations_take_arrays_by_name_and_the_rest_by_position() -> None:
 
 def test_operations_of_any_number_of_arrays() -> None:
     x = xp.asarray(numbers(2, 3))
+    three = af.ops.weighted_sum([x, x, x], [1.0, 2.0, 4.0])
+    np.testing.assert_allclose(three.to_numpy(), 7 * x.to_numpy())
+    np.testing.assert_allclose(af.ops.average(x, x * 2.0, x * 3.0).to_numpy(), 2 * x.to_numpy(), rtol=1e-6)
+    slopes = af.grad(lambda x: xp.sum(af.ops.weighted_sum([x, x * x], [3.0, 0.5])))(x)
+    np.testing.assert_allclose(slopes.to_numpy(), 3 + x.to_numpy(), rtol=1e-6)
     both = af.ops.concat([x, x], axis=1)
     np.testing.assert_array_equal(both.to_numpy(), np.concatenate([x.to_numpy()] * 2, axis=1))
 

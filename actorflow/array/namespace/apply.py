@@ -13,6 +13,9 @@ from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
 from actorflow.array.record.record import Input, Record, record, record_parts
 from actorflow.errors import GraphError
+from actorflow.ops.elementwise import WeightedSum
+from actorflow.ops.linalg import Matmul
+from actorflow.ops.linalg import matmul as product_of
 from actorflow.ops.operation import Operation
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
@@ -36,7 +39,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     Raises:
         GraphError: as its ``infer`` does.
     """
-    if isinstance(operation, Elementwise):
+    if isinstance(operation, Elementwise) and type(operation) is not WeightedSum:
         return elementwise(operation, inputs)
     if isinstance(operation, Reduction) and operation.ufunc is not None:
         return reduced(type(operation), inputs[0], operation.axes(inputs[0].ndim), operation.keepdims)
@@ -54,6 +57,28 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
         place = home_of(next(node for node in nodes if type(node) is Record))
         found = [transfer(x, place) for x in found]
     return found[0] if len(specs) == 1 else tuple(found)
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """The matrix product over the last two axes; the others broadcast. A vector is a row on the left, a column right.
+
+    Raises:
+        ShapeError: if the lengths along which is summed differ, or an array is 0-d.
+    """
+    kind = Record.array_type
+    if type(x1) is not kind or type(x2) is not kind or x1.dtype != x2.dtype:
+        return product_of(x1, x2)
+    a, b = x1._node, x2._node
+    (spec,), primitive = _product(a.shape, b.shape, a.dtype)
+    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * b.shape[-1])
+
+
+_PRODUCT = Matmul()
+
+
+@lru_cache(maxsize=4_096)
+def _product(one: tuple[int, ...], other: tuple[int, ...], dtype: DType) -> _Prepared:
+    return _prepare(_PRODUCT, ((one, dtype), (other, dtype)))
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
