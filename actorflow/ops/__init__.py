@@ -6,6 +6,8 @@ graph, of the ``name`` that is given. Kernels live apart: `actorflow.ops.cpu` re
 
 from typing import TYPE_CHECKING
 
+# fmt: off
+# isort: off
 from actorflow.ops import elementwise, fft, linalg
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import *  # noqa: F403  each row
@@ -13,85 +15,26 @@ from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, f
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Fused, FusedStep
 from actorflow.ops.indexing import (
-    Flip,
-    OneHot,
-    Pad,
-    Scatter,
-    Slice,
-    Take,
-    TakeAlongAxis,
-    add_at,
-    embedding,
-    flip,
-    gather_nd,
-    one_hot,
-    pad,
-    repeat,
-    scatter,
-    scatter_nd,
-    slice,
-    take,
-    take_along_axis,
-    take_down,
-    tril,
-    triu,
+    Flip, OneHot, Pad, Scatter, Slice, Take, TakeAlongAxis, add_at, embedding, flip, gather_nd, one_hot, pad, repeat,
+    scatter, scatter_nd, slice, take, take_along_axis, take_down, tril, triu,
 )
-from actorflow.ops.linalg import (
-    Bias,
-    Inner,
-    Matmul,
-    bias,
-    einsum,
-    inner,
-    matmul,
-    matrix_transpose,
-    tensordot,
-    vecdot,
-)
+from actorflow.ops.linalg import Bias, Inner, Matmul, bias, einsum, inner, matmul, matrix_transpose, tensordot, vecdot
 from actorflow.ops.nn import activation
 from actorflow.ops.nn.activation import *  # noqa: F403
 from actorflow.ops.nn.attention import attention, rotary
 from actorflow.ops.nn.conv import Conv, conv, conv_transpose
 from actorflow.ops.nn.dropout import Dropout, dropout
 from actorflow.ops.nn.loss import (
-    Accuracy,
-    BinaryCrossEntropy,
-    BinaryCrossEntropyWithLogits,
-    HingeLoss,
-    HuberLoss,
-    L1Loss,
-    MseLoss,
-    NllLoss,
-    SoftmaxLoss,
-    accuracy,
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    hinge_loss,
-    huber_loss,
-    l1_loss,
-    mse_loss,
-    nll_loss,
-    softmax_loss,
+    Accuracy, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, HingeLoss, HuberLoss, L1Loss, MseLoss, NllLoss,
+    SoftmaxLoss, accuracy, binary_cross_entropy, binary_cross_entropy_with_logits, hinge_loss, huber_loss, l1_loss,
+    mse_loss, nll_loss, softmax_loss,
 )
 from actorflow.ops.nn.lrn import LRN, lrn
 from actorflow.ops.nn.norm import (
-    BatchNorm,
-    BatchNormInference,
-    LayerNorm,
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
+    BatchNorm, BatchNormInference, LayerNorm, batch_norm, group_norm, instance_norm, layer_norm, rms_norm,
 )
 from actorflow.ops.nn.pool import (
-    AveragePool,
-    GlobalAverage,
-    MaxPool,
-    average_pool,
-    global_average,
-    global_max,
-    max_pool,
+    AveragePool, GlobalAverage, MaxPool, average_pool, global_average, global_max, max_pool,
 )
 from actorflow.ops.nn.recurrent import LSTM, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.resize import Resize, resize
@@ -99,76 +42,23 @@ from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation
 from actorflow.ops.ordering import (
-    ArgSort,
-    CumProd,
-    CumSum,
-    IsIn,
-    Nonzero,
-    SearchSorted,
-    Sort,
-    argsort,
-    cumprod,
-    cumsum,
-    isin,
-    nonzero,
-    searchsorted,
-    sort,
-    top_k,
+    ArgSort, CumProd, CumSum, IsIn, Nonzero, SearchSorted, Sort, argsort, cumprod, cumsum, isin, nonzero, searchsorted,
+    sort, top_k,
 )
 from actorflow.ops.reductions import (
-    ArgMax,
-    ArgMin,
-    CountNonzero,
-    ReduceAll,
-    ReduceAny,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
-    ReduceProd,
-    all,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    max,
-    mean,
-    min,
-    prod,
-    sum,
+    ArgMax, ArgMin, CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin, ReduceProd, all, any, argmax,
+    argmin, count_nonzero, max, mean, min, prod, sum,
 )
 from actorflow.ops.registry import (
-    Kernel,
-    KernelKey,
-    find_kernel,
-    kernel,
-    load_library,
-    register_library,
-    registered_kernels,
+    Kernel, KernelKey, find_kernel, kernel, load_library, register_library, registered_kernels,
 )
 from actorflow.ops.rows import binary, unary
 from actorflow.ops.shaping import (
-    BroadcastTo,
-    Concat,
-    ReduceSum,
-    Reshape,
-    Split,
-    Transpose,
-    broadcast_to,
-    concat,
-    expand_dims,
-    flatten,
-    moveaxis,
-    reshape,
-    roll,
-    split,
-    squeeze,
-    stack,
-    tile,
-    transpose,
-    unstack,
+    BroadcastTo, Concat, ReduceSum, Reshape, Split, Transpose, broadcast_to, concat, expand_dims, flatten, moveaxis,
+    reshape, roll, split, squeeze, stack, tile, transpose, unstack,
 )
+# isort: on
 
-# fmt: off
 __all__ = [
     # operation
     "Layout", "Operation",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -105,14 +105,7 @@ def filled(value: Any, shape: tuple[int, ...], like: X) -> X:
 
 def number_like(value: Any, like: X) -> X:
     """A number as a 0-d blob or array, of the dtype and place of another."""
-    found: X = like.constant_like(value)
-    return found
-
-
-def constant_like(value: float, like: X) -> X:
-    """A constant of the type and place of a blob or array."""
-    found: X = like.constant_like(value, like.shape)
-    return found
+    return filled(value, (), like)
 
 
 def check_number(value: Any, name: str, spec: TensorSpec) -> None:
@@ -150,11 +143,19 @@ class _Random(Operation):
     spec: TensorSpec
     seed: int
 
+    def check(self) -> None:
+        """Check the parameters."""
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        same_dtype(self.kind, spec=self.spec)
-        if not 0 <= self.seed < 1 << 128:
-            raise GraphError(f"{self.kind}: seed must be from 0 to 2**128 - 1, got {self.seed}")
+        self.check()
+        check_seed(self.kind, self.seed)
         return (self.spec,)
+
+
+def check_seed(kind: str, seed: int) -> None:
+    """Check the name of a random stream."""
+    if not 0 <= seed < 1 << 128:
+        raise GraphError(f"{kind}: seed must be from 0 to 2**128 - 1, got {seed}")
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ class Gaussian(_Random):
     mean: float = 0.0
     std: float = 1.0
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check(self) -> None:
         if not self.std >= 0:
             raise GraphError(f"Gaussian: std must not be negative, got {self.std}")
-        return _Random.infer(self)
+        same_dtype("Gaussian", spec=self.spec)
 
 
 @dataclass(frozen=True)
@@ -177,10 +178,10 @@ class Uniform(_Random):
     low: float = 0.0
     high: float = 1.0
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check(self) -> None:
         if not self.high >= self.low:
             raise GraphError(f"Uniform: high must be at least low, {self.low}, got {self.high}")
-        return _Random.infer(self)
+        same_dtype("Uniform", spec=self.spec)
 
 
 @dataclass(frozen=True)
@@ -189,14 +190,11 @@ class Bernoulli(_Random):
 
     probability: float = 0.5
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check(self) -> None:
         if not 0 <= self.probability <= 1:
             raise GraphError(f"Bernoulli: probability must be from 0 to 1, got {self.probability}")
         if self.spec.dtype.kind not in "biufV":
             raise DTypeError(f"Bernoulli: spec must be of numbers or bool, got {self.spec}")
-        if not 0 <= self.seed < 1 << 128:
-            raise GraphError(f"Bernoulli: seed must be from 0 to 2**128 - 1, got {self.seed}")
-        return (self.spec,)
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -210,22 +208,13 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:-1]), math.prod(shape[:-2]) * shape[-1] if shape else 1
 
 
-def _bound(spec: TensorSpec) -> float:
-    return math.sqrt(6.0 / max(1, sum(fans(spec.shape))))
-
-
 def _drawn(
-    graph: Graph,
-    make: Callable[[TensorSpec, int], Operation],
-    shape: Iterable[int] | int,
-    dtype: npt.DTypeLike,
-    seed: int | None,
-    name: str,
+    kind: type[_Random], parameters: tuple[float, ...], graph: Graph, spec: TensorSpec, seed: int | None, name: str
 ) -> Blob:
     if seed is None:
         full = graph.root.unique_name(name)
         seed, name = zlib.crc32(full.encode()), full[full.rfind(name) :]
-    y: Blob = graph.root.apply(make(TensorSpec.of(shape, dtype), seed), name=name)
+    y: Blob = graph.root.apply(kind(spec, seed, *parameters), name=name)
     return y
 
 
@@ -250,11 +239,11 @@ def gaussian(
     Returns:
         Blob of that shape and dtype; other numbers in each frame.
     Raises:
-        GraphError: if ``std`` is negative or ``seed`` out of range.
+        GraphError: if a parameter or ``seed`` is out of range.
         DTypeError: if ``dtype`` is of another kind.
     Source: Purine2 ``Gaussian``.
     """
-    return _drawn(graph, lambda spec, key: Gaussian(spec, key, mean, std), shape, dtype, seed, name or "gaussian")
+    return _drawn(Gaussian, (mean, std), graph, TensorSpec.of(shape, dtype), seed, name or "gaussian")
 
 
 def uniform(
@@ -266,20 +255,11 @@ def uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Blob:
-    """Uniformly distributed random numbers.
+    """Uniformly distributed random numbers, from ``low`` up to ``high``, not less, which only rounding reaches.
 
-    Args:
-        graph, shape, dtype, seed: As in `gaussian`.
-        low: Least value.
-        high: Bound, not less than ``low``; only rounding reaches it.
-    Returns:
-        Blob of that shape and dtype; other numbers in each frame.
-    Raises:
-        GraphError: if ``high`` is less than ``low`` or ``seed`` out of range.
-        DTypeError: if ``dtype`` is of another kind.
-    Source: Purine2 ``Uniform``.
+    Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Uniform``.
     """
-    return _drawn(graph, lambda spec, key: Uniform(spec, key, low, high), shape, dtype, seed, name or "uniform")
+    return _drawn(Uniform, (low, high), graph, TensorSpec.of(shape, dtype), seed, name or "uniform")
 
 
 def bernoulli(
@@ -290,20 +270,11 @@ def bernoulli(
     seed: int | None = None,
     name: str | None = None,
 ) -> Blob:
-    """1 with a probability, else 0, in the dtype that is asked for.
+    """1 with a probability, else 0, in a dtype of numbers, or bool.
 
-    Args:
-        graph, shape, seed: As in `gaussian`.
-        probability: Probability of 1, from 0 to 1.
-        dtype: Type of the elements, of numbers, or bool.
-    Returns:
-        Blob of that shape and dtype; other numbers in each frame.
-    Raises:
-        GraphError: if ``probability`` or ``seed`` is out of range.
-        DTypeError: if ``dtype`` is of another kind.
-    Source: Purine2 ``Bernoulli``.
+    Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Bernoulli``.
     """
-    return _drawn(graph, lambda spec, key: Bernoulli(spec, key, probability), shape, dtype, seed, name or "bernoulli")
+    return _drawn(Bernoulli, (probability,), graph, TensorSpec.of(shape, dtype), seed, name or "bernoulli")
 
 
 def xavier(
@@ -315,19 +286,14 @@ def xavier(
 ) -> Blob:
     """Uniform random numbers with variance ``2 / (fan_in + fan_out)``, for sigmoid, tanh and linear layers.
 
-    The shape is that of a weight, (out, in) or (kernel axes ..., in, out); fans count the kernel's elements.
+    The shape is that of a weight, (out, in) or (kernel axes ..., in, out); fans count the kernel's elements. Arguments,
+    result and errors: those of `gaussian`.
 
-    Arguments: those of `gaussian`.
-    Returns:
-        Blob of that shape and dtype; other numbers in each frame.
-    Raises:
-        GraphError: if ``seed`` is out of range.
-        DTypeError: if ``dtype`` is of another kind.
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
     """
-    return _drawn(
-        graph, lambda spec, key: Uniform(spec, key, -_bound(spec), _bound(spec)), shape, dtype, seed, name or "xavier"
-    )
+    spec = TensorSpec.of(shape, dtype)
+    bound = math.sqrt(6.0 / max(1, sum(fans(spec.shape))))
+    return _drawn(Uniform, (-bound, bound), graph, spec, seed, name or "xavier")
 
 
 def he(
@@ -337,23 +303,9 @@ def he(
     seed: int | None = None,
     name: str | None = None,
 ) -> Blob:
-    """Normal random numbers with variance ``2 / fan_in``, for layers before a relu.
+    """Normal random numbers with variance ``2 / fan_in``, for layers before a relu; see `xavier`.
 
-    The shape is that of a weight, as in `xavier`.
-
-    Arguments: those of `gaussian`.
-    Returns:
-        Blob of that shape and dtype; other numbers in each frame.
-    Raises:
-        GraphError: if ``seed`` is out of range.
-        DTypeError: if ``dtype`` is of another kind.
     Source: He et al., Delving deep into rectifiers, 2015.
     """
-    return _drawn(
-        graph,
-        lambda spec, key: Gaussian(spec, key, 0.0, math.sqrt(2.0 / max(1, fans(spec.shape)[0]))),
-        shape,
-        dtype,
-        seed,
-        name or "he",
-    )
+    spec = TensorSpec.of(shape, dtype)
+    return _drawn(Gaussian, (0.0, math.sqrt(2.0 / max(1, fans(spec.shape)[0]))), graph, spec, seed, name or "he")

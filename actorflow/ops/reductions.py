@@ -10,7 +10,6 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
-from actorflow.ops.fills import number_like
 from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers
 from actorflow.ops.ordering import cumprod
 from actorflow.ops.rows import conjugated
@@ -59,7 +58,7 @@ class _Extreme(Reduction):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x, y = grads[0], op.inputs[0], op.outputs[0]
-        found = where(equal(x, expand_like(self, y, x)), number_like(1.0, x), number_like(0.0, x))
+        found = where(equal(x, expand_like(self, y, x)), x.constant_like(1.0), x.constant_like(0.0))
         count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
         return [multiply(found, divide(expand_like(self, g, x), count))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,33 @@ _DOUBLE = (
 #: ``erf(x) / x`` as a polynomial in ``x * x``, highest power first: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
 _SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(14))])
 
+_Function = Callable[..., None]
 
-def density(x: Array, out: Array) -> Array:
+
+def _by_blocks(kind: type[Operation], inplace: bool = True) -> Callable[[_Function], _Function]:
+    """Register a function of a block of ``x``, ``out`` and the parameters; it does not warn of infinities and NaN."""
+
+    def register(function: _Function) -> _Function:
+        @kernel(kind, inplace=inplace)
+        @elementwise
+        @in_float32
+        def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+            with np.errstate(all="ignore"):
+                for x, y in flat_blocks(inputs[0], outputs[0]):
+                    function(x, y, **operation.parameters)
+
+        return function
+
+    return register
+
+
+@_by_blocks(ops.NormalDensity, inplace=False)
+def density(x: Array, out: Array) -> None:
     """``exp(-x * x / 2) / sqrt(2 * pi)``; ``out`` may not be ``x``."""
     np.multiply(x, x, out=out)
     np.multiply(out, -0.5, out=out)
     np.exp(out, out=out)
-    return np.multiply(out, 1 / math.sqrt(2 * math.pi), out=out)
+    np.multiply(out, 1 / math.sqrt(2 * math.pi), out=out)
 
 
 def tail(x: Array, out: Array) -> Array:
@@ -75,129 +96,56 @@ def _relu_down(operation: Operation, inputs: list[Array], outputs: list[Array]) 
         keep_where(np.greater(y, 0, out=scratch("kept", y.shape, np.bool_)), g, dx)
 
 
-@kernel(ops.Sigmoid, inplace=True)
-@elementwise
-def _sigmoid(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, 0
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            _logistic(x, y)
-
-
+@_by_blocks(ops.Sigmoid)
 def _logistic(x: Array, out: Array) -> None:
     np.negative(x, out=out)
-    np.exp(out, out=out)
+    np.exp(out, out=out)  # infinity gives the right limit, 0
     np.add(out, 1, out=out)
     np.reciprocal(out, out=out)
 
 
-def _sigmoid_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    for g, y, dx in flat_blocks(*inputs, outputs[0]):
-        np.subtract(1, y, out=dx)
-        np.multiply(dx, y, out=dx)
-        np.multiply(dx, g, out=dx)
+@_by_blocks(ops.Silu)
+def _silu(x: Array, out: Array) -> None:
+    s = scratch("sigmoid", x.shape, x.dtype)
+    _logistic(x, s)
+    np.multiply(x, s, out=out)
 
 
-def _tanh(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    np.tanh(inputs[0], out=outputs[0])
+@_by_blocks(ops.LeakyRelu)
+def _leaky_relu(x: Array, out: Array, slope: float) -> None:
+    if slope:
+        low = np.multiply(x, slope, out=scratch("low", x.shape, x.dtype))
+        (np.maximum if slope <= 1 else np.minimum)(x, low, out=out)
+    else:  # infinity times 0 is NaN
+        np.maximum(x, 0, out=out)
 
 
-def _tanh_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    for g, y, dx in flat_blocks(*inputs, outputs[0]):
-        np.multiply(y, y, out=dx)
-        np.subtract(1, dx, out=dx)
-        np.multiply(dx, g, out=dx)
+@_by_blocks(ops.Elu)
+def _elu(x: Array, out: Array, alpha: float) -> None:
+    low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
+    Expm1.function(low, out=low)
+    np.multiply(low, alpha, out=low)
+    np.maximum(x, 0, out=out)
+    np.add(out, low, out=out)
 
 
-@kernel(ops.LeakyRelu, inplace=True)
-@elementwise
-@in_float32
-def _leaky_relu(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-    slope = operation.slope
-    if not slope:  # infinity times 0 is NaN
-        np.maximum(inputs[0], 0, out=outputs[0])
-        return
-    choose = np.maximum if slope <= 1 else np.minimum
-    for x, y in flat_blocks(inputs[0], outputs[0]):
-        choose(x, np.multiply(x, slope, out=scratch("low", x.shape, x.dtype)), out=y)
+@_by_blocks(ops.Softplus)
+def _softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
+    scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
+    is_linear = np.greater(scaled, threshold, out=scratch("kept", x.shape, np.bool_))
+    bend = np.abs(scaled, out=scratch("bend", x.shape, x.dtype))
+    np.negative(bend, out=bend)
+    np.exp(bend, out=bend)
+    np.log1p(bend, out=bend)  # log(1 + exp(v)) = max(v, 0) + log(1 + exp(-|v|))
+    np.maximum(scaled, 0, out=scaled)
+    np.add(scaled, bend, out=scaled)
+    np.divide(scaled, beta, out=scaled)
+    np.copyto(scaled, x, where=is_linear)
+    np.copyto(out, scaled)
 
 
-@kernel(ops.Elu, inplace=True)
-@elementwise
-@in_float32
-def _elu(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-    for x, y in flat_blocks(inputs[0], outputs[0]):
-        low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
-        Expm1.function(low, out=low)
-        np.multiply(low, operation.alpha, out=low)
-        np.maximum(x, 0, out=y)
-        np.add(y, low, out=y)
-
-
-@kernel(ops.Silu, inplace=True)
-@elementwise
-@in_float32
-def _silu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):  # -inf * 0
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            s = scratch("sigmoid", x.shape, x.dtype)
-            _logistic(x, s)
-            np.multiply(x, s, out=y)
-
-
-def _silu_down(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):
-        for g, x, dx in flat_blocks(*inputs, outputs[0]):
-            s = scratch("sigmoid", x.shape, x.dtype)
-            _logistic(x, s)
-            np.subtract(1, s, out=dx)
-            np.multiply(dx, x, out=dx)
-            np.add(dx, 1, out=dx)
-            np.multiply(dx, s, out=dx)
-            np.multiply(dx, g, out=dx)
-
-
-@kernel(ops.Softplus, inplace=True)
-@elementwise
-@in_float32
-def _softplus(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-    beta = operation.beta
-    for x, y in flat_blocks(inputs[0], outputs[0]):
-        scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
-        is_linear = np.greater(scaled, operation.threshold, out=scratch("kept", x.shape, np.bool_))
-        bend = np.abs(scaled, out=scratch("bend", x.shape, x.dtype))
-        np.negative(bend, out=bend)
-        np.exp(bend, out=bend)
-        np.log1p(bend, out=bend)  # log(1 + exp(v)) = max(v, 0) + log(1 + exp(-|v|))
-        np.maximum(scaled, 0, out=scaled)
-        np.add(scaled, bend, out=scaled)
-        np.divide(scaled, beta, out=scaled)
-        np.copyto(scaled, x, where=is_linear)
-        np.copyto(y, scaled)
-
-
-@kernel(ops.Gelu, inplace=True)
-@elementwise
-@in_float32
-def _gelu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            _gelu_exact(x, y)
-
-
-@kernel(ops.GeluTanh, inplace=True)
-@elementwise
-@in_float32
-def _gelu_tanh_form(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # -inf * 0
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            share = scratch("share", x.shape, x.dtype)
-            _gelu_tanh(x, share)
-            np.add(share, 1, out=share)
-            np.multiply(share, 0.5, out=share)
-            np.multiply(x, share, out=y)
-
-
-def _gelu_exact(x: Array, out: Array) -> None:
+@_by_blocks(ops.Gelu)
+def _gelu(x: Array, out: Array) -> None:
     """``max(x, 0) - |x| * P(N > |x|)``, which has all digits on both sides."""
     size, rest = scratch("size", x.shape, x.dtype), scratch("rest", x.shape, x.dtype)
     np.abs(x, out=size)
@@ -209,33 +157,20 @@ def _gelu_exact(x: Array, out: Array) -> None:
     np.subtract(out, rest, out=out)
 
 
-@kernel(ops.NormalDensity)
-@elementwise
-@in_float32
-def _normal_density(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore"):
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            density(x, y)
+@_by_blocks(ops.GeluTanh)
+def _gelu_tanh(x: Array, out: Array) -> None:
+    share = scratch("share", x.shape, x.dtype)
+    np.multiply(x, x, out=share)
+    np.multiply(share, ops.GELU_SLOPE * ops.GELU_CUBIC, out=share)
+    np.add(share, ops.GELU_SLOPE, out=share)
+    np.multiply(share, x, out=share)
+    np.tanh(share, out=share)
+    np.add(share, 1, out=share)
+    np.multiply(share, 0.5, out=share)
+    np.multiply(x, share, out=out)
 
 
-@kernel(ops.NormalCdf)
-@elementwise
-@in_float32
-def _normal_cdf(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            _probability(x, y)
-
-
-@kernel(Erf)
-@elementwise
-@in_float32
-def _erf(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for x, y in flat_blocks(inputs[0], outputs[0]):
-            _error_function(x, y)
-
-
+@_by_blocks(Erf, inplace=False)
 def _error_function(x: Array, out: Array) -> None:
     """``1 - 2 * tail(sqrt(2) * |x|)`` with the sign of ``x``; its power series where that would lose digits."""
     size = scratch("size", x.shape, x.dtype)
@@ -253,6 +188,7 @@ def _error_function(x: Array, out: Array) -> None:
     np.copyto(out, series, where=np.less(np.abs(x), 0.5, out=scratch("kept", x.shape, np.bool_)))
 
 
+@_by_blocks(ops.NormalCdf, inplace=False)
 def _probability(x: Array, out: Array) -> None:
     """The probability that a normal number is at most ``x``: its tail, or 1 less the tail, by the sign of ``x``."""
     tail(np.abs(x, out=scratch("size", x.shape, x.dtype)), out)
@@ -260,11 +196,3 @@ def _probability(x: Array, out: Array) -> None:
     np.add(whole, 0.5, out=whole)
     np.copysign(out, x, out=out)
     np.subtract(whole, out, out=out)
-
-
-def _gelu_tanh(x: Array, out: Array) -> None:
-    np.multiply(x, x, out=out)
-    np.multiply(out, ops.GELU_SLOPE * ops.GELU_CUBIC, out=out)
-    np.add(out, ops.GELU_SLOPE, out=out)
-    np.multiply(out, x, out=out)
-    np.tanh(out, out=out)

@@ -10,6 +10,7 @@ import numpy as np
 
 from actorflow.errors import GraphError
 from actorflow.ops.elementwise import scaled, where
+from actorflow.ops.fills import check_seed
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
 from actorflow.spec import TensorSpec
 
@@ -29,8 +30,7 @@ class Dropout(Operation):
         same_dtype("Dropout", x=x)
         if not 0 <= self.rate < 1:
             raise GraphError(f"Dropout: rate must be at least 0 and less than 1, got {self.rate}")
-        if not 0 <= self.seed < 1 << 128:
-            raise GraphError(f"Dropout: seed must be from 0 to 2**128 - 1, got {self.seed}")
+        check_seed("Dropout", self.seed)
         return (x, TensorSpec(x.shape, np.dtype(np.bool_)))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:

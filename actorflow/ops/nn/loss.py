@@ -12,7 +12,6 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
-from actorflow.ops.fills import constant_like
 from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
@@ -398,7 +397,7 @@ class BinaryCrossEntropy(PairLoss):
 
     def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
         each = BinaryCrossEntropy("none")
-        of_0, of_1 = (blob_of(each, x, constant_like(value, x)) for value in (0.0, 1.0))
+        of_0, of_1 = (blob_of(each, x, x.constant_like(value, x.shape)) for value in (0.0, 1.0))
         return (of_1 - of_0) * g
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import add, cast, multiply, reciprocal, sqrt, square
-from actorflow.ops.fills import filled
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.reductions import mean
 from actorflow.ops.shaping import reshape, sum_to, transpose
@@ -212,8 +211,8 @@ def batch_norm(
     Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
     Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
     """
-    scale = filled(1.0, x.shape[-1:], x) if scale is None else scale
-    shift = filled(0.0, x.shape[-1:], x) if shift is None else shift
+    scale = x.constant_like(1.0, x.shape[-1:]) if scale is None else scale
+    shift = x.constant_like(0.0, x.shape[-1:]) if shift is None else shift
     y: Blob
     if not training:
         y = apply(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
@@ -317,8 +316,8 @@ def layer_norm(
     Source: Ba, Kiros and Hinton, Layer normalization, 2016; `torch.nn.functional.layer_norm`.
     """
     shape = x.shape[-axes:] if axes > 0 else ()
-    scale = filled(1.0, shape, x) if scale is None else scale
-    shift = filled(0.0, shape, x) if shift is None else shift
+    scale = x.constant_like(1.0, shape) if scale is None else scale
+    shift = x.constant_like(0.0, shape) if shift is None else shift
     y: Blob
     y, _, _ = apply(LayerNorm(axes, epsilon), x, scale, shift, name=name)
     return y

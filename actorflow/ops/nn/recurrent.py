@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import plus, tanh, where
-from actorflow.ops.fills import constant_like, filled
 from actorflow.ops.indexing import flip
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
@@ -177,7 +176,7 @@ class LSTMGates(Operation):
         by_gates: list[Blob] = []
         by_cell = None
         if g_hidden is not None or g_cell is not None:
-            given = [constant_like(0.0, new_cell) if g is None else g for g in (g_hidden, g_cell)]
+            given = [new_cell.constant_like(0.0, new_cell.shape) if g is None else g for g in (g_hidden, g_cell)]
             through_states, by_cell = apply(LSTMGatesDown(), *given, op.inputs[1], new_cell, activations)
             by_gates.append(through_states)
         if g_activations is not None:
@@ -205,7 +204,7 @@ class LSTM(Operation):
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         y, *last, activations, cells = op.outputs
         g_y, g_hidden, g_cell = (
-            constant_like(0.0, o) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
+            o.constant_like(0.0, o.shape) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
         )
         x, hidden, cell, weight_x, weight_h, _ = op.inputs
         saved = (g_y, g_hidden, g_cell, x, hidden, cell, weight_x, weight_h, y, activations, cells)
@@ -309,9 +308,9 @@ def lstm(
     rank_is("LSTM", "x", x.spec, ("steps", "batch", "features"))
     rank_is("LSTM", "weight_h", weight_h.spec, ("4 * hidden", "hidden"))
     state = (x.shape[1], weight_h.shape[1])
-    hidden = filled(0.0, state, x) if hidden is None else hidden
-    cell = filled(0.0, state, x) if cell is None else cell
-    bias = filled(0.0, weight_h.shape[:1], x) if bias is None else bias
+    hidden = x.constant_like(0.0, state) if hidden is None else hidden
+    cell = x.constant_like(0.0, state) if cell is None else cell
+    bias = x.constant_like(0.0, weight_h.shape[:1]) if bias is None else bias
     x = flip(x, 0) if reverse else x
     y, last_hidden, last_cell, _, _ = apply(LSTM(), x, hidden, cell, weight_x, weight_h, bias, name=name)
     return flip(y, 0) if reverse else y, last_hidden, last_cell
@@ -434,7 +433,8 @@ def _scan(
     rows = f"{gates} * hidden" if gates > 1 else "hidden"
     inputs = {"x": x.spec, "weight_h": weight_h.spec, "weight_x": weight_x.spec}
     check_axes(kind, {"x": _AXES["x"], "weight_h": f"{rows}, hidden", "weight_x": f"{rows}, features"}, inputs)
-    first = [filled(0.0, (x.shape[1], weight_h.shape[-1]), x) if state is None else state for state in states]
+    zero = (x.shape[1], weight_h.shape[-1])
+    first = [x.constant_like(0.0, zero) if state is None else state for state in states]
     return scan(step, _affine(x, weight_x, bias), first, lengths=lengths, reverse=reverse, name=name)
 
 
