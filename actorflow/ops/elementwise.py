@@ -589,11 +589,6 @@ def plus(*terms: X) -> X:
     return terms[0] if len(terms) == 1 else add(*terms)
 
 
-def times(a: X, b: X) -> X:
-    """The product of two operands."""
-    return multiply(a, b)
-
-
 def scaled(x: X, factor: float) -> X:
     """An operand times a constant."""
     return x if factor == 1 else scale(x, factor)
@@ -601,5 +596,5 @@ def scaled(x: X, factor: float) -> X:
 
 if not TYPE_CHECKING:  # which takes all public names
     __all__ = public_names(  # noqa: PLE0605
-        globals(), without=("as_dtype", "plus", "scaled", "times")
+        globals(), without=("as_dtype", "plus", "scaled")
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.elementwise import divide, equal, multiply, scale, times, where
+from actorflow.ops.elementwise import equal, scale, where
 from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers
 from actorflow.ops.ordering import cumprod
 from actorflow.ops.rows import conjugated
@@ -60,7 +60,7 @@ class _Extreme(Reduction):
         g, x, y = grads[0], op.inputs[0], op.outputs[0]
         found = where(equal(x, expand_like(self, y, x)), x.constant_like(1.0), x.constant_like(0.0))
         count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
-        return [multiply(found, divide(expand_like(self, g, x), count))]
+        return [found * (expand_like(self, g, x) / count)]
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class ReduceProd(Reduction):
         lengths = [x.shape[i] for i in order]
         lines = reshape(transpose(x, order), [*lengths[: rank - len(axes)], self.count(x.spec)])
         before, behind = (cumprod(lines, -1, exclusive=True, reverse=reverse) for reverse in (False, True))
-        others = transpose(reshape(times(before, behind), lengths), [order.index(i) for i in range(rank)])
-        return [times(expand_like(self, grads[0], x), conjugated(others))]
+        others = transpose(reshape(before * behind, lengths), [order.index(i) for i in range(rank)])
+        return [expand_like(self, grads[0], x) * conjugated(others)]
 
 
 class Form(Protocol):

@@ -15,7 +15,7 @@ from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.loss import SoftmaxLossDown
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 
 __all__ = ["OperationCase", "operation_cases"]
@@ -255,13 +255,6 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
         (x,),
         lambda xp, x: x.mean(axis=(1, 2)),
         lambda t, x: lambda: x.mean((1, 2)),
-    )
-    yield OperationCase(
-        "global average, gradient",
-        GlobalAverageDown((height, width)),
-        (_normal(rng, batch, channels),),
-        lambda xp, g: xp.broadcast_to((g / (height * width))[:, None, None], shape).copy(),
-        lambda t, g: lambda: (g / (height * width))[:, None, None].expand(shape).contiguous(),
     )
 
 

@@ -31,7 +31,7 @@ from actorflow.ops.linalg import (
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.loss import SoftmaxLossDown
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
 from tests.support.kernel_cases import TENSOR_CASES
@@ -77,7 +77,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "Fill": (ops.Fill(2.5, af.TensorSpec.of((3, 2))), []),
     "Fused": (ops.Fused((ops.FusedStep(ops.Multiply(), (0, 1)), ops.FusedStep(ops.Relu(), (2,))), (1,)), [X, X]),
     "GlobalAverage": (ops.GlobalAverage(), [X]),
-    "GlobalAverageDown": (GlobalAverageDown((6, 6)), [spread(2, 3)]),
     "Inner": (ops.Inner(), [spread(2, 5), spread(4, 5)]),
     "InnerDown": (InnerDown(), [spread(2, 4), spread(4, 5)]),
     "InnerWeight": (InnerWeight(), [spread(2, 4), spread(2, 5)]),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.testing import check_gradient
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -151,13 +151,8 @@ def test_narrow_dtypes_are_added_up_in_float32(compute, dtype) -> None:
     wide, step = x.astype("float32"), float(ml_dtypes.finfo(narrow).eps)
     for operation in (ops.AveragePool(12), ops.AveragePool(11, 1), ops.GlobalAverage()):
         np.testing.assert_allclose(compute(operation, x)[0].astype("f"), compute(operation, wide)[0], rtol=step)
-    for operation, g in (
-        (AveragePoolDown(3, 1, size=(14, 14)), x),
-        (GlobalAverageDown((3, 2)), x[:, 0, 0]),
-    ):
-        np.testing.assert_allclose(
-            compute(operation, g)[0].astype("f"), compute(operation, g.astype("f"))[0], rtol=2 * step
-        )
+    down = AveragePoolDown(3, 1, size=(14, 14))
+    np.testing.assert_allclose(compute(down, x)[0].astype("f"), compute(down, wide)[0], rtol=2 * step)
     y = compute(ops.MaxPool(3, 2, 1), x)[0]
     np.testing.assert_array_equal(y.astype("f"), compute(ops.MaxPool(3, 2, 1), wide)[0])
     dx = compute(MaxPoolDown(3, 2, 1), y, x, y)[0]
@@ -280,20 +275,16 @@ def test_gradients_and_their_gradients(compute, size, how) -> None:
 def test_global_average(compute, laid_out, tolerance, size, batch, dtype, layout) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((batch, *size, 3)).astype(dtype)
-    g = random.standard_normal((batch, 3)).astype(dtype)
-    y, dx = np.zeros_like(g), np.zeros_like(x)
+    y = np.zeros((batch, 3), dtype)
     for place in np.ndindex(*size):
         y += x[(slice(None), *place)] / np.prod(size, dtype=dtype)
-        dx[(slice(None), *place)] = g / np.prod(size, dtype=dtype)
     np.testing.assert_allclose(compute(ops.GlobalAverage(), laid_out(x, layout))[0], y, **tolerance(dtype))
-    np.testing.assert_allclose(compute(GlobalAverageDown(size), laid_out(g, layout))[0], dx, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
 def test_global_average_gradients(size) -> None:
     random = np.random.default_rng(0)
     check_gradient(ops.GlobalAverage(), random.standard_normal((2, *size, 4)))
-    check_gradient(GlobalAverageDown(size), random.standard_normal((2, 4)))
 
 
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
@@ -360,5 +351,3 @@ def test_gradient_operations_check_their_inputs(compute) -> None:
         compute(AveragePoolDown(2, size=(4, 4)), g)
     with pytest.raises(af.ShapeError, match="spatial size of at least 1"):
         compute(ops.GlobalAverage(), np.ones((1, 0, 2, 1)))
-    with pytest.raises(af.ShapeError, match=r"GlobalAverageDown: g must have shape \(batch, channels\), got"):
-        compute(GlobalAverageDown((2,)), np.ones((1, 1, 2)))

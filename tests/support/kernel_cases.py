@@ -20,7 +20,7 @@ from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.loss import SoftmaxLossDown
-from actorflow.ops.nn.pool import AveragePoolDown, GlobalAverageDown, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
 from actorflow.ops.ordering import Recurrence
@@ -372,7 +372,6 @@ CASES = [
     *_averaged(2, 2, 1, size=(4, 5, 3)),
     Case(ops.GlobalAverage(), _normal((3, 4, 5, 2, 6))),
     Case(ops.GlobalAverage(), _normal((3, 8, 9, 40))),
-    Case(GlobalAverageDown((8, 9)), _normal((3, 40))),
     Case(ops.SoftmaxLoss(), _scores()),
     Case(SoftmaxLossDown(), _scores(())),
     *(Case(ops.Accuracy(top), _scores()) for top in (1, 3)),

@@ -4,24 +4,9 @@ Kernels keep what fits in a core's cache there: elementwise ones work in blocks,
 memory belongs to the thread (`buffers`), so any number of kernels may run at once.
 """
 
+# fmt: off
+# isort: off
 from actorflow.ops.cpu import (  # noqa: F401  each registers its kernels
-    activation,
-    conv,
-    described,
-    dropout,
-    elementwise,
-    fills,
-    fused,
-    indexing,
-    linalg,
-    loss,
-    lrn,
-    norm,
-    pool,
-    recurrent,
-    reductions,
-    resize,
-    shaping,
-    softmax,
-    updates,
+    activation, conv, described, dropout, elementwise, fills, fused, indexing, linalg, loss, lrn, norm, pool, recurrent,
+    reductions, resize, shaping, softmax, updates,
 )

@@ -175,11 +175,3 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
     np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=wide_dtype(x.dtype)), casting="unsafe")
-
-
-@kernel(ops.GlobalAverageDown)
-def _global_average_down(operation: ops.GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
-    g, dx = inputs[0], outputs[0]
-    share = scratch("share", g.shape, g.dtype)
-    np.multiply(g, 1.0 / math.prod(operation.size), out=share, casting="unsafe")
-    np.copyto(dx, share.reshape(len(g), *(1 for _ in operation.size), g.shape[1]))

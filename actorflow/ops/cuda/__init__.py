@@ -15,23 +15,9 @@ for that sample and the accuracy NaN, and an index that is out of range picks Na
 `actorflow.ops.cuda.cudnn` has convolutions of a second library; it is not imported here.
 """
 
+# fmt: off
+# isort: off
 from actorflow.ops.cuda import (  # noqa: F401  each registers its kernels
-    conv,
-    dropout,
-    elementwise,
-    fills,
-    fused,
-    indexing,
-    linalg,
-    loss,
-    lrn,
-    norm,
-    ordering,
-    pool,
-    recurrent,
-    reductions,
-    resize,
-    shaping,
-    softmax,
-    updates,
+    conv, dropout, elementwise, fills, fused, indexing, linalg, loss, lrn, norm, ordering, pool, recurrent, reductions,
+    resize, shaping, softmax, updates,
 )

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import math
 
-import cupy
-import numpy as np
-
-from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
+from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
 from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.cuda.windows import arguments, three
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
-
-_SPREAD = elementwise("global_average_down", "T g, float64 count", "T dx", "dx = T(W(g) / W(count))")
 
 
 def _launch(function: str, w: Windows, inputs: list[Array], output: Array, counts: tuple[int, ...] = ()) -> None:
@@ -54,9 +49,3 @@ def _average_pool(operation: ops.AveragePool | ops.AveragePoolDown, inputs: list
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     size = inputs[0].shape[1:-1]
     sum_axes(inputs[0], range(1, len(size) + 1), outputs[0], math.prod(size))
-
-
-@kernel(ops.GlobalAverageDown, dtypes=FLOATS)
-def _global_average_down(operation: ops.GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
-    g = inputs[0].reshape(len(inputs[0]), *(1 for _ in operation.size), inputs[0].shape[1])
-    _SPREAD(cupy.broadcast_to(g, outputs[0].shape), np.float64(math.prod(operation.size)), outputs[0])

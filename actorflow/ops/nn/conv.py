@@ -217,8 +217,7 @@ def conv_transpose(
             out_channels / groups, in_channels), dtype of ``x``.
         stride: Step in the output from one element of ``x`` to the next: a number, or one for each spatial axis.
         pad: Elements to cut off the output: a number, or for each spatial axis a number or (before, after).
-        dilation: Step in the output between the elements of a kernel.
-        groups: Number of parts that the channels are divided into.
+        dilation, groups: As in `conv`, of the output.
         output_pad: Elements to add to the output at its far ends, less than the stride or the dilation: convolutions
             with a stride give images of several sizes one size, and this chooses among them. Elements that no
             element of ``x`` reaches are 0.

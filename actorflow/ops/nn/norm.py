@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
-from actorflow.ops.elementwise import add, cast, multiply, reciprocal, sqrt, square
+from actorflow.ops.elementwise import add, as_dtype, multiply, reciprocal, sqrt, square
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.reductions import mean
 from actorflow.ops.shaping import reshape, sum_to, transpose
@@ -41,10 +41,6 @@ def check_statistics(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], **
             raise (ShapeError if spec.shape != shape else DTypeError)(
                 f"{kind}: {name} must be {TensorSpec(shape, wide_dtype(dtype))}, got {spec}"
             )
-
-
-def _in_dtype(x: Blob, dtype: np.dtype[Any]) -> Blob:
-    return x if x.dtype == dtype else cast(x, dtype)
 
 
 class _Down(Operation):
@@ -86,12 +82,19 @@ class _Down(Operation):
         def average(v: Blob) -> Blob:
             return mean(v, tuple(axes), keepdims=True)
 
-        g, x, factor = (_in_dtype(v, wide) for v in (g, x, scale))
+        g, x, factor = (as_dtype(v, wide) for v in (g, x, scale))
         centered = x - (reshape(of_mean, keep) if self.given else average(x))
         r = reciprocal(sqrt((reshape(of_variance, keep) if self.given else average(square(centered))) + self.epsilon))
         n, s = centered * r, g * factor
         dx = r * s if self.given else r * (s - average(s) - n * average(s * n))
-        return [_in_dtype(v, dtype) for v in (dx, sum_to(g * n, scale.shape), sum_to(g, scale.shape))]
+        return [as_dtype(v, dtype) for v in (dx, sum_to(g * n, scale.shape), sum_to(g, scale.shape))]
+
+
+def _grad_of_y(kind: str, op: Application, grads: Grads) -> Blob:
+    g: Blob | None = grads[0]
+    if g is None or any(grad is not None for grad in grads[1:]):
+        raise GraphError(f"op {op.name!r}: only y of {kind} has a gradient, not the statistics")
+    return g
 
 
 def _check_channels(kind: str, x: TensorSpec, **inputs: TensorSpec) -> tuple[int, ...]:
@@ -129,11 +132,8 @@ class BatchNorm(Operation):
         return (x, mean, variance, mean, variance)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        g, *others = grads
-        if g is None or any(grad is not None for grad in others):
-            raise GraphError(f"op {op.name!r}: only y of BatchNorm has a gradient, not the statistics")
-        x, scale = op.inputs[:2]
-        return [*apply(BatchNormDown(self.epsilon), g, x, scale, *op.outputs[1:3]), None, None]
+        g = _grad_of_y(self.kind, op, grads)
+        return [*apply(BatchNormDown(self.epsilon), g, *op.inputs[:2], *op.outputs[1:3]), None, None]
 
 
 @dataclass(frozen=True)
@@ -270,12 +270,8 @@ class LayerNorm(Operation):
         return (x, statistic, statistic)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        g, *others = grads
-        if g is None or any(grad is not None for grad in others):
-            raise GraphError(f"op {op.name!r}: only y of LayerNorm has a gradient, not the statistics")
-        x, scale, _ = op.inputs
-        made: Sequence[Blob] = apply(LayerNormDown(self.axes, self.epsilon), g, x, scale, *op.outputs[1:])
-        return made
+        g = _grad_of_y(self.kind, op, grads)
+        return [*apply(LayerNormDown(self.axes, self.epsilon), g, *op.inputs[:2], *op.outputs[1:])]
 
 
 @dataclass(frozen=True)
@@ -340,18 +336,13 @@ def group_norm(
 ) -> Blob:
     """Each group of channels of each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
 
+    Other arguments, result, errors and gradient: those of `layer_norm`.
+
     Args:
         x: Shape (batch, ..., channels), floating.
         groups: Number of groups of neighbouring channels, which divides them.
         scale: Shape (channels,), dtype of ``x``; None for 1.
         shift: Likewise; None for 0.
-        epsilon: Is added to the variance, which is divided by the number of elements.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        ShapeError, DTypeError: if the inputs do not fit.
-        GraphError: if epsilon is negative.
-    Gradient: by x, scale and shift.
     Source: Wu and He, Group normalization, 2018; `torch.nn.functional.group_norm`, with channels last.
     """
     if len(x.shape) < 2 or groups < 1 or x.shape[-1] % groups:
@@ -376,21 +367,12 @@ def instance_norm(
 def rms_norm(
     x: Blob, scale: Blob | None = None, *, axes: int = 1, epsilon: float = 1e-5, name: str | None = None
 ) -> Blob:
-    """Each sample over the root of its mean square, times ``scale``.
+    """Each sample over the root of its mean square, times ``scale``; half precision is computed in float32.
 
-    Args:
-        x: Any shape, floating; half precision is computed in float32.
-        scale: Shape of the last ``axes`` axes of ``x``, dtype of ``x``; None for 1.
-        axes: Number of axes, from the last one, to normalize over.
-        epsilon: Is added to the mean square.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        ShapeError, DTypeError: if the inputs do not fit.
-    Gradient: by x and scale.
+    Arguments, result, errors and gradient: those of `layer_norm`, but ``epsilon`` is added to the mean square.
     Source: Zhang and Sennrich, Root mean square layer normalization, 2019; `torch.nn.functional.rms_norm`.
     """
-    wide = _in_dtype(x, wide_dtype(x.dtype))
+    wide = as_dtype(x, wide_dtype(x.dtype))
     squares = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)
     normal = wide * reciprocal(sqrt(squares + epsilon))
-    return _affine(_in_dtype(normal, x.dtype), scale, None, name)
+    return _affine(as_dtype(normal, x.dtype), scale, None, name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import equal, greater_equal, logical_and, where
+from actorflow.ops.elementwise import equal, greater_equal, logical_and, scale, where
 from actorflow.ops.indexing import take_along_axis
 from actorflow.ops.nn.windows import (
     CHANNELS_FIRST,
@@ -25,7 +25,7 @@ from actorflow.ops.nn.windows import (
     slide,
 )
 from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
-from actorflow.ops.shaping import reshape
+from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -175,30 +175,8 @@ class GlobalAverage(Operation):
         return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(GlobalAverageDown(op.inputs[0].shape[1:-1]), grads[0])]
-
-
-@dataclass(frozen=True)
-class GlobalAverageDown(Operation):
-    """The gradient of `GlobalAverage`: ``g`` divided by the number of elements, at each of them.
-
-    Attributes:
-        size: Spatial size of the images.
-    """
-
-    arguments = ("g",)
-
-    size: tuple[int, ...]
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        (g,) = inputs
-        same_dtype(self.kind, g=g)
-        if len(g.shape) != 2:
-            raise ShapeError(f"{self.kind}: g must have shape (batch, channels), got {g}")
-        return (TensorSpec((g.shape[0], *self.size, g.shape[1]), g.dtype),)
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        return [apply(GlobalAverage(), grads[0])]
+        (batch, *size, channels), share = op.inputs[0].shape, scale(grads[0], 1 / math.prod(op.inputs[0].shape[1:-1]))
+        return [broadcast_to(reshape(share, (batch, *[1] * len(size), channels)), op.inputs[0].shape)]
 
 
 @overload
@@ -277,12 +255,8 @@ def average_pool(
 
     Args:
         x: Images, shape (batch, [[depth,] height,] width, channels), floating.
-        kernel: Size of the window: a number, or one for each spatial axis.
-        stride: Step of the window; the default is the kernel.
-        pad: Border around the images, as in `max_pool`.
-        ceil: As in `max_pool`.
+        kernel, stride, pad, ceil, dilation: As in `max_pool`.
         count_pad: Whether the border counts, as zeros. Elements beyond the border never count.
-        dilation: Step between the elements that a window sees.
     Returns:
         Blob of shape (batch, *out_size, channels), dtype of ``x``; 0 where a window sees nothing that counts.
     Raises:
@@ -313,15 +287,8 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
 
 @whole
 def global_max(x: Blob, name: str | None = None) -> Blob:
-    """The maximum of each channel over the whole image: `max_pool` with one window.
+    """The maximum of each channel over the whole image, (batch, channels): `max_pool` with one window.
 
-    Args:
-        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
-    Returns:
-        Blob of shape (batch, channels).
-    Raises:
-        ShapeError: if ``x`` has other axes, or no pixels.
-        DTypeError: if ``x`` is neither floating nor integers.
     Gradient: g at the first maximum of each channel.
     """
     y: Blob = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)

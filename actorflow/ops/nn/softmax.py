@@ -86,13 +86,7 @@ def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
 def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
     """Logarithms of probabilities along an axis: ``y = x - log(sum(exp(x)))``, computed without overflow.
 
-    Args:
-        x: Any shape with at least one axis, floating.
-        axis: The axis whose exponentials sum to 1: the last one for classes or channels.
-    Returns:
-        Blob of the type of ``x``.
-    Raises:
-        ShapeError: if ``x`` does not have the axis.
+    Arguments, result and errors: those of `softmax`.
     Gradient: g - exp(y) * sum(g).
     """
     return blob_of(LogSoftmax(axis), x, name=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import cast, divide, less, plus, scaled, sqrt, times, where
+from actorflow.ops.elementwise import cast, less, plus, scaled, sqrt, where
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
 from actorflow.ops.shaping import total
 from actorflow.spec import TensorSpec
@@ -256,7 +256,7 @@ class NormFactor(Operation):
         (g,), (y,) = grads, op.outputs
         limits = less(y, 1.0)
         norm = sqrt(where(limits, plus(*op.inputs), 1.0))  # elsewhere it may be 0, where the root has no slope
-        slope = divide(times(times(g, y), y), scaled(norm, -2.0 * self.max_norm))
+        slope = g * y * y / scaled(norm, -2.0 * self.max_norm)
         return [where(limits, slope, 0.0)] * len(op.inputs)
 
 
@@ -275,7 +275,7 @@ class ScaleBy(Operation):
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         """The gradient, scaled as well, and its product with ``x``, summed in float64."""
         (g,), (x, factor) = grads, op.inputs
-        by_factor = total(times(cast(g, "float64"), cast(x, "float64"))) if wanted[1] else None
+        by_factor = total(cast(g, "float64") * cast(x, "float64")) if wanted[1] else None
         return [apply(self, g, factor), by_factor]
 
 

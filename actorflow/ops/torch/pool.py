@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from itertools import cycle
@@ -12,7 +11,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.pool import average_pool, average_pool_down, max_pool, max_pool_down
-from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, GlobalAverageDown, MaxPool, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool, MaxPoolDown
 from actorflow.ops.nn.windows import Windows, is_even
 from actorflow.ops.operation import Operation
 from actorflow.ops.torch.tensors import images, tensor, torch, torch_kernel
@@ -109,9 +108,3 @@ def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs:
 @torch_kernel(GlobalAverage)
 def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     torch.mean(tensor(inputs[0]), dim=tuple(range(1, inputs[0].ndim - 1)), out=tensor(outputs[0]))
-
-
-@torch_kernel(GlobalAverageDown)
-def _global_average_down(operation: GlobalAverageDown, inputs: list[Array], outputs: list[Array]) -> None:
-    share = tensor(inputs[0]) * (1.0 / math.prod(operation.size))
-    tensor(outputs[0]).copy_(share.reshape(len(share), *(1 for _ in operation.size), -1))
