@@ -16,10 +16,10 @@ from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied, matmul
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.operate import binary, unary
+from actorflow.array.namespace.operate import binary
 from actorflow.array.namespace.operate import cast as cast_to
 from actorflow.array.record.placement import on_host, place_of, transfer
-from actorflow.array.record.primitives import DType, Value, elementwise_primitive, row_primitives
+from actorflow.array.record.primitives import DType, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import elementwise as ew
@@ -69,12 +69,6 @@ def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     return method
 
 
-_LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL, _EQUAL, _NOT_EQUAL = (
-    elementwise_primitive(kind())
-    for kind in (ew.Less, ew.LessEqual, ew.Greater, ew.GreaterEqual, ew.Equal, ew.NotEqual)
-)
-
-
 class Array(Methods["Array"]):
     """An n-dimensional array whose value is computed when it is needed.
 
@@ -98,13 +92,6 @@ class Array(Methods["Array"]):
 
     def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
         """Record an operation of `actorflow.ops`; arrays have no names."""
-        op = row_primitives.get(type(operation))  # type: ignore[arg-type]
-        if op is not None:
-            count = len(inputs)
-            if count == 2:
-                return binary(op, inputs[0], inputs[1])
-            if count == 1 and operation.arguments[0][0] != "*":
-                return unary(op, inputs[0])
         return applied(operation, inputs)
 
     def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Array:
@@ -138,11 +125,6 @@ class Array(Methods["Array"]):
     def dtype(self) -> DType:
         """Type of the elements."""
         return self._node.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self._node.shape)
 
     @property
     def size(self) -> int:
@@ -349,17 +331,8 @@ class Array(Methods["Array"]):
     #: Operators between NumPy's arrays and this leave the work to this.
     __array_priority__ = 1_000.0
 
-    def __abs__(self) -> Array:
-        return ew.absolute(self)
-
-    def __neg__(self) -> Array:
-        return ew.negative(self)
-
     def __pos__(self) -> Array:
         return ew.positive(self)
-
-    def __invert__(self) -> Array:
-        return ew.bitwise_invert(self)
 
     __add__, __radd__, __iadd__ = _operators("add", "+=", ew.Sum)
     __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.Subtract)
@@ -374,23 +347,10 @@ class Array(Methods["Array"]):
     __lshift__, __rlshift__, __ilshift__ = _operators("lshift", "<<=", ew.BitwiseLeftShift)
     __rshift__, __rrshift__, __irshift__ = _operators("rshift", ">>=", ew.BitwiseRightShift)
 
-    def __lt__(self, other: Any, /) -> Array:
-        return binary(_LESS, self, other) if _is_operand(other) else NotImplemented
-
-    def __le__(self, other: Any, /) -> Array:
-        return binary(_LESS_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __gt__(self, other: Any, /) -> Array:
-        return binary(_GREATER, self, other) if _is_operand(other) else NotImplemented
-
-    def __ge__(self, other: Any, /) -> Array:
-        return binary(_GREATER_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __eq__(self, other: Any, /) -> Array:  # type: ignore[override]
-        return binary(_EQUAL, self, other) if _is_operand(other) else NotImplemented
-
-    def __ne__(self, other: Any, /) -> Array:  # type: ignore[override]
-        return binary(_NOT_EQUAL, self, other) if _is_operand(other) else NotImplemented
+    __lt__, __le__ = _operators("lt", "<", ew.Less)[0], _operators("le", "<=", ew.LessEqual)[0]
+    __gt__, __ge__ = _operators("gt", ">", ew.Greater)[0], _operators("ge", ">=", ew.GreaterEqual)[0]
+    __eq__ = _operators("eq", "==", ew.Equal)[0]  # type: ignore[assignment]
+    __ne__ = _operators("ne", "!=", ew.NotEqual)[0]  # type: ignore[assignment]
 
     def __matmul__(self, other: Any, /) -> Array:
         if type(other) is Record.array_type:

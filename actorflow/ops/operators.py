@@ -118,12 +118,21 @@ class Methods(Operand, Generic[_Kind]):
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.spec.shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return self.spec.size
+
+    def __neg__(self) -> Self:
+        return ew.negative(self)
+
+    def __abs__(self) -> Self:
+        return ew.absolute(self)
+
+    def __invert__(self) -> Self:
+        return ew.bitwise_invert(self)
 
     if not TYPE_CHECKING:  # for which any name would be one that is there
 
@@ -170,15 +179,6 @@ class Operators(Methods["Blob"]):
     __xor__, __rxor__ = _operators(ew.bitwise_xor, *_NUMBERS)
     __lt__, __gt__ = _operators(ew.less, *_NUMBERS)[0], _operators(ew.greater, *_NUMBERS)[0]
     __le__, __ge__ = _operators(ew.less_equal, *_NUMBERS)[0], _operators(ew.greater_equal, *_NUMBERS)[0]
-
-    def __neg__(self) -> Self:
-        return ew.negative(self)
-
-    def __abs__(self) -> Self:
-        return ew.absolute(self)
-
-    def __invert__(self) -> Self:
-        return ew.bitwise_invert(self)
 
     def __bool__(self) -> bool:
         raise GraphError(

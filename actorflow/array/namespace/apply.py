@@ -11,13 +11,12 @@ import numpy as np
 from actorflow.array.namespace.operate import cast, constant, elementwise, node_of, reduced
 from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
-from actorflow.array.record.record import Input, Record, record, record_parts
+from actorflow.array.record.record import SEVERAL, Input, Record, parts_of, record
 from actorflow.errors import GraphError
 from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
 from actorflow.ops.operation import Operation
-from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
@@ -39,7 +38,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     Raises:
         GraphError: as its ``infer`` does.
     """
-    if isinstance(operation, Elementwise) and type(operation) is not WeightedSum:
+    if operation.elementwise and type(operation) is not WeightedSum:
         return elementwise(operation, inputs)
     if isinstance(operation, Reduction) and operation.ufunc is not None:
         return reduced(type(operation), inputs[0], operation.axes(inputs[0].ndim), operation.keepdims)
@@ -47,13 +46,12 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
     evaluator = nodes[0].evaluator if type(nodes[0]) is Record else None
     work = sum([node.size for node in nodes])
-    if len(specs) > 1:
-        found = record_parts(primitive, nodes, primitive.new_params(), work)
-    elif primitive.random:
-        found = [record(primitive, nodes, *specs[0], primitive.new_params(), evaluator, work)]
+    params = primitive.again((), ())[1]
+    if len(specs) == 1:
+        found = [record(primitive, nodes, *specs[0], params, evaluator, work)]
     else:
-        return record(primitive, nodes, *specs[0], (), evaluator, work)
-    if Record.placing is not None and primitive.random:  # which was drawn on the CPU
+        found = parts_of(record(primitive, nodes, (), SEVERAL, params, evaluator, work)._node, specs)
+    if primitive.random and Record.placing is not None:  # it was drawn on the CPU
         place = home_of(next(node for node in nodes if type(node) is Record))
         found = [transfer(x, place) for x in found]
     return found[0] if len(specs) == 1 else tuple(found)

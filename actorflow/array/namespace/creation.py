@@ -290,9 +290,8 @@ class Unseeded(Primitive):
     def __init__(self, name: str, compute: Callable[..., Any]) -> None:
         super().__init__(name, compute, pure=False)
 
-    def new_inputs(self) -> tuple[Value]:
-        """The key of another random stream."""
-        return (_key(None),)
+    def again(self, inputs: Any, params: Any) -> tuple[Any, Any]:
+        return (_key(None),), params
 
 
 RANDN, _SEEDED_RANDN = Unseeded("randn", _normal), Primitive("randn", _normal)

@@ -22,7 +22,6 @@ from actorflow.array.record.primitives import (
 from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
-from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
@@ -190,7 +189,7 @@ def cast(x: Array, dtype: DType) -> Array:
     return x if x._node.dtype == dtype else unary(elementwise_primitive(Cast(dtype)), x)
 
 
-def elementwise(operation: Elementwise, inputs: Sequence[Any]) -> Array:
+def elementwise(operation: Any, inputs: Sequence[Any]) -> Array:
     """Record an elementwise operation on arrays, at least one, and numbers."""
     if type(operation) is Cast:
         return cast(inputs[0], operation.dtype)
@@ -225,8 +224,7 @@ def _reduction(
 ) -> tuple[ReductionPrimitive, tuple[int, ...], DType]:
     """The primitive of a reduction, and the shape and dtype of its result."""
     op = reduction_primitive(kind, axes, keepdims)
-    assert op.operation is not None
-    [spec] = op.operation.infer(TensorSpec(shape, dtype)) or ()
+    [spec] = op.operation.infer(TensorSpec(shape, dtype))
     return op, spec.shape, spec.dtype
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, ClassVar
 
@@ -25,50 +25,38 @@ class Primitive:
     """One operation on arrays.
 
     Args:
-        name: Of the function in the namespace.
+        name: Name of the function in the namespace.
         compute: Called with the inputs' values and the record's parameters; gives the result, which may be a view of
             an input or the input itself. It does not write into its inputs.
         pure: Whether equal inputs and parameters give equal results, so that it need not be computed twice.
-        into: Whether ``compute`` takes ``out``, a buffer for the result.
-        owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         view: Whether the result of a single input is a view of it, which takes no time.
-        threaded: Whether ``compute`` uses all cores by itself.
-        results: For an operation whose value is a tuple: gives shape and dtype of each part, for what has the inputs'
-            shapes and dtypes, and the record's parameters.
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
         reduction: Whether it is a `ReductionPrimitive`.
+        into: Whether ``compute`` takes ``out``, a buffer for the result.
+        owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
+        threaded: Whether ``compute`` uses all cores by itself.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
-    operation: Operation | None = None
+    into = owns = threaded = False
+    operation: Any = None
 
-    def __init__(
-        self,
-        name: str,
-        compute: Callable[..., Any],
-        *,
-        pure: bool = True,
-        into: bool = False,
-        owns: bool = False,
-        view: bool = False,
-        threaded: bool = False,
-        results: Callable[..., Sequence[tuple[tuple[int, ...], DType]]] | None = None,
-    ) -> None:
+    def __init__(self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False) -> None:
         self.name = name
         self.compute = compute
         self.pure = pure
-        self.into = into
-        self.owns = owns
         self.view = view
-        self.threaded = threaded
-        self.results = results
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    def again(self, inputs: Any, params: Any) -> tuple[Any, Any]:
+        """Inputs and parameters of another call, which has other random numbers."""
+        return inputs, params
 
 
 #: One of the results of an operation with several, whose value is a tuple.
@@ -87,12 +75,13 @@ class ElementwisePrimitive(Primitive):
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
         self.aligned = operation.aligned
-        self._known: dict[tuple[DType, ...], DType] = {}
+        #: The dtype of the result for those of the inputs; DTypeError if it has none.
+        self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
         super().__init__(operation.function_name, operation.into if operation.function else self._by_kernel)
 
     def _by_kernel(self, *inputs: Any, out: Value) -> None:
         load_library("cpu", "numpy")
-        operation: Any = self.operation
+        operation = self.operation
         function = find_kernel(operation, "cpu", inputs[0].dtype).function
 
         def compute(*inputs: Any, out: Value) -> None:
@@ -101,19 +90,8 @@ class ElementwisePrimitive(Primitive):
         self.compute = compute
         compute(*inputs, out=out)
 
-    def dtype(self, *dtypes: DType) -> DType:
-        """The dtype of the result.
-
-        Raises:
-            DTypeError: if the operation has none for inputs of these.
-        """
-        found = self._known.get(dtypes)
-        if found is None:
-            found = self._known[dtypes] = self._dtype(dtypes)
-        return found
-
-    def _dtype(self, dtypes: tuple[DType, ...]) -> DType:
-        operation: Any = self.operation
+    def _dtype(self, *dtypes: DType) -> DType:
+        operation = self.operation
         types = operation.types or (of_ufunc(operation.function) if isinstance(operation.function, np.ufunc) else None)
         if types is None:
             found: DType = operation.infer(*[TensorSpec((), dtype) for dtype in dtypes])[0].dtype
@@ -184,62 +162,55 @@ class OperationPrimitive(Primitive):
         outputs: Number of its results.
     """
 
+    random = False
+
     def __init__(self, operation: Operation, dtype: DType, outputs: int) -> None:
+        super().__init__(operation.function_name, operation.compute, view=operation.is_view)
         self.operation = operation
-        name = operation.function_name
         if operation.is_view:
-            super().__init__(name, operation.compute, view=True)
             return
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
-        self._function = kernel.function
-        self.random = kernel.random
+        self.random, self.pure = kernel.random, not kernel.random
+        self._returns = kernel.returns
+        self._call = partial(_of_stream, kernel.function) if kernel.random else kernel.function
+        self._call = partial(self._call, operation)
         if outputs > 1:
-            super().__init__(name, self._compute_several, pure=not kernel.random, results=self._results)
-            self._returns = kernel.returns
+            self.compute = self._compute_several
         elif kernel.returns:
-            super().__init__(name, self._compute_returned)
+            self.compute = self._compute_returned
         elif operation.writes_over:
-            super().__init__(name, self._compute_over, owns=True)
+            self.compute, self.owns = self._compute_over, True
         else:
-            super().__init__(name, self._compute_into, pure=not kernel.random, into=True, threaded=kernel.threaded)
-
-    random = False
-
-    def _call(self, inputs: Sequence[Any], outputs: list[Value] | None) -> list[Value]:
-        """Call the kernel; the last argument of a random one is the number of its stream."""
-        rest = inputs[-1:] if self.random else ()
-        found = self._function(self.operation, list(inputs[:-1] if self.random else inputs), outputs, *rest)
-        return found if outputs is None else outputs
+            self.compute, self.into, self.threaded = self._compute_into, True, kernel.threaded
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
-        if self.random:
-            self._call(inputs, [out])
-        else:
-            self._function(self.operation, [*inputs], [out])
+        self._call([*inputs], [out])
 
     def _compute_over(self, *inputs: Any, owned: bool) -> Value:
-        return self._call(inputs, [inputs[0] if owned else np.empty(inputs[0].shape, inputs[0].dtype)])[0]
+        out: Value = inputs[0] if owned else np.empty(inputs[0].shape, inputs[0].dtype)
+        self._call([*inputs], [out])
+        return out
 
     def _compute_returned(self, *inputs: Any) -> Value:
-        return self._call(inputs, None)[0]
+        found: Value = self._call([*inputs], None)[0]
+        return found
 
     def _compute_several(self, *inputs: Any) -> tuple[Value, ...]:
-        buffers = None
-        if not self._returns:
-            buffers = [np.empty(*kind) for kind in self._results(*inputs)]
-        return tuple(self._call(inputs, buffers))
+        if self._returns:
+            return tuple(self._call([*inputs], None))
+        read = inputs[:-1] if self.random else inputs
+        found = [np.empty(*spec) for spec in self.operation.infer(*[TensorSpec(x.shape, x.dtype) for x in read])]
+        self._call([*inputs], found)
+        return tuple(found)
 
-    def _results(self, *inputs: Any) -> list[tuple[tuple[int, ...], DType]]:
-        assert self.operation is not None
-        found = self.operation.infer(
-            *[TensorSpec(each.shape, each.dtype) for each in (inputs[:-1] if self.random else inputs)]
-        )
-        return [*(found or ())]
+    def again(self, inputs: Any, params: Any) -> tuple[Any, Any]:
+        return inputs, ((next(_calls),) if self.random else params)
 
-    def new_params(self) -> tuple[int, ...]:
-        """The parameters of another call: the number of its random stream, if it draws from one."""
-        return (next(_calls),) if self.random else ()
+
+def _of_stream(function: Callable[..., Any], operation: Operation, inputs: list[Any], outputs: Any) -> Any:
+    """Call a random kernel; the last input is the number of its stream."""
+    return function(operation, inputs[:-1], outputs, inputs[-1])
 
 
 _known_primitives = lru_cache(maxsize=4_096)(OperationPrimitive)

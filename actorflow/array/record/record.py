@@ -36,7 +36,8 @@ HOST = Place()
 #: Elements to be computed from which on a worker looks at the records; fewer are not worth a thread.
 WORTH_A_LOOK = 65_536
 _numbers = count()
-_OBJECT = np.dtype(object)
+#: Dtype of the record of an operation with several results, whose value is a tuple.
+SEVERAL = np.dtype(object)
 #: The dry run that a function is traced in, and the records whose values it has asked for.
 _tracing: ContextVar[tuple[Evaluator, list[Record]] | None] = ContextVar("actorflow-array-tracing", default=None)
 
@@ -326,13 +327,9 @@ def record(
     return array
 
 
-def record_parts(op: Primitive, inputs: tuple[Input, ...], params: tuple[Any, ...] = (), work: int = 0) -> list[Array]:
-    """Record an operation with several results: one record that computes them, and one for each."""
-    assert op.results is not None
-    evaluator = next(each for each in inputs if type(each) is Record).evaluator
-    whole = record(op, inputs, (), _OBJECT, params, evaluator, work)._node
-    parts = enumerate(op.results(*inputs, *params))
-    return [record(PART, (whole,), shape, kind, (i,), evaluator) for i, (shape, kind) in parts]
+def parts_of(whole: Record, specs: Iterable[TensorSpec]) -> list[Array]:
+    """The results of an operation with several, of these types."""
+    return [record(PART, (whole,), *spec, (i,), whole.evaluator) for i, spec in enumerate(specs)]
 
 
 def bytes_of(node: Record) -> int:

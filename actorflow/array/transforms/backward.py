@@ -14,7 +14,7 @@ from typing import Any
 from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART
-from actorflow.array.record.record import Input, Record, given, record, site_of
+from actorflow.array.record.record import SEVERAL, Record, given, parts_of, site_of
 from actorflow.errors import GraphError
 from actorflow.ops.operation import Application
 from actorflow.ops.rows import fit
@@ -95,23 +95,20 @@ def _through(node: Record, grad: Any, active: set[Record]) -> list[tuple[Record,
     if operation is None or not operation.differentiable:
         raise GraphError(f"{operation or op.name} has no gradient; recorded at {site_of(node.origin)}")
     inputs = [_shown(each) if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs]
-    wanted = [each in active and not operation.is_constant(i) for i, each in enumerate(map(_record_of, node.inputs))]
-    kinds = None if op.results is None else op.results(*node.inputs, *node.params)
+    wanted = [
+        isinstance(each, Record) and each in active and not operation.is_constant(i)
+        for i, each in enumerate(node.inputs)
+    ]
     outputs, grads = [_shown(node)], [grad]
-    if kinds is not None:
-        parts = enumerate(kinds)
-        outputs = [record(PART, (node,), shape, kind, (i,), node.evaluator) for i, (shape, kind) in parts]
+    if node.dtype == SEVERAL:
+        outputs = parts_of(node, operation.infer(*[x.spec for x in inputs]))
         grads = [grad.get(i) for i in range(len(outputs))]
     found = operation.gradient(Application(inputs, outputs, op.name), grads, wanted)
     return [
         (each, fit(g, x))
         for each, x, g, want in zip(node.inputs, inputs, found, wanted, strict=True)
-        if g is not None and want and type(each) is Record
+        if g is not None and want and isinstance(each, Record)
     ]
-
-
-def _record_of(each: Input) -> Record | None:
-    return each if type(each) is Record else None
 
 
 def _shown(node: Record) -> Array:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorflow.array.array import Array
-from actorflow.array.namespace.creation import FULL, Unseeded
+from actorflow.array.namespace.creation import FULL
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import OperationPrimitive, Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
 from actorflow.errors import GraphError
 
@@ -51,7 +51,7 @@ class Recipe:
         place = HOST
         for op, inputs, params, shape, dtype, origin in self._steps:
             if not op.pure:
-                inputs, params = _anew(op, inputs, params)
+                inputs, params = op.again(inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
             if op is TRANSFER:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
@@ -80,13 +80,6 @@ class Recipe:
 def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value, ...]:
     """The inputs' positions; the value of one that the traced function made of numbers."""
     return tuple([position.get(each, each.value) if type(each) is Record else each for each in node.inputs])  # type: ignore[misc]
-
-
-def _anew(op: Primitive, inputs: Any, params: Any) -> tuple[Any, Any]:
-    """Inputs and parameters of an operation with other random numbers."""
-    if isinstance(op, OperationPrimitive):
-        return inputs, op.new_params()
-    return (op.new_inputs() if isinstance(op, Unseeded) else inputs), params
 
 
 def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
