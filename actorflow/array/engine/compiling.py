@@ -13,7 +13,7 @@ from actorflow.array.engine.fusing import join
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.translation import translate
+from actorflow.array.transforms.to_graph import translate
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.place import Place

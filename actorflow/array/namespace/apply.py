@@ -46,7 +46,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
     evaluator = nodes[0].evaluator if type(nodes[0]) is Record else None
     work = sum([node.size for node in nodes])
-    params = primitive.again((), ())[1]
+    params = primitive.again((), ())[1] if primitive.random else ()
     if len(specs) == 1:
         found = [record(primitive, nodes, *specs[0], params, evaluator, work)]
     else:

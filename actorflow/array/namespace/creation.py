@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 _KINDS = "biufc"
+_DType = npt.DTypeLike | None
+_Device = Place | str | None
 
 
-def made_on(device: Place | str | None, array: Array) -> Array:
+def made_on(device: _Device, array: Array) -> Array:
     """An array made on the CPU, on a device: the default one for None."""
     place = default_place() if device is None else place_of(device)
     return array if place is HOST else transfer(array, place)
@@ -39,9 +41,7 @@ def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
     return kind if kind.isnative else kind.newbyteorder("=")
 
 
-def asarray(
-    obj: Any, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None, copy: bool | None = None
-) -> Array:
+def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: bool | None = None) -> Array:
     """An array of numbers, of nested sequences, or of another library's array on the CPU.
 
     Args:
@@ -78,7 +78,7 @@ def asarray(
     return made_on(device, given(target, evaluator, counted=True))
 
 
-def _converted(x: Array, dtype: npt.DTypeLike | None, copy: bool | None, device: Place | str | None) -> Array:
+def _converted(x: Array, dtype: _DType, copy: bool | None, device: _Device) -> Array:
     moved = x if device is None else x.to_device(device)
     if moved is not x:
         if copy is False:
@@ -109,7 +109,7 @@ def from_numpy(value: npt.ArrayLike) -> Array:
     return asarray(value)
 
 
-def from_dlpack(x: Any, /, *, device: Place | str | None = None, copy: bool | None = None) -> Array:
+def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) -> Array:
     """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
     if type(x) is Record.array_type:
         return _converted(x, None, copy, device)
@@ -131,11 +131,7 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def full(
-    shape: int | Sequence[int],
-    fill_value: complex | Array,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    device: Place | str | None = None,
+    shape: int | Sequence[int], fill_value: complex | Array, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
     """An array with the same number everywhere."""
     wanted = _shape(shape)
@@ -151,28 +147,22 @@ def full(
     return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current_evaluator())
 
 
-def zeros(
-    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
-) -> Array:
+def zeros(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of zeros, float64 unless said otherwise."""
     return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device)
 
 
-def ones(shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+def ones(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of ones, float64 unless said otherwise."""
     return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device)
 
 
-def empty(
-    shape: int | Sequence[int], *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
-) -> Array:
+def empty(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of zeros: contents are never undefined here."""
     return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(
-    x: Array, /, fill_value: complex, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None
-) -> Array:
+def full_like(x: Array, /, fill_value: complex, *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``."""
     node = node_of("full_like", "x", x)
     kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
@@ -182,29 +172,23 @@ def full_like(
     return record(FULL, (value_of(fill_value, kind),), node.shape, kind, (node.shape,), node.evaluator)
 
 
-def zeros_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+def zeros_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+def ones_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Array, /, *, dtype: npt.DTypeLike | None = None, device: Place | str | None = None) -> Array:
+def empty_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of zeros, as `zeros_like`: contents are never undefined here."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def arange(
-    start: float,
-    /,
-    stop: float | None = None,
-    step: float = 1,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    device: Place | str | None = None,
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
     """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``."""
     if stop is None:
@@ -220,14 +204,7 @@ def arange(
 
 
 def linspace(
-    start: complex,
-    stop: complex,
-    /,
-    num: int,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    device: Place | str | None = None,
-    endpoint: bool = True,
+    start: complex, stop: complex, /, num: int, *, dtype: _DType = None, device: _Device = None, endpoint: bool = True
 ) -> Array:
     """``num`` numbers at equal distances from ``start`` to ``stop``."""
     if num < 0:
@@ -238,13 +215,7 @@ def linspace(
 
 
 def eye(
-    n_rows: int,
-    n_cols: int | None = None,
-    /,
-    *,
-    k: int = 0,
-    dtype: npt.DTypeLike | None = None,
-    device: Place | str | None = None,
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: _DType = None, device: _Device = None
 ) -> Array:
     """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
     kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actorflow.array.record.record import Record, tracing
+import numpy as np
+
+from actorflow import ops
+from actorflow.array.namespace.creation import FULL, RANDB, RANDN
+from actorflow.array.record.placement import TRANSFER
+from actorflow.array.record.primitives import PART, Primitive
+from actorflow.array.record.record import OpStep, Record, site_of, tracing
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
-from actorflow.array.transforms.recipe import captured_array
-from actorflow.array.transforms.translation import translate_all
+from actorflow.array.transforms.recipe import captured_array, needed
 from actorflow.errors import DTypeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
+from actorflow.ops.fills import Constant
+from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -56,19 +63,20 @@ def to_graph(
     wrong = [each for each in found if not is_array(each)]
     if wrong:
         raise DTypeError(f"to_graph: the function must return arrays, got {type(wrong[0]).__name__}")
+    results = [x._node for x in found]
     with graph.at(place):
-        translate_all(graph, [x._node for x in found], known, stand_ins.first, lambda node: _variable(graph, node))
-    from actorflow.ops import copy  # under its own name, it would hide the module `copy` from readers
-
-    for x, title in zip(found, _result_names(nesting), strict=True):
+        nodes, before = needed(results, [*known], stand_ins.first)
+        for node in before:
+            init = captured_array(node).to_numpy()
+            known[node] = graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=init)
+        for node in nodes:
+            inputs = [known.get(each, each.value) if isinstance(each, Record) else each for each in node.inputs]
+            known[node] = translate(graph, node, inputs)
+        blobs = [_as_blob(graph, known.get(node, node.value)) for node in results]  # some are made of numbers alone
+    for blob, title in zip(blobs, _result_names(nesting), strict=True):
         with graph.at("cpu"):
-            copy(known[x._node], name=title)
+            ops.copy(blob, name=title)
     return graph
-
-
-def _variable(graph: Graph, node: Record) -> Blob:
-    array = captured_array(node)
-    return graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=array.to_numpy())
 
 
 def _paths(function: Callable[..., Any], arguments: Arguments) -> list[str]:
@@ -87,3 +95,79 @@ def _result_names(nesting: Structure) -> list[str]:
     if nesting.kind is None or nesting.kind is dict:
         return paths(nesting, "result")
     return [path for i, part in enumerate(nesting.parts) for path in paths(part, f"result{i}")]
+
+
+def translate(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
+    """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
+
+    Args:
+        graph: Where it is made.
+        node: The record.
+        inputs: Its inputs: blobs, and NumPy arrays that are constants.
+    Returns:
+        The blob of its result; a tuple for an operation with several.
+    """
+    found = _translated(graph, node, inputs)
+    _locate(found, inputs, node)
+    return found
+
+
+def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
+    op = node.op
+    assert op is not None
+    if op is PART:
+        return inputs[0][node.params[0]]
+    if op is TRANSFER:  # the caller of `to_graph` says where it is computed
+        return inputs[0]
+    operation: Any = op.operation
+    if operation is None:
+        return _constant(graph, node, op, inputs)
+    if op.elementwise and len(inputs) > 1:  # of arrays of several dtypes; blobs have one
+        free = operation.conditions
+        kind = np.result_type(*[each.dtype for each in inputs[free:]])
+        inputs = [*inputs[:free], *[_converted(each, kind) for each in inputs[free:]]]
+    return graph.apply(operation, *[_as_blob(graph, each) for each in inputs], name=op.name)
+
+
+def _converted(each: Any, kind: np.dtype[Any]) -> Any:
+    if isinstance(each, Blob):
+        return each if each.dtype == kind else ops.cast(each, kind)
+    return each.astype(kind)
+
+
+def _as_blob(graph: Graph, each: Any) -> Blob:
+    found: Blob = each if isinstance(each, Blob) else graph.apply(Constant(each), name="constant")
+    return found
+
+
+def _constant(graph: Graph, node: Record | OpStep, op: Primitive, inputs: list[Any]) -> Blob:
+    """An op for what reads nothing: a number everywhere, random numbers, or an array that is computed now."""
+    spec, params = TensorSpec(node.shape, node.dtype), node.params
+    operation: Operation
+    if op is FULL and node.dtype.kind == "f":
+        operation = ops.Fill(inputs[0].item(), spec)
+    elif op is RANDN:
+        operation = ops.Gaussian(spec, _seed(inputs), mean=params[1], std=params[2])
+    elif op is RANDB:
+        operation = ops.Bernoulli(spec, _seed(inputs), probability=params[1])
+    else:
+        operation = Constant(np.asarray(op.compute(*inputs, *params), node.dtype))
+    made: Blob = graph.apply(operation, name=op.name)
+    return made
+
+
+def _seed(inputs: list[Any]) -> int:
+    return int(inputs[0][0]) << 64 | int(inputs[0][1])
+
+
+def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
+    """Give what was made for a record the line of the user's code that recorded it."""
+    site = site_of(node.origin)
+    known = {id(each) for each in inputs}
+    stack: list[Any] = [*found] if isinstance(found, tuple) else [found]
+    while stack:
+        each = stack.pop()
+        if id(each) not in known:
+            known.add(id(each))
+            each.site = site
+            stack.extend(each.producers if isinstance(each, Blob) else each.inputs)
