@@ -334,8 +334,8 @@ class ReduceSum(Reduction):
 
 
 def summed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of sums and products of a dtype, as in NumPy: integers in 64 bits."""
-    return np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
+    """Dtype of sums and products of a dtype, as in NumPy: integers and bools in 64 bits."""
+    return np.dtype({"b": np.int64, "i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
 
 
 def expand_like(reduction: Reduction, y: Blob, x: Blob) -> Blob:

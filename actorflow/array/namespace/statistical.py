@@ -13,7 +13,7 @@ import numpy.typing as npt
 from actorflow.array.namespace.apply import applied_to
 from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import cast, node_of, reduced
-from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import deviation, not_equal, square
@@ -38,7 +38,7 @@ def _accumulated(kind: type[Reduction], x: Array, axis: Axis, dtype: npt.DTypeLi
     if dtype is not None:
         wanted = np.dtype(dtype)
         return cast(_fold(kind, cast(x, wanted), axis, keepdims), wanted)
-    return _fold(kind, cast(x, np.dtype(np.int64)) if own.kind == "b" else x, axis, keepdims)
+    return _fold(kind, cast(x, summed_dtype(own)) if own.kind == "b" else x, axis, keepdims)
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
@@ -114,16 +114,8 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 # -- along an axis ----------------------------------------------------------------------------------------------
 
 
-def _accumulator(name: str, x: Array, dtype: npt.DTypeLike | None) -> DType:
-    """The dtype of a sum or product: integers are widened."""
-    own = node_of(name, "x", x).dtype
-    if dtype is not None:
-        return np.dtype(dtype)
-    return np.dtype(np.int64) if own.kind == "b" else summed_dtype(own)
-
-
 def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: bool) -> Array:
-    kind = _accumulator(make.function_name, x, dtype)
+    kind = summed_dtype(node_of(make.function_name, "x", x).dtype) if dtype is None else np.dtype(dtype)
     if axis is None and len(x.shape) != 1:
         raise ShapeError(f"{make.function_name}: axis must be given for shape {x.shape}")
     at = axis or 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from actorflow.array.record.primitives import PART, Primitive, Value
+from actorflow.array.record.primitives import PART, Primitive
 from actorflow.array.record.record import HOST, Input, Record, record
 from actorflow.devices import check_place
 from actorflow.errors import PlaceError
@@ -25,12 +25,8 @@ _default: ContextVar[Place | None] = ContextVar("actorflow-array-place", default
 _places: dict[Place, Place] = {HOST: HOST}
 
 
-def _same(x: Value, source: Place, target: Place) -> Value:  # noqa: ARG001  the value is the same everywhere
-    return x
-
-
 #: A copy on another device; its parameters are where it is from, and where it is to be.
-TRANSFER = Primitive("to_device", _same)
+TRANSFER = Primitive("to_device", lambda x, *_: x)
 
 
 def place_of(device: Place | str) -> Place:

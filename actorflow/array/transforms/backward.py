@@ -94,12 +94,12 @@ def _through(node: Record, grad: Any, active: set[Record]) -> list[tuple[Record,
     operation = op.operation
     if operation is None or not operation.differentiable:
         raise GraphError(f"{operation or op.name} has no gradient; recorded at {site_of(node.origin)}")
-    inputs = [_shown(each) if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs]
+    inputs = [each.unheld() if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs]
     wanted = [
         isinstance(each, Record) and each in active and not operation.is_constant(i)
         for i, each in enumerate(node.inputs)
     ]
-    outputs, grads = [_shown(node)], [grad]
+    outputs, grads = [node.unheld()], [grad]
     if node.dtype == SEVERAL:
         outputs = parts_of(node, operation.infer(*[x.spec for x in inputs]))
         grads = [grad.get(i) for i in range(len(outputs))]
@@ -109,8 +109,3 @@ def _through(node: Record, grad: Any, active: set[Record]) -> list[tuple[Record,
         for each, x, g, want in zip(node.inputs, inputs, found, wanted, strict=True)
         if g is not None and want and isinstance(each, Record)
     ]
-
-
-def _shown(node: Record) -> Array:
-    held = node.handle() if node.handle is not None else None
-    return held if type(held) is Array and held._node is node else node.unheld()
