@@ -92,7 +92,6 @@ _OPERATIONS = {
     **dict.fromkeys(["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy_with_logits"], _LOSS),
     **dict.fromkeys(["smooth_l1_loss"], "huber_loss"),
     **dict.fromkeys(["mm", "bmm", "dot"], "matmul"),
-    "einsum": "af.ops.transpose and af.ops.matmul",
     "mul": "multiply",
     "sub": "subtract",
     **dict.fromkeys(["div", "true_divide"], "divide"),
