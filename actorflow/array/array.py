@@ -127,11 +127,6 @@ class Array(Methods["Array"]):
         return self._node.dtype
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._node.size
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the value."""
         return self._node.size_bytes

@@ -274,6 +274,12 @@ def _key(seed: int | None) -> Value:
     return np.random.SeedSequence(seed).generate_state(4, np.uint64)
 
 
+def _drawn(op: Primitive, shape: int | Sequence[int], seed: int | None, *params: float) -> Array:
+    wanted = _shape(shape)
+    own = (wanted, *params)
+    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), own, current_evaluator()))
+
+
 def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, seed: int | None = None) -> Array:
     """float32 numbers of a normal distribution.
 
@@ -283,9 +289,7 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
         std: Its standard deviation.
         seed: The same one gives the same numbers; None gives others each time.
     """
-    wanted = _shape(shape)
-    op, params = RANDN if seed is None else _SEEDED_RANDN, (wanted, float(mean), float(std))
-    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current_evaluator()))
+    return _drawn(RANDN if seed is None else _SEEDED_RANDN, shape, seed, float(mean), float(std))
 
 
 def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
@@ -298,7 +302,4 @@ def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = 
     """
     if not 0 <= probability <= 1:
         raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")
-    wanted = _shape(shape)
-    op = RANDB if seed is None else _SEEDED_RANDB
-    params = (wanted, float(probability))
-    return made_on(None, record(op, (_key(seed),), wanted, np.dtype(np.float32), params, current_evaluator()))
+    return _drawn(RANDB if seed is None else _SEEDED_RANDB, shape, seed, float(probability))

@@ -104,24 +104,17 @@ def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
     return value_of(x1, kind), value_of(x2, kind)
 
 
+@lru_cache(maxsize=4_096)
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that arrays of these shapes broadcast to.
 
     Raises:
         ShapeError: if they do not.
     """
-    rank = max(map(len, shapes))
-    found = [1] * rank
-    for shape in shapes:
-        for i, length in enumerate(shape, rank - len(shape)):
-            if length != 1 and length != found[i]:
-                if found[i] != 1:
-                    raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast")
-                found[i] = length
-    return tuple(found)
-
-
-_together = lru_cache(maxsize=4_096)(broadcast)
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
 def is_there(node: Record) -> bool:
@@ -162,7 +155,7 @@ def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
         a = x1._node
         if type(x2) is kind:
             b = x2._node
-            shape = a.shape if a.shape == b.shape else _together(op.name, a.shape, b.shape)
+            shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
             dtype = op.dtype(a.dtype, b.dtype)
             if not shape and is_there(a) and is_there(b):
                 return _of_numbers(op, (a, b), dtype, a.evaluator)

@@ -135,13 +135,10 @@ class ReductionPrimitive(Primitive):
         super().__init__(operation.function_name, self.fold)
         self.operation = operation
         self.ufunc = operation.ufunc
-        self._accumulates = self.ufunc is np.add or self.ufunc is np.multiply
 
     def fold(self, x: Value, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Any:
         """The reduction of an array, or of a block of it."""
-        if self._accumulates:
-            return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
-        return self.ufunc.reduce(x, axis=axes, keepdims=keepdims)
+        return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
 
 
 @lru_cache(maxsize=4_096)
