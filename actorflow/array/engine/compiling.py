@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,42 +37,35 @@ class Compiled(NamedTuple):
     steps: Mapping[str, Sequence[int]]
 
 
+@dataclass(eq=False)
 class Computation:
     """Operations to be computed on a device, and their inputs.
 
-    Args:
+    Attributes:
         place: The device.
         steps: The operations, in order; positions of arguments count what is read first.
         places: Where the result of each lives.
         reads: For all that is read, its type and place; for a number that is to be part of the graph, the value.
         results: Positions of the steps whose values are wanted.
-
-    Attributes:
         structure: A key that computations share which differ in numbers alone.
         numbers: The numbers that are part of the graph.
-        results: As given.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        steps: Sequence[OpStep],
-        places: Sequence[Place],
-        reads: Sequence[tuple[TensorSpec, Place] | Value],
-        results: tuple[int, ...],
-    ) -> None:
-        self._place = place
-        self._steps = steps
-        self._places = places
-        self._reads = reads
-        self.results = results
+    place: Place
+    steps: Sequence[OpStep]
+    places: Sequence[Place]
+    reads: Sequence[tuple[TensorSpec, Place] | Value]
+    results: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        steps = zip(self.steps, self.places, strict=True)
         self.structure: Hashable = (
-            place,
-            results,
-            tuple([(s.op, s.arguments, s.params, s.shape, s.dtype, at) for s, at in zip(steps, places, strict=True)]),
-            tuple([read.dtype if isinstance(read, np.ndarray) else read for read in reads]),
+            self.place,
+            self.results,
+            tuple([(s.op, s.arguments, s.params, s.shape, s.dtype, at) for s, at in steps]),
+            tuple([read.dtype if isinstance(read, np.ndarray) else read for read in self.reads]),
         )
-        self.numbers = tuple([read.tobytes() for read in reads if isinstance(read, np.ndarray)])
+        self.numbers = tuple([read.tobytes() for read in self.reads if isinstance(read, np.ndarray)])
 
     @property
     def key(self) -> Hashable:
@@ -80,14 +74,9 @@ class Computation:
 
     def with_numbers_fed(self) -> Computation:
         """The computation with its numbers fed, so that one graph serves all of them."""
-        fed = [
-            (TensorSpec((), read.dtype), self._place) if isinstance(read, np.ndarray) else read for read in self._reads
-        ]
-        return Computation(self._place, self._steps, self._places, fed, self.results)
-
-    def with_results(self, results: tuple[int, ...]) -> Computation:
-        """The computation with other results."""
-        return Computation(self._place, self._steps, self._places, self._reads, results)
+        place = self.place
+        fed = [(TensorSpec((), read.dtype), place) if isinstance(read, np.ndarray) else read for read in self.reads]
+        return replace(self, reads=fed)
 
     def compile(self, **modes: Any) -> Compiled:
         """Make a graph for it.
@@ -98,7 +87,7 @@ class Computation:
         plain = Graph("arrays")
         values: list[Any] = []
         feeds: list[tuple[int, Blob]] = []
-        for i, read in enumerate(self._reads):
+        for i, read in enumerate(self.reads):
             if isinstance(read, np.ndarray):
                 values.append(read)
                 continue
@@ -106,11 +95,11 @@ class Computation:
             values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
             feeds.append((i, values[-1]))
         ends: list[int] = []  # nodes made for a step have lower ids
-        for step, place in zip(self._steps, self._places, strict=True):
+        for step, place in zip(self.steps, self.places, strict=True):
             values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
             ends.append(plain.size)
-        first = len(self._reads)
-        wanted = [self._at_place(plain, values[first + i], self._places[i]) for i in self.results]
+        first = len(self.reads)
+        wanted = [self._at_place(plain, values[first + i], self.places[i]) for i in self.results]
         joined = join(plain, wanted, Graph("arrays", **modes))
         names = {
             name: sorted({min(bisect_right(ends, op.id), len(ends) - 1) for op in origins})
@@ -123,7 +112,7 @@ class Computation:
     def _translated(self, graph: Graph, step: OpStep, place: Place, inputs: list[Any]) -> Any:
         if step.op is TRANSFER:
             return self._at_place(graph, inputs[0], place)
-        with graph.at(self._place):
+        with graph.at(self.place):
             return translate(graph, step, inputs)
 
     def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ class DeviceUnit(StepUnit):
         """Compute it, and tell the session."""
         if not await self._compute(service, self._computation) and len(self._produced) > 1:
             for i in self._produced:  # the failure may concern only some of them
-                await self._compute(service, self._computation.with_results((i,)))
+                await self._compute(service, replace(self._computation, results=(i,)))
         self.elapsed_ns = perf_counter_ns() - self._begun_ns
         self.evaluator.take_back(self)
 

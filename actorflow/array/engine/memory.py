@@ -69,9 +69,7 @@ class Memory:
     def reclaim_all(self, values: list[Any]) -> None:
         """Keep the memory of values that a unit has let go of; empties the list."""
         while values:
-            value = values.pop()
-            if value is not None:
-                self.reclaim(value)
+            self.reclaim(values.pop())
 
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""

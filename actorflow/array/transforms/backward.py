@@ -8,7 +8,7 @@ Complex numbers follow PyTorch's convention: the gradient of a real loss by ``z 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from actorflow.array.array import Array
@@ -20,23 +20,24 @@ from actorflow.ops.operation import Application
 from actorflow.ops.rows import fit
 
 
-def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> list[Array | None]:
-    """The gradients of arrays, from those of results that were computed from them.
+def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | None]:
+    """The gradients of arrays, from that of a result that was computed from them.
 
     Args:
-        seeds: Results, floating, with their gradients, of the same types.
+        y: The result, floating.
+        seed: Its gradient, of the same type.
         wanted: What to differentiate by; none of them is computed from another.
     Returns:
         A gradient for each of ``wanted``, of its shape and dtype; None where it is zero.
     Raises:
-        GraphError: if a result depends on one of ``wanted`` by an operation without a gradient; it names the
-            operation and the line that recorded it.
+        GraphError: if the result depends on none of ``wanted`` through floating arrays, or on one by an operation
+            without a gradient; it names the operation and the line that recorded it.
     """
     targets = {x._node for x in wanted}
-    grads: dict[Record, Any] = {}
-    for y, g in seeds:
-        _add(grads, y._node, g)
-    active = _active([y._node for y, _ in seeds], targets)
+    grads: dict[Record, Any] = {y._node: seed}
+    active = _active(y._node, targets)
+    if not active and y._node not in targets:
+        raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
     reached = {*targets, *active}
     for node in reversed(active):
         if node in grads:
@@ -45,20 +46,11 @@ def pull_back(seeds: Sequence[tuple[Array, Array]], wanted: Sequence[Array]) -> 
     return [grads.get(x._node) for x in wanted]
 
 
-def depends(results: Sequence[Array], wanted: Sequence[Array]) -> set[Record]:
-    """Those of ``wanted`` that any of the results depends on, through floating arrays."""
-    targets = {x._node for x in wanted}
-    found = {y._node for y in results} & targets
-    for node in _active([y._node for y in results], targets):
-        found.update(each for each in node.inputs if type(each) is Record and each in targets)
-    return found
-
-
-def _active(results: Iterable[Record], targets: set[Record]) -> list[Record]:
+def _active(result: Record, targets: set[Record]) -> list[Record]:
     """The records between that depend on one of ``targets`` through floating arrays, in order."""
     first = min((node.number for node in targets), default=0)
     seen: set[Record] = set()
-    stack = [*results]
+    stack = [result]
     while stack:
         node = stack.pop()
         if node not in seen and node not in targets and node.number > first:

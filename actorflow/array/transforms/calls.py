@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,14 +56,10 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """The containers again, with other leaves."""
-    return _unflatten(structure, iter(leaves))
-
-
-def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
-    kind, keys, parts = structure
+    (kind, keys, parts), rest = structure, iter(leaves)
     if kind is None:
-        return next(leaves)
-    found = [_unflatten(part, leaves) for part in parts]
+        return next(rest)
+    found = [unflatten(part, rest) for part in parts]
     if kind is dict:
         return dict(zip(keys, found, strict=True))
     make: Callable[..., Any] = kind

@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.record.record import Record, tracing
-from actorflow.array.transforms.backward import depends, pull_back
+from actorflow.array.transforms.backward import pull_back
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, unflatten
 from actorflow.array.transforms.recipe import Recipe
@@ -186,9 +186,7 @@ def _slopes(value: Any, wanted: Sequence[Record]) -> list[Array]:
     if value.dtype.kind != "f":
         raise DTypeError(f"grad: the function must return a real floating array, got {value.dtype}")
     arrays = [node.unheld() for node in wanted]  # as they were given, whatever the function has assigned to them
-    if not depends([value], arrays):
-        raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
-    found = pull_back([(value, asarray(np.ones((), value.dtype)))], arrays)
+    found = pull_back(value, asarray(np.ones((), value.dtype)), arrays)
     return [zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
 
 
