@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from actorflow.array.namespace import manipulation, statistical, types
-from actorflow.array.namespace.apply import applied, matmul
+from actorflow.array.namespace.apply import applied, applied_to, matmul
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import binary
@@ -27,6 +27,7 @@ from actorflow.ops.linalg import Matmul
 from actorflow.ops.operation import Operation
 from actorflow.ops.operators import Methods
 from actorflow.ops.rows import Elementwise
+from actorflow.ops.shaping import Transpose
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -136,7 +137,11 @@ class Array(Methods["Array"]):
         """Device where the value lives."""
         return self._node.place
 
-    _reshaped, _permuted = manipulation.reshape, manipulation.permute_dims
+    _reshaped = manipulation.reshape
+
+    def _permuted(self, axes: tuple[int, ...]) -> Array:
+        return applied_to(self, Transpose, axes)
+
     _module = "actorflow.array"
     sum, mean, prod = map(_of_axis, (statistical.sum, statistical.mean, statistical.prod))
     max, min, all, any = map(_of_axis, (statistical.max, statistical.min, statistical.all, statistical.any))

@@ -10,6 +10,7 @@ import operator
 from builtins import slice as _slice
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -865,21 +866,29 @@ def tril(x: X, k: int = 0, name: str | None = None) -> X:
     Gradient: g with the same zeros.
     Source: `numpy.tril`.
     """
-    return _triangle("tril", x, k, name, lower=True)
+    return _triangle("tril", x, k, name)
 
 
 def triu(x: X, k: int = 0, name: str | None = None) -> X:
     """Matrices with zeros below a diagonal; else as `tril`."""
-    return _triangle("triu", x, k - 1, name, lower=False)
+    return _triangle("triu", x, k, name)
 
 
-def _triangle(kind: str, x: X, k: int, name: str | None, lower: bool) -> X:
-    if len(x.shape) < 2:
-        raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {x.spec}")
-    rows, columns = x.shape[-2:]
-    mask = x.literal(np.tri(rows, columns, k) == lower)
-    y: X = where(mask, x, number_like(0, x), name=name or kind)
+def _triangle(kind: str, x: X, k: int, name: str | None) -> X:
+    y: X = where(x.literal(triangle(kind, *x.spec, k)[0]), x, number_like(0, x), name=name or kind)
     return y
+
+
+@lru_cache(maxsize=256)
+def triangle(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> tuple[Any, Any]:
+    """What `tril` or `triu` leaves of matrices, as a mask, and the zero of their dtype."""
+    if len(shape) < 2:
+        raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {TensorSpec(shape, dtype)}")
+    is_lower = kind == "tril"
+    found = (np.tri(shape[-2], shape[-1], k - (not is_lower)) == is_lower), np.zeros((), dtype)
+    for each in found:
+        each.flags.writeable = False
+    return found
 
 
 def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:

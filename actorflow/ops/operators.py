@@ -75,7 +75,7 @@ class Methods(Operand, Generic[_Kind]):
 
         def _reshaped(self, shape: tuple[int, ...], /) -> _Kind: ...
 
-        def _permuted(self, axes: Sequence[int], /) -> _Kind: ...
+        def _permuted(self, axes: tuple[int, ...], /) -> _Kind: ...
 
     def reshape(self, *shape: int | Iterable[int]) -> _Kind:
         """The elements in another shape, given as lengths or as a tuple of them; one may be -1."""
@@ -92,7 +92,7 @@ class Methods(Operand, Generic[_Kind]):
 
     def transpose(self, *axes: int | Iterable[int] | None) -> _Kind:
         """The axes in another order, given as numbers or as a tuple of them; by default in reverse order."""
-        return self._permuted(_numbers(axes) or range(self.ndim)[::-1])
+        return self._permuted(_numbers(axes) or tuple(range(self.ndim))[::-1])
 
     @property
     def T(self) -> _Kind:  # noqa: N802  the standard's name

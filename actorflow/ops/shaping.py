@@ -380,32 +380,37 @@ def spread(x: Blob, like: Blob) -> Blob:
 
 @dataclass(frozen=True)
 class Concat(Arrangement):
-    """Parts one after the other along an axis; see `concat`."""
+    """Parts one after the other along an axis, which is a ``new`` one of length 1 in each, or theirs; see `concat`."""
 
     arguments = ("*parts",)
     one_dtype = True
 
     axis: int = 0
+    new: bool = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        name = "stack" if self.new else self.kind
+        if self.new:
+            inputs = tuple([TensorSpec(expanded(part.shape, (self.axis,)), part.dtype) for part in inputs])
         first = inputs[0]
-        (axis,) = axes_of("Concat", self.axis, len(first.shape))
+        (axis,) = axes_of(name, self.axis, len(first.shape))
         for i, part in enumerate(inputs):
             if part.dtype != first.dtype:
-                raise DTypeError(f"Concat: parts[{i}] must have parts[0]'s dtype {first.dtype}, got {part}")
+                raise DTypeError(f"{name}: parts[{i}] must have parts[0]'s dtype {first.dtype}, got {part}")
             if len(part.shape) != len(first.shape) or any(
                 n != m for k, (n, m) in enumerate(zip(part.shape, first.shape, strict=True)) if k != axis
             ):
                 raise ShapeError(
-                    f"Concat: parts[{i}] must have parts[0]'s shape beside axis {axis}, {first}, got {part}"
+                    f"{name}: parts[{i}] must have parts[0]'s shape beside axis {axis}, {first}, got {part}"
                 )
         length = sum(part.shape[axis] for part in inputs)
         return (TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        lengths = tuple([part.shape[self.axis] for part in op.inputs])
+        lengths = tuple([1 if self.new else part.shape[self.axis] for part in op.inputs])
         shares = apply(Split(lengths, self.axis), grads[0])
-        return [shares] if len(lengths) == 1 else list(shares)
+        shares = [shares] if len(lengths) == 1 else list(shares)
+        return [reshape(g, part.shape) for g, part in zip(shares, op.inputs, strict=True)] if self.new else shares
 
 
 @dataclass(frozen=True)
@@ -453,7 +458,6 @@ def concat(parts: Sequence[X], axis: int | None = 0, name: str | None = None) ->
     return blob_of(Concat(axis), *parts, name=name)
 
 
-@whole
 def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
     """Blobs joined along a new axis.
 
@@ -467,13 +471,9 @@ def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
     Gradient: g taken apart.
     Source: `numpy.stack`.
     """
-    for i, part in enumerate(parts):
-        if part.shape != parts[0].shape:
-            raise ShapeError(f"stack: parts[{i}] must have parts[0]'s shape {parts[0].shape}, got {part.spec}")
     if not parts:
         raise ShapeError("stack: give at least one part")
-    with_axis = Reshape(expanded(parts[0].shape, (axis,)))
-    return concat([blob_of(with_axis, part) for part in parts], axis, name=name or "stack")
+    return blob_of(Concat(axis, new=True), *parts, name=name or "stack")
 
 
 def unstack(x: X, axis: int = 0) -> tuple[X, ...]:

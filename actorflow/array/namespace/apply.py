@@ -16,7 +16,7 @@ from actorflow.errors import GraphError
 from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, apply
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 
@@ -91,12 +91,37 @@ def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
     return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
 
 
+def applied_to_both(x1: Array, x2: Any, make: Callable[..., Operation], *params: Any) -> Array:
+    """The same for an operation that reads two arrays, of any dtypes."""
+    kind = Record.array_type
+    if type(x1) is not kind or type(x2) is not kind:
+        found: Array = apply(make(*params), x1, x2)
+        return found
+    one, other = x1._node, x2._node
+    (spec,), primitive = _made(make, params, one.shape, one.dtype, other.shape, other.dtype)
+    return record(primitive, (one, other), spec.shape, spec.dtype, (), one.evaluator, one.size)
+
+
+def applied_to_all(xs: Sequence[Array], make: Any, *params: Any) -> Array:
+    """The same for an operation that reads several arrays."""
+    kind = Record.array_type
+    nodes = tuple([x._node for x in xs if type(x) is kind])
+    types: list[Any] = []
+    work = 0
+    for node in nodes:
+        types += node.shape, node.dtype
+        work += node.size
+    if len(nodes) != len(xs) or not xs or (make.one_dtype and types.count(types[1]) != len(xs)):
+        found: Array = apply(make(*params), *xs)
+        return found
+    (spec,), primitive = _made(make, params, *types)
+    return record(primitive, nodes, spec.shape, spec.dtype, (), nodes[0].evaluator, work)
+
+
 @lru_cache(maxsize=16_384)
-def _made(make: Callable[..., Operation], params: tuple[Any, ...], shape: tuple[int, ...], dtype: DType) -> _Prepared:
-    operation = make(*params)
-    found = operation.infer(TensorSpec(shape, dtype))
-    assert found is not None
-    return found, OperationPrimitive(operation, dtype, 1)
+def _made(make: Callable[..., Operation], params: tuple[Any, ...], *types: Any) -> _Prepared:
+    """``types``: a shape and a dtype for each input, in turn."""
+    return _prepare(make(*params), tuple(zip(types[::2], types[1::2], strict=True)))
 
 
 def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.namespace.apply import applied_to, prepared
+from actorflow.array.namespace.apply import applied_to, applied_to_both, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
 from actorflow.array.record.record import Input, Record, given, record
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.indexing import Key, Scatter, Slice, numpy_key, parsed, part_shape, read
+from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -31,6 +31,8 @@ def read_index(x: Array, key: Any) -> Array:
     parts = key if type(key) is tuple else (key,)
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
+    if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
+        return applied_to_both(x, key, Take, 0)
     plain = _plain(parts, len(node.shape))
     if plain is not None:
         return applied_to(x, Slice, plain)
@@ -119,7 +121,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """The elements at these indices of an axis, which a one-dimensional array need not name."""
     if axis is None and len(node_of("take", "x", x).shape) != 1:
         raise ShapeError(f"take: axis must be given for shape {x.shape}")
-    return ops.take(x, indices, axis or 0)
+    return applied_to_both(x, indices, Take, axis or 0)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actorflow.array.namespace.apply import applied_to
+from actorflow.array.namespace.apply import applied_to, applied_to_all
 from actorflow.array.namespace.operate import broadcast, node_of
-from actorflow.array.record.record import Record
+from actorflow.array.record.primitives import elementwise_primitive
+from actorflow.array.record.record import Record, record
 from actorflow.ops import shaping
-from actorflow.ops.indexing import Flip, tril, triu
+from actorflow.ops.elementwise import Where
+from actorflow.ops.indexing import Flip, triangle
 from actorflow.ops.indexing import repeat as repeat_counted
 from actorflow.ops.shaping import (
     BroadcastTo,
+    Concat,
     Reshape,
     Transpose,
-    concat,
     integers,
     moveaxis,
     roll,
-    stack,
     tile,
     unstack,
 )
@@ -79,6 +80,37 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     """The array with its axes in another order."""
     return applied_to(x, Transpose, integers(axes))
+
+
+def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
+    """The arrays joined along an axis; flattened first if that is None."""
+    if axis is None or not arrays:
+        return shaping.concat(arrays, axis)
+    return applied_to_all(arrays, Concat, axis)
+
+
+def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
+    """The arrays, all of one shape, along a new axis at this position of the result."""
+    return applied_to_all(arrays, Concat, axis, True) if arrays else shaping.stack(arrays, axis)
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """The matrices with zeros above a diagonal."""
+    return _triangle("tril", x, k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """The matrices with zeros below a diagonal."""
+    return _triangle("triu", x, k)
+
+
+_WHERE = elementwise_primitive(Where())
+
+
+def _triangle(name: str, x: Array, k: int) -> Array:
+    node = node_of(name, "x", x)
+    mask, zero = triangle(name, node.shape, node.dtype, k)
+    return record(_WHERE, (mask, node, zero), node.shape, node.dtype, (), node.evaluator)
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:

@@ -115,11 +115,15 @@ def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTypeLike | None, first: bool) -> Array:
-    kind = summed_dtype(node_of(make.function_name, "x", x).dtype) if dtype is None else np.dtype(dtype)
-    if axis is None and len(x.shape) != 1:
+    node = node_of(make.function_name, "x", x)
+    if axis is None and len(node.shape) != 1:
         raise ShapeError(f"{make.function_name}: axis must be given for shape {x.shape}")
     at = axis or 0
-    found = cast(applied_to(cast(x, kind), make, at), kind)
+    if dtype is None and node.dtype.kind != "b":
+        found = applied_to(x, make, at)
+    else:
+        kind = np.dtype(np.int64 if dtype is None else dtype)
+        found = cast(applied_to(cast(x, kind), make, at), kind)
     if not first:
         return found
     (axis,) = axes_of(make.function_name, at, len(x.shape))

@@ -28,7 +28,7 @@ def _transpose(operation: Transpose, inputs: list[Array], outputs: list[Array]) 
 
 @kernel(Concat)
 def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> None:
-    np.concatenate(inputs, axis=operation.axis, out=outputs[0])
+    (np.stack if operation.new else np.concatenate)(inputs, axis=operation.axis, out=outputs[0])
 
 
 @kernel(Split, returns=True)

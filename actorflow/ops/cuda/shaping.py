@@ -29,8 +29,9 @@ def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> Non
     (y,), start = outputs, 0
     before = (slice(None),) * (operation.axis % y.ndim)
     for part in inputs:
-        length = part.shape[len(before)]
-        cupy.copyto(y[(*before, slice(start, start + length))], part)
+        length = 1 if operation.new else part.shape[len(before)]
+        place = y[(*before, slice(start, start + length))]
+        cupy.copyto(place, part.reshape(place.shape) if operation.new else part)
         start += length
 
 
