@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,15 @@ _SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * 
 _Function = Callable[..., None]
 
 
-def _by_blocks(kind: type[Operation], inplace: bool = True) -> Callable[[_Function], _Function]:
-    """Register a function of a block of ``x``, ``out`` and the parameters; it does not warn of infinities and NaN."""
+def _by_blocks(kind: type[Operation], inplace: bool = True, is_quiet: bool = True) -> Callable[[_Function], _Function]:
+    """Register a function of a block of ``x``, ``out`` and the parameters; a quiet one has infinities on its way."""
 
     def register(function: _Function) -> _Function:
         @kernel(kind, inplace=inplace)
         @elementwise
         @in_float32
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore") if is_quiet else nullcontext():
                 for x, y in flat_blocks(inputs[0], outputs[0]):
                     function(x, y, **operation.parameters)
 
@@ -111,7 +112,7 @@ def _silu(x: Array, out: Array) -> None:
     np.multiply(x, s, out=out)
 
 
-@_by_blocks(ops.LeakyRelu)
+@_by_blocks(ops.LeakyRelu, is_quiet=False)
 def _leaky_relu(x: Array, out: Array, slope: float) -> None:
     if slope:
         low = np.multiply(x, slope, out=scratch("low", x.shape, x.dtype))
@@ -120,7 +121,7 @@ def _leaky_relu(x: Array, out: Array, slope: float) -> None:
         np.maximum(x, 0, out=out)
 
 
-@_by_blocks(ops.Elu)
+@_by_blocks(ops.Elu, is_quiet=False)
 def _elu(x: Array, out: Array, alpha: float) -> None:
     low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
     Expm1.function(low, out=low)
@@ -129,7 +130,7 @@ def _elu(x: Array, out: Array, alpha: float) -> None:
     np.add(out, low, out=out)
 
 
-@_by_blocks(ops.Softplus)
+@_by_blocks(ops.Softplus, is_quiet=False)
 def _softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
     scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
     is_linear = np.greater(scaled, threshold, out=scratch("kept", x.shape, np.bool_))

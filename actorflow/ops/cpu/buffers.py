@@ -57,6 +57,14 @@ def flat_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
             yield tuple(array[start : start + step] for array in arrays)
 
 
+def row_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Matrices of as many rows, some rows of each at a time: as many as fit in the cache."""
+    rows, width = arrays[0].shape
+    step = max(1, BLOCK // max(1, width))
+    for start in range(0, rows, step):
+        yield tuple(array[start : start + step] for array in arrays)
+
+
 def keep_where(mask: npt.NDArray[np.bool_], values: Array, out: Array) -> None:
     """``out = values where mask else 0``, by their bits.
 

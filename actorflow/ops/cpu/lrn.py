@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
+from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
 from actorflow.ops.cpu.parallel import rowwise
+from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.registry import kernel
 
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    channels = arrays[0].shape[-1]
-    rows = math.prod(arrays[0].shape[:-1])
-    flat = [array.reshape(rows, channels) for array in arrays]
-    step = max(1, BLOCK // max(1, channels))
-    for start in range(0, rows, step):
-        yield tuple(array[start : start + step] for array in flat)
+    return row_blocks(*map(as_matrix, arrays))
 
 
 def _window_sum(x: Array, before: int, after: int, out: Array) -> None:

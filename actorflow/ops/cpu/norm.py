@@ -6,22 +6,13 @@ They take blocks of rows, (rows, channels) for batches and (samples, elements) f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
+from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
 from actorflow.ops.cpu.parallel import rowwise
 from actorflow.ops.nn import norm as ops
 from actorflow.ops.registry import kernel
-
-
-def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Some rows of each array, as many as fit in the cache."""
-    rows, width = arrays[0].shape
-    step = max(1, BLOCK // max(1, width))
-    for start in range(0, rows, step):
-        yield tuple(array[start : start + step] for array in arrays)
 
 
 def _sum(rows: Array) -> Array:
@@ -37,12 +28,12 @@ def _matrix(x: Array, width: int) -> Array:
 def _statistics(x: Array) -> tuple[Array, Array]:
     """Mean and variance of columns, in float64; the mean is subtracted before anything is squared."""
     mean = np.zeros(x.shape[1])
-    for (part,) in _blocks(x):
+    for (part,) in row_blocks(x):
         mean += _sum(part)
     mean /= len(x)
     rough = mean.astype(x.dtype)
     rest, squares = np.zeros_like(mean), np.zeros_like(mean)
-    for (part,) in _blocks(x):
+    for (part,) in row_blocks(x):
         centered = np.subtract(part, rough, out=scratch("centered", part.shape, x.dtype))
         rest += _sum(centered)
         squares += _sum(np.multiply(centered, centered, out=centered))
@@ -53,7 +44,7 @@ def _statistics(x: Array) -> tuple[Array, Array]:
 def _normalize(x: Array, mean: Array, variance: Array, scale: Array, shift: Array, epsilon: float, y: Array) -> None:
     factor = (scale / np.sqrt(variance + epsilon)).astype(x.dtype)
     center = mean.astype(x.dtype)
-    for part, out in _blocks(x, y):
+    for part, out in row_blocks(x, y):
         np.subtract(part, center, out=out)
         np.multiply(out, factor, out=out)
         np.add(out, shift, out=out)
@@ -85,7 +76,7 @@ def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array]
 def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Array]:
     """Sums of ``g * n`` and of ``g``, in float64, for the normalized ``n``."""
     products, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for g_part, x_part in _blocks(g, x):
+    for g_part, x_part in row_blocks(g, x):
         centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
         products += _sum(np.multiply(centered, g_part, out=centered))
         total += _sum(g_part)
@@ -111,7 +102,7 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
     of_x = -of_g * r * products / count
     of_1 = -of_g * total / count
     factors = [f.astype(x.dtype) for f in (of_g, of_x, of_1)]
-    for g_part, x_part, out in _blocks(g, x, dx):
+    for g_part, x_part, out in row_blocks(g, x, dx):
         centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
         np.multiply(centered, factors[1], out=centered)
         np.multiply(g_part, factors[0], out=out)
@@ -136,7 +127,7 @@ def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Arr
     x, y = _matrix(inputs[0], width), _matrix(outputs[0], width)
     mean, variance = (_matrix(statistic, 1) for statistic in outputs[1:])
     scale, shift = (array.reshape(-1) for array in inputs[1:])
-    for part, out, center, spread in _blocks(x, y, mean, variance):
+    for part, out, center, spread in row_blocks(x, y, mean, variance):
         rough = _average(part)
         np.subtract(part, rough, out=out)
         rest = _average(out)
@@ -155,7 +146,7 @@ def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs:
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, (mean, variance) = inputs[2].reshape(-1), (_matrix(statistic, 1) for statistic in inputs[3:])
     dscale, dshift = np.zeros(width), np.zeros(width)
-    for g_part, x_part, out, center, spread in _blocks(g, x, dx, mean, variance):
+    for g_part, x_part, out, center, spread in row_blocks(g, x, dx, mean, variance):
         r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
         normal = np.subtract(x_part, center, out=scratch("normal", x_part.shape, x.dtype))
         np.multiply(normal, r, out=normal)

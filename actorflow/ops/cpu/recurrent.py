@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, scratch
+from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
 from actorflow.ops.registry import kernel
 
@@ -85,16 +86,12 @@ def _lstm_gates_down(operation: LSTMGatesDown, inputs: list[Array], outputs: lis
     _step_down(*inputs, *outputs)
 
 
-def _flat(x: Array) -> Array:
-    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
-
-
 @kernel(LSTM)
 @in_float32
 def _lstm(operation: LSTM, inputs: list[Array], outputs: list[Array]) -> None:
     x, hidden, cell, weight_x, weight_h, bias = inputs
     y, last_hidden, last_cell, activations, cells = outputs
-    np.matmul(_flat(x), weight_x.T, out=_flat(activations))
+    np.matmul(as_matrix(x), weight_x.T, out=as_matrix(activations))
     np.add(activations, bias, out=activations)
     recurrent = scratch("recurrent", activations.shape[1:], x.dtype)
     for gates, new_hidden, new_cell in zip(activations, y, cells, strict=True):
@@ -121,12 +118,12 @@ def _lstm_down(operation: LSTMDown, inputs: list[Array], outputs: list[Array]) -
         before = cells[t - 1] if t else cell
         _step_down(dhidden, dcell, before, cells[t], activations[t], dgates[t], dcell)
         np.matmul(dgates[t], weight_h, out=dhidden)
-    flat = _flat(dgates)
-    np.matmul(flat, weight_x, out=_flat(dx))
-    np.matmul(flat.T, _flat(x), out=dweight_x)
+    flat = as_matrix(dgates)
+    np.matmul(flat, weight_x, out=as_matrix(dx))
+    np.matmul(flat.T, as_matrix(x), out=dweight_x)
     np.dot(np.ones(len(flat), x.dtype), flat, out=dbias)
     dweight_h.fill(0)
     if steps:
         np.matmul(dgates[0].T, hidden, out=dweight_h)
     if steps > 1:
-        dweight_h += np.matmul(_flat(dgates[1:]).T, _flat(y[:-1]))
+        dweight_h += np.matmul(as_matrix(dgates[1:]).T, as_matrix(y[:-1]))

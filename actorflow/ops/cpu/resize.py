@@ -49,7 +49,12 @@ def _bands(
     return bands
 
 
-def _sum_rows(operation: Resize, is_down: bool, x: Array, y: Array) -> None:
+@kernel(Resize)
+@kernel(ResizeDown)
+@in_float32
+def _resize(given: Resize | ResizeDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (y,), is_down = inputs, outputs, isinstance(given, ResizeDown)
+    operation: Resize = given.forward if isinstance(given, ResizeDown) else given
     axis = operation.axis
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     sources, results = (array.reshape(outer, array.shape[axis], inner) for array in (x, y))
@@ -75,15 +80,3 @@ def _sum_rows(operation: Resize, is_down: bool, x: Array, y: Array) -> None:
                 total[:, rows] += share
 
     spread(found, compute, element_ns(6 * max(x.size, y.size)))
-
-
-@kernel(Resize)
-@in_float32
-def _resize(operation: Resize, inputs: list[Array], outputs: list[Array]) -> None:
-    _sum_rows(operation, False, inputs[0], outputs[0])
-
-
-@kernel(ResizeDown)
-@in_float32
-def _resize_down(operation: ResizeDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _sum_rows(operation.forward, True, inputs[0], outputs[0])

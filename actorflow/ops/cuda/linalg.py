@@ -14,26 +14,27 @@ from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, 
 _BIAS = elementwise("bias", "T x, T bias", "T y", "y = x + bias")
 
 
-def _rows(x: Array) -> Array:
+def rows(x: Array) -> Array:
+    """(..., features) as a matrix."""
     return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 @kernel(Inner, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
-    cupy.dot(_rows(x), weight.T, out=_rows(outputs[0]))
+    cupy.dot(rows(x), weight.T, out=rows(outputs[0]))
 
 
 @kernel(InnerDown, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
-    cupy.dot(_rows(g), weight, out=_rows(outputs[0]))
+    cupy.dot(rows(g), weight, out=rows(outputs[0]))
 
 
 @kernel(InnerWeight, dtypes=FLOATS, captures=False)  # cuBLAS, which CuPy does not capture
 def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
     g, x = inputs
-    cupy.dot(_rows(g).T, _rows(x), out=outputs[0])
+    cupy.dot(rows(g).T, rows(x), out=outputs[0])
 
 
 @kernel(Bias, dtypes=FLOATS, inplace=True)
@@ -61,18 +62,19 @@ def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> Non
         depth = math.prod(a.shape[:-2]) * a.shape[-2]
         right = b.swapaxes(-1, -2) if operation.transpose_b else b
         left, right = a.reshape(depth, a.shape[-1]), contiguous(right).reshape(depth, right.shape[-1])
-        _dot(left.T, right, y.reshape(y.shape[-2:]))
+        dot(left.T, right, y.reshape(y.shape[-2:]))
     else:
         products = cupy.empty((*batch, *y.shape[-2:]), y.dtype)
         _multiply(operation, a, b, products)
         _sum_to(products, y)
 
 
-def _dot(left: Array, right: Array, out: Array) -> None:
-    if left.shape[1]:
-        cupy.dot(left, right, out=out)
-    else:
+def dot(left: Array, right: Array, out: Array) -> None:
+    """``out = left @ right``, of any sizes."""
+    if not left.shape[1]:
         out.fill(0)
+    elif out.size:
+        cupy.dot(left, right, out=out)
 
 
 def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
@@ -81,10 +83,9 @@ def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
     left = a.swapaxes(-1, -2) if operation.transpose_a else a
     right = b.swapaxes(-1, -2) if operation.transpose_b else b
     if left.ndim == 2 and right.ndim == 2:
-        _dot(left, right, out)
+        dot(left, right, out)
     elif right.ndim == 2 and not operation.transpose_a:
-        rows = math.prod(left.shape[:-1])
-        _dot(left.reshape(rows, left.shape[-1]), right, out.reshape(rows, out.shape[-1]))
+        dot(rows(left), right, rows(out))
     else:
         cupy.matmul(left, right, out=out)
 

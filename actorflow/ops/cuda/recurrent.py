@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
+from actorflow.ops.cuda.linalg import dot, rows
 from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
 
@@ -25,17 +26,6 @@ def _step_down(
     launch_flat("recurrent", "lstm_gates_down", dcell.size, args, dcell.dtype)
 
 
-def _dot(a: Array, b: Array, out: Array) -> None:
-    if not a.shape[1]:
-        out.fill(0)
-    elif out.size:
-        cupy.dot(a, b, out=out)
-
-
-def _flat(x: Array) -> Array:
-    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
-
-
 @kernel(LSTMGates, dtypes=FLOATS)
 def _lstm_gates(operation: LSTMGates, inputs: list[Array], outputs: list[Array]) -> None:
     gates, cell = (contiguous(x) for x in inputs)
@@ -52,11 +42,11 @@ def _lstm_gates_down(operation: LSTMGatesDown, inputs: list[Array], outputs: lis
 def _lstm(operation: LSTM, inputs: list[Array], outputs: list[Array]) -> None:
     x, hidden, cell, weight_x, weight_h, bias = (contiguous(array) for array in inputs)
     y, last_hidden, last_cell, activations, cells = outputs
-    _dot(_flat(x), weight_x.T, _flat(activations))
+    dot(rows(x), weight_x.T, rows(activations))
     _ADD(activations, bias, activations)
     more = cupy.empty((cell.shape[0], 4 * cell.shape[1]), cell.dtype)
     for t in range(x.shape[0]):
-        _dot(hidden, weight_h.T, more)
+        dot(hidden, weight_h.T, more)
         _step(activations[t], more, cell, y[t], cells[t], activations[t])
         hidden, cell = y[t], cells[t]
     cupy.copyto(last_hidden, hidden)
@@ -76,13 +66,13 @@ def _lstm_down(operation: LSTMDown, inputs: list[Array], outputs: list[Array]) -
     for t in reversed(range(steps)):
         states = (cells[t - 1] if t else cell, cells[t], activations[t])
         _step_down(g_y[t], dhidden, dcell, states, dgates[t], dcell)
-        _dot(dgates[t], weight_h, dhidden)
+        dot(dgates[t], weight_h, dhidden)
     before = cupy.empty(y.shape, y.dtype)  # the hidden state that each step began with
     if steps:
         cupy.copyto(before[0], hidden)
         cupy.copyto(before[1:], y[: steps - 1])
-    flat = _flat(dgates)
-    _dot(flat, weight_x, _flat(dx))
-    _dot(flat.T, _flat(x), dweight_x)
-    _dot(flat.T, _flat(before), dweight_h)
+    flat = rows(dgates)
+    dot(flat, weight_x, rows(dx))
+    dot(flat.T, rows(x), dweight_x)
+    dot(flat.T, rows(before), dweight_h)
     sum_axes(flat, (0,), dbias)

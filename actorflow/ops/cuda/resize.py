@@ -10,19 +10,13 @@ from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_
 from actorflow.ops.nn.resize import MODES, ROUNDINGS, Resize, ResizeDown
 
 
-def _launch(function: str, operation: Resize, length: int, x: Array, y: Array) -> None:
-    inner = math.prod(y.shape[operation.axis + 1 :])
-    how = (MODES.index(operation.mode), [*ROUNDINGS].index(operation.rounding))
-    numbers = map(np.float64, (operation.cubic, *operation.line(length)))
-    args = (contiguous(x), y, y.size, length, operation.size, inner, *how, *numbers)
-    launch_flat("resize", function, y.size, args, y.dtype)
-
-
 @kernel(Resize, dtypes=FLOATS)
-def _resize(operation: Resize, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("resize", operation, inputs[0].shape[operation.axis], inputs[0], outputs[0])
-
-
 @kernel(ResizeDown, dtypes=FLOATS)
-def _resize_down(operation: ResizeDown, inputs: list[Array], outputs: list[Array]) -> None:
-    _launch("resize_down", operation.forward, operation.length, inputs[0], outputs[0])
+def _resize(operation: Resize | ResizeDown, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), (y,), is_down = inputs, outputs, isinstance(operation, ResizeDown)
+    forward: Resize = operation.forward if isinstance(operation, ResizeDown) else operation
+    inner, length = math.prod(y.shape[forward.axis + 1 :]), (y if is_down else x).shape[forward.axis]
+    how = (MODES.index(forward.mode), [*ROUNDINGS].index(forward.rounding))
+    numbers = map(np.float64, (forward.cubic, *forward.line(length)))
+    args = (contiguous(x), y, y.size, length, forward.size, inner, *how, *numbers)
+    launch_flat("resize", "resize_down" if is_down else "resize", y.size, args, y.dtype)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -301,30 +301,136 @@ class PairLoss(Operation):
         return [self.by_x(g, x, target) if wanted[0] else None, self.by_target(g, x, target) if wanted[1] else None]
 
 
-@dataclass(frozen=True)
-class MseLoss(PairLoss):
-    """``(x - target) ** 2``; see `mse_loss`."""
+class PairForm(Protocol):
+    """A functional form of a loss of pairs."""
 
-    cuda = "(a - t) * (a - t)"
-
-    def each(self, x: Any, target: Any) -> Any:
-        return np.square(x - target)
-
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return (x - target) * scaled(g, 2.0)
+    def __call__(
+        self, x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
+    ) -> Blob: ...
 
 
-@dataclass(frozen=True)
-class L1Loss(PairLoss):
-    """``|x - target|``; see `l1_loss`."""
+def _pair_loss(
+    name: str,
+    doc: str,
+    each: Callable[..., Any],
+    by_x: Callable[..., Any],
+    by_target: Callable[..., Any] | None = None,
+    *,
+    cuda: str,
+) -> tuple[type[PairLoss], PairForm]:
+    """A loss without more parameters, and its functional form; for the functions see `PairLoss`."""
+    functions = {"each": each, "by_x": by_x} | ({} if by_target is None else {"by_target": by_target})
+    kind = "".join(part.capitalize() for part in name.split("_"))
+    space = {"__doc__": f"See `{name}`.", "__module__": __name__, "cuda": cuda}
+    methods = {key: staticmethod(function) for key, function in functions.items()}
+    made: type[PairLoss] = make_dataclass(kind, (), bases=(PairLoss,), namespace=space | methods, frozen=True)
 
-    cuda = "fabs(a - t)"
+    def form(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
+        return blob_of(made(reduction, scale), x, target, name=name)
 
-    def each(self, x: Any, target: Any) -> Any:
-        return np.abs(x - target)
+    form.__name__ = form.__qualname__ = name
+    form.__doc__ = doc
+    return made, form
 
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return sign(x - target) * g
+
+MseLoss, mse_loss = _pair_loss(
+    "mse_loss",
+    """The squared error ``(x - target) ** 2``; by default the mean of the elements.
+
+    Args:
+        x: Any shape, floating.
+        target: Shape and dtype of ``x``.
+        reduction: "mean", "sum", or "none" for the loss of each element.
+        scale: Factor on the loss.
+    Returns:
+        0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is NaN.
+    Raises:
+        ShapeError, DTypeError: if ``x`` and ``target`` differ.
+        GraphError: if the reduction does not exist.
+    Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
+    Source: `torch.nn.functional.mse_loss`.
+    """,
+    lambda x, target: np.square(x - target),
+    lambda g, x, target: (x - target) * scaled(g, 2.0),
+    cuda="(a - t) * (a - t)",
+)
+L1Loss, l1_loss = _pair_loss(
+    "l1_loss",
+    """The absolute error ``|x - target|``; by default the mean of the elements.
+
+    Arguments, result and errors are those of `mse_loss`.
+
+    Gradient: dx = g * sign(x - target) / size, 0 where they are equal; dtarget = -dx.
+    Source: `torch.nn.functional.l1_loss`.
+    """,
+    lambda x, target: np.abs(x - target),
+    lambda g, x, target: sign(x - target) * g,
+    cuda="fabs(a - t)",
+)
+
+
+def _hinge_slope(g: Any, x: Any, target: Any) -> Any:
+    return where(x * target < 1.0, -target, 0.0) * g
+
+
+HingeLoss, hinge_loss = _pair_loss(
+    "hinge_loss",
+    """The hinge loss, how far a score is from the right side by 1: ``max(1 - x * target, 0)``; by default the mean.
+
+    Arguments, result and errors are those of `mse_loss`, but ``target`` says the side: -1 or 1.
+
+    Gradient: dx = -g * target / size where x * target < 1, else 0; dtarget likewise with x.
+    Source: Rosasco et al., Are loss functions all the same?, 2004.
+    """,
+    lambda x, target: np.maximum(1 - x * target, 0),
+    _hinge_slope,
+    lambda g, x, target: _hinge_slope(g, target, x),
+    cuda="a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)",
+)
+BinaryCrossEntropyWithLogits, binary_cross_entropy_with_logits = _pair_loss(
+    "binary_cross_entropy_with_logits",
+    """The binary cross-entropy of ``sigmoid(x)`` and a probability, computed without overflow.
+
+    ``max(x, 0) - x * target + log(1 + exp(-|x|))``; by default the mean. Arguments, result and errors are those of
+    `mse_loss`; ``x`` are scores before the sigmoid, ``target`` is from 0 to 1.
+
+    Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
+    Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
+    """,
+    lambda x, target: np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x))),
+    lambda g, x, target: (sigmoid(x) - target) * g,
+    lambda g, x, _: -g * x,
+    cuda="(a > W(0) ? a : W(0)) - a * t + W(log1p(exp(a > W(0) ? -a : a)))",
+)
+
+
+def _entropies(x: Any, target: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_0, of_1 = (np.maximum(np.log(of), -100) for of in (1 - x, x))
+    return of_0 * (target - 1) - of_1 * target
+
+
+def _entropies_by_target(g: Any, x: Any, _: Any) -> Any:
+    of_0, of_1 = (binary_cross_entropy(x, x.constant_like(value, x.shape), reduction="none") for value in (0.0, 1.0))
+    return (of_1 - of_0) * g
+
+
+BinaryCrossEntropy, binary_cross_entropy = _pair_loss(
+    "binary_cross_entropy",
+    """The cross-entropy of two probabilities, ``-target * log(x) - (1 - target) * log(1 - x)``; by default the mean.
+
+    Logarithms below -100 count as -100, as in PyTorch. Prefer `binary_cross_entropy_with_logits` to this after a
+    sigmoid. Arguments, result and errors are those of `mse_loss`; ``x`` and ``target`` are from 0 to 1, and an ``x``
+    beyond gives NaN.
+
+    Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
+    Source: `torch.nn.functional.binary_cross_entropy`.
+    """,
+    _entropies,
+    lambda g, x, target: (x - target) / maximum((1.0 - x) * x, 1e-12) * g,
+    _entropies_by_target,
+    cuda="(t - W(1)) * W(fmax(log(W(1) - a), W(-100))) - t * W(fmax(log(a), W(-100)))",
+)
 
 
 @dataclass(frozen=True)
@@ -349,88 +455,6 @@ class HuberLoss(PairLoss):
         return clip(x - target, -self.delta, self.delta) * g
 
 
-@dataclass(frozen=True)
-class HingeLoss(PairLoss):
-    """``max(1 - x * target, 0)``; see `hinge_loss`."""
-
-    cuda = "a * t < W(1) || a * t != a * t ? W(1) - a * t : W(0)"
-
-    def each(self, x: Any, target: Any) -> Any:
-        return np.maximum(1 - x * target, 0)
-
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return where(x * target < 1.0, -target, 0.0) * g
-
-    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return self.by_x(g, target, x)
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropyWithLogits(PairLoss):
-    """Binary cross-entropy of ``sigmoid(x)``; see `binary_cross_entropy_with_logits`."""
-
-    cuda = "(a > W(0) ? a : W(0)) - a * t + W(log1p(exp(a > W(0) ? -a : a)))"
-
-    def each(self, x: Any, target: Any) -> Any:
-        return np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))
-
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return (sigmoid(x) - target) * g
-
-    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return -g * x
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropy(PairLoss):
-    """``-target * log(x) - (1 - target) * log(1 - x)``; see `binary_cross_entropy`."""
-
-    cuda = "(t - W(1)) * W(fmax(log(W(1) - a), W(-100))) - t * W(fmax(log(a), W(-100)))"
-
-    def each(self, x: Any, target: Any) -> Any:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            of_0, of_1 = (np.maximum(np.log(of), -100) for of in (1 - x, x))
-        return of_0 * (target - 1) - of_1 * target
-
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        return (x - target) / maximum((1.0 - x) * x, 1e-12) * g
-
-    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
-        each = BinaryCrossEntropy("none")
-        of_0, of_1 = (blob_of(each, x, x.constant_like(value, x.shape)) for value in (0.0, 1.0))
-        return (of_1 - of_0) * g
-
-
-def mse_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
-    """The squared error ``(x - target) ** 2``; by default the mean of the elements.
-
-    Args:
-        x: Any shape, floating.
-        target: Shape and dtype of ``x``.
-        reduction: "mean", "sum", or "none" for the loss of each element.
-        scale: Factor on the loss.
-    Returns:
-        0-d blob, or one of the type of ``x`` for no reduction. The mean of no element is NaN.
-    Raises:
-        ShapeError, DTypeError: if ``x`` and ``target`` differ.
-        GraphError: if the reduction does not exist.
-    Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
-    Source: `torch.nn.functional.mse_loss`.
-    """
-    return blob_of(MseLoss(reduction, scale), x, target, name=name)
-
-
-def l1_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
-    """The absolute error ``|x - target|``; by default the mean of the elements.
-
-    Arguments, result and errors are those of `mse_loss`.
-
-    Gradient: dx = g * sign(x - target) / size, 0 where they are equal; dtarget = -dx.
-    Source: `torch.nn.functional.l1_loss`.
-    """
-    return blob_of(L1Loss(reduction, scale), x, target, name=name)
-
-
 def huber_loss(
     x: Blob, target: Blob, delta: float = 1.0, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
 ) -> Blob:
@@ -446,43 +470,3 @@ def huber_loss(
     Source: `torch.nn.functional.huber_loss`.
     """
     return blob_of(HuberLoss(reduction, scale, delta), x, target, name=name)
-
-
-def hinge_loss(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
-    """The hinge loss, how far a score is from the right side by 1: ``max(1 - x * target, 0)``; by default the mean.
-
-    Arguments, result and errors are those of `mse_loss`, but ``target`` says the side: -1 or 1.
-
-    Gradient: dx = -g * target / size where x * target < 1, else 0; dtarget likewise with x.
-    Source: Rosasco et al., Are loss functions all the same?, 2004.
-    """
-    return blob_of(HingeLoss(reduction, scale), x, target, name=name)
-
-
-def binary_cross_entropy_with_logits(
-    x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
-) -> Blob:
-    """The binary cross-entropy of ``sigmoid(x)`` and a probability, computed without overflow.
-
-    ``max(x, 0) - x * target + log(1 + exp(-|x|))``; by default the mean. Arguments, result and errors are those of
-    `mse_loss`; ``x`` are scores before the sigmoid, ``target`` is from 0 to 1.
-
-    Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
-    Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
-    """
-    return blob_of(BinaryCrossEntropyWithLogits(reduction, scale), x, target, name=name)
-
-
-def binary_cross_entropy(
-    x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
-) -> Blob:
-    """The cross-entropy of two probabilities, ``-target * log(x) - (1 - target) * log(1 - x)``; by default the mean.
-
-    Logarithms below -100 count as -100, as in PyTorch. Prefer `binary_cross_entropy_with_logits` to this after a
-    sigmoid. Arguments, result and errors are those of `mse_loss`; ``x`` and ``target`` are from 0 to 1, and an ``x``
-    beyond gives NaN.
-
-    Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
-    Source: `torch.nn.functional.binary_cross_entropy`.
-    """
-    return blob_of(BinaryCrossEntropy(reduction, scale), x, target, name=name)
