@@ -256,6 +256,13 @@ def _pooling(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iter
         lambda xp, x: x.mean(axis=(1, 2)),
         lambda t, x: lambda: x.mean((1, 2)),
     )
+    yield OperationCase(
+        "broadcast",
+        ops.BroadcastTo(shape),
+        (_normal(rng, batch, 1, 1, channels),),
+        lambda xp, g: xp.broadcast_to(g, shape).copy(),
+        lambda t, g: lambda: g.expand(shape).contiguous(),
+    )
 
 
 def _backward(torch: Any, forward: Callable[[Any], Any], x: Any, g: Any) -> Callable[[], Any]:
