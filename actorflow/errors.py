@@ -40,7 +40,7 @@ import importlib
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Op
@@ -260,6 +260,26 @@ class RaceError(DeviceError):
     """Two pieces of work on a simulated device use one memory, and nothing orders them; the message names both."""
 
 
+class FailedInput(Protocol):
+    """What an error says of an input: of an op, a blob."""
+
+    name: str
+    spec: Any
+    place: Any
+
+
+class FailedCall(Protocol):
+    """What an error says of a call that failed: of an op of a graph, or of an operation on arrays."""
+
+    name: str
+    operation: Any
+    site: Any
+
+    @property
+    def inputs(self) -> Sequence[FailedInput]:
+        """What it read."""
+
+
 class OpError(ActorflowError, RuntimeError):
     """An operation failed while it ran; the cause is chained.
 
@@ -269,10 +289,10 @@ class OpError(ActorflowError, RuntimeError):
     """
 
     _local = ("_op", "_replay")
-    _op: Op | None = None
+    _op: Any = None
     _replay: Callable[[], Any] | None = None
 
-    def __init__(self, op: Op, what: str) -> None:
+    def __init__(self, op: FailedCall, what: str) -> None:
         inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
         super().__init__(f"op {op.name!r} ({text_of(op.operation)}) {what}\n  inputs: {inputs}\n  created at {op.site}")
         self._op = op
@@ -288,10 +308,11 @@ class OpError(ActorflowError, RuntimeError):
         """
         if self._op is None:
             raise AttributeError(f"op {self.op_name!r} is a node of a graph in another process: only its name is known")
-        return self._op
+        op: Op = self._op
+        return op
 
     @classmethod
-    def of(cls, op: Op, cause: BaseException, replay: Callable[[], Any] | None = None) -> OpError:
+    def of(cls, op: FailedCall, cause: BaseException, replay: Callable[[], Any] | None = None) -> OpError:
         """The error of an op whose call raised ``cause``."""
         if isinstance(cause, OpTimeoutError):
             return cause

@@ -11,12 +11,13 @@ import math
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -405,9 +406,27 @@ def failure(
     name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
 ) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    blobs = [SimpleNamespace(name=f"argument {i}", spec=spec, place=place) for i, spec in enumerate(inputs)]
-    op: Any = SimpleNamespace(name=name, operation="array operation", site=site_of(origin), inputs=blobs)
-    return OpError.of(op, cause)
+    named = [FailedArgument(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
+    return OpError.of(FailedOperation(name, site_of(origin), named), cause)
+
+
+@dataclass
+class FailedArgument:
+    """An argument of an operation on arrays, for messages."""
+
+    name: str
+    spec: TensorSpec
+    place: Place
+
+
+@dataclass
+class FailedOperation:
+    """An operation on arrays whose computation failed, for messages."""
+
+    name: str
+    site: Site
+    inputs: Sequence[FailedArgument]
+    operation: str = "array operation"
 
 
 def site_of(origin: Origin) -> Site:
