@@ -83,7 +83,10 @@ def reductions(draw: st.DrawFn, x: np.ndarray) -> Wanted:
 
 def check(wanted: Wanted, found: np.ndarray, x: np.ndarray) -> None:
     with np.errstate(all="ignore"):
-        expected = np.asarray(wanted.of(np, x))
+        if wanted.name.startswith("cumulative_") and x.dtype == np.float16:  # formed in float32, and rounded once
+            expected = wanted.of(np, x.astype(np.float32)).astype(x.dtype)
+        else:
+            expected = np.asarray(wanted.of(np, x))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     if wanted.name in EXACT or found.dtype.kind in "biu":
         np.testing.assert_array_equal(found, expected)
