@@ -23,7 +23,6 @@ from actorflow.array.record.primitives import DType, Value, elementwise_primitiv
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import elementwise as ew
-from actorflow.ops.linalg import Matmul
 from actorflow.ops.operation import Operation
 from actorflow.ops.operators import Methods
 from actorflow.ops.rows import Elementwise
@@ -31,7 +30,6 @@ from actorflow.ops.shaping import Transpose
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-_MATMUL = Matmul()
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 
@@ -353,12 +351,10 @@ class Array(Methods["Array"]):
     __ne__ = _operators("ne", "!=", ew.NotEqual)[0]  # type: ignore[assignment]
 
     def __matmul__(self, other: Any, /) -> Array:
-        if type(other) is Record.array_type:
-            return matmul(self, other)
-        return applied(_MATMUL, (self, other)) if _is_matrix(other) else NotImplemented
+        return matmul(self, other) if _is_matrix(other) else NotImplemented
 
     def __rmatmul__(self, other: Any, /) -> Array:
-        return applied(_MATMUL, (other, self)) if _is_matrix(other) else NotImplemented
+        return matmul(other, self) if _is_matrix(other) else NotImplemented
 
     def __imatmul__(self, other: Any, /) -> Self:
         return self._in_place("@=", self @ other) if _is_matrix(other) else NotImplemented

@@ -217,7 +217,6 @@ def operation_class(
 
     namespace = {
         "__doc__": f"{doc} See `{name}`.",
-        "__module__": module,
         "arguments": tuple(arguments),
         "function_name": name,
         "differentiable": bool(gradient),

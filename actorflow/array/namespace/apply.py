@@ -67,16 +67,8 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     if type(x1) is not kind or type(x2) is not kind or x1.dtype != x2.dtype:
         return product_of(x1, x2)
     a, b = x1._node, x2._node
-    (spec,), primitive = _product(a.shape, b.shape, a.dtype)
+    (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
     return record(primitive, (a, b), *spec, (), a.evaluator, a.size * b.shape[-1])
-
-
-_PRODUCT = Matmul()
-
-
-@lru_cache(maxsize=4_096)
-def _product(one: tuple[int, ...], other: tuple[int, ...], dtype: DType) -> _Prepared:
-    return _prepare(_PRODUCT, ((one, dtype), (other, dtype)))
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:

@@ -104,19 +104,19 @@ class ElementwisePrimitive(Primitive):
         return found
 
 
-#: By class, for operations without parameters.
-row_primitives: dict[type[Elementwise], ElementwisePrimitive] = {}
-_with_parameters = lru_cache(maxsize=4_096)(ElementwisePrimitive)
+#: By class, for operations without parameters, whose values need not be hashed.
+_by_class: dict[type[Elementwise], ElementwisePrimitive] = {}
+_by_value = lru_cache(maxsize=4_096)(ElementwisePrimitive)
 
 
 def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
     """The primitive of an elementwise operation, the same one for equal operations."""
     kind = type(operation)
-    found = row_primitives.get(kind)
+    found = _by_class.get(kind)
     if found is None:
         if operation.parameters:
-            return _with_parameters(operation)
-        found = row_primitives[kind] = ElementwisePrimitive(operation)
+            return _by_value(operation)
+        found = _by_class[kind] = ElementwisePrimitive(operation)
     return found
 
 
