@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn, VariableActor
     from actorflow.devices.base import Device, Fence
+    from actorflow.graph.nodes import Op
     from actorflow.trace.counters import Monitor
     from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
@@ -168,12 +169,18 @@ class Frame:
             leave_loop(error)
             self.fail(None, error)
 
-    def op_failed(self, actor: OpActor, cause: BaseException) -> None:
-        """A call failed. The first failure wins; nothing further is started, the frame ends when all is at rest."""
+    def op_failed(self, actor: OpActor, cause: BaseException, node: Op | None = None) -> None:
+        """A call failed. The first failure wins; nothing further is started, the frame ends when all is at rest.
+
+        Args:
+            actor: Whose call it was.
+            cause: What was raised.
+            node: The op that errors name, if it is not the actor's own.
+        """
         if self.state is FrameState.RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
-            self.stop_with(OpError.of(actor.node, cause, partial(actor.replay, inputs, self.number)))
+            self.stop_with(OpError.of(node or actor.node, cause, partial(actor.replay, inputs, self.number)))
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
+from actorflow.actors.joined import Joined
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
 from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, UNSHARED
@@ -82,7 +83,7 @@ class _Arrays:
 _Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
 
 
-class SegmentActor(_OnStream):
+class SegmentActor(Joined, _OnStream):
     """Ops of one lane that are launched as one."""
 
     def __init__(
@@ -91,7 +92,7 @@ class SegmentActor(_OnStream):
         label = f"{parts[0].node.name} to {parts[-1].node.name}"
         super().__init__(wiring, device=device, label=label, early=())
         self.late = ()  # the parts give back their own
-        self.parts = tuple(parts)  # the ops
+        self.parts: Sequence[StreamKernelActor] = tuple(parts)
         self.usage = usage  # what became of its calls
         self._device = device
         self._known: OrderedDict[Hashable, Segment | None] = OrderedDict()
@@ -191,16 +192,6 @@ class SegmentActor(_OnStream):
             dropped.popleft()
 
     # -- what is told of it --------------------------------------------------------------------------------------------
-
-    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        share_ns = elapsed_ns // len(self.parts)
-        start_ns = end_ns - elapsed_ns
-        for position, part in enumerate(self.parts, 1):
-            part._account(frame, share_ns, start_ns + position * share_ns, part.key)
-
-    def _show(self, frame: Frame, state: int) -> None:
-        for part in self.parts:
-            part._show(frame, state)
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         culprit = self._culprits.pop(frame, None) or self._named_by(error)

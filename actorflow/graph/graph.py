@@ -85,6 +85,9 @@ class Graph:
             frame: captured once, then replayed (CUDA graphs). Ops with functions, views, random numbers, a timeout or
             retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
             ``plan.summary()`` lists the segments, and `statistics` says how often each was replayed.
+        fuse: Compute elementwise ops of one shape that follow each other, and the reductions of their values, in one
+            pass over memory. Values that are neither fetched nor read elsewhere are not there then. Results of
+            elementwise ops are the same to the bit; ``plan.summary()`` lists what is joined.
         world: The ranks that run this graph together, each of which builds it (`actorflow.transport`); the default is
             that of the process, `actorflow.world`.
         trace_capacity: Number of newest calls that the graph keeps for `recording` and the live page, rounded up to a
@@ -111,6 +114,7 @@ class Graph:
         force_cpu: bool = False,
         devices: Mapping[Place | str, DeviceOptions] | None = None,
         capture: bool = False,
+        fuse: bool = True,
         world: Transport | None = None,
         trace_capacity: int = 1 << 16,
     ) -> None:
@@ -133,6 +137,7 @@ class Graph:
             options.hints_of(libraries, force_cpu),
             options.device_options_of(devices or {}),
             capture,
+            fuse,
             world,
             options.capacity_of(trace_capacity),
         )

@@ -59,6 +59,7 @@ class GraphOptions(NamedTuple):
     hints: Hints | None = None
     devices: Mapping[Place, DeviceOptions] = MappingProxyType({})
     capture: bool = False
+    fuse: bool = True
     world: Transport | None = None
     trace_capacity: int = 1 << 16
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from operator import add
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,18 @@ class FusedStep(NamedTuple):
         return f"{self.operation.kind.lower()}({', '.join(map(str, self.arguments))})"
 
 
+class StepError(Exception):
+    """Raised by kernels of `Fused` from what one of the steps has raised.
+
+    Attributes:
+        step: Position of the step.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"step {step} failed")
+        self.step = step
+
+
 @dataclass(frozen=True)
 class Fused(Operation):
     """Elementwise operations, each element taken through all of them at once, and reductions of their values.
@@ -71,12 +84,16 @@ class Fused(Operation):
         steps: The operations, in order.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
             shape of all inputs together.
+        spent_ns: Time that the steps have taken so far, as far as kernels tell them apart.
+        prepared: What kernels keep for inputs of types that they have had before.
     """
 
     arguments = ("*inputs",)
 
     steps: tuple[FusedStep, ...]
     results: tuple[int, ...]
+    spent_ns: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
+    prepared: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def reductions(self) -> tuple[int, ...]:
@@ -132,8 +149,29 @@ class Fused(Operation):
             specs.append(result)
         return specs
 
+    @property
+    def may_write_over(self) -> bool:
+        """True if the first result may be written over the first input: nothing reads that afterwards."""
+        result = self.results[0]
+        last = max([i for i, step in enumerate(self.steps) if 0 in step.arguments], default=-1)
+        own = self.steps[result]
+        return not self.reductions and (
+            last < result or (last == result and is_aligned(own.operation, len(own.arguments)))
+        )
+
+    def note_times(self, spent_ns: Sequence[int]) -> None:
+        """Add the times of the steps in a call."""
+        self.spent_ns[:] = map(add, self.spent_ns, spent_ns) if self.spent_ns else spent_ns
+
     def __str__(self) -> str:
         return f"Fused({', '.join(map(str, self.steps))})"
+
+
+def is_aligned(operation: Operation, count: int) -> bool:
+    """Return whether an elementwise operation of that many inputs is one function, which may write over any of them."""
+    if not isinstance(operation, Elementwise) or type(operation).function is None:
+        return False
+    return operation.aligned and (count <= 2 or not isinstance(operation, Sum))
 
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:

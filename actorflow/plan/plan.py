@@ -60,6 +60,8 @@ class PlannedOp:
         waits: Number of messages that it waits for.
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
         note: Text that says what is not as the user asked.
+        parts: The steps that it computes in one pass, if it is `Fused`; it has the node of the last one.
+        steps: For each of them, which step of the operation it is.
     """
 
     index: int
@@ -73,6 +75,8 @@ class PlannedOp:
     waits: int = 0
     lane: str | None = None
     note: str = ""
+    parts: tuple[PlannedOp, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -16,11 +16,14 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
+from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
+from actorflow.ops.registry import Kernel
 from actorflow.ops.shaping import Transpose
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
+from actorflow.plan.fuse import fuse as fused
 from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
@@ -56,9 +59,13 @@ def collector_paused() -> Iterator[None]:
 
 
 @collector_paused()
-def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan:
+def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None, *, fuse: bool | None = None) -> Plan:
     """Check a graph, or the part of it that ``targets`` need, and plan it.
 
+    Args:
+        graph: A root graph.
+        targets: Blobs, ops and sub-graphs; None for the whole graph.
+        fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run.
         PlaceError, DeviceUnavailableError: if a place is not to be had.
@@ -74,7 +81,7 @@ def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> Plan
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = in_order(graph, ops)
     check_places(ordered, fetched, graph.world)
-    plan = _Planner(graph, ordered).plan(fetched)
+    plan = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse).plan(fetched)
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
@@ -98,8 +105,9 @@ def _check_budget(plan: Plan, place: Place) -> None:
 class _Planner:
     """Builds one plan."""
 
-    def __init__(self, graph: Graph, ordered: list[Op]) -> None:
+    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool) -> None:
         self._graph = graph
+        self._fuses = fuses
         self._ordered = ordered
         self._chosen: set[Op] | None = None  # the same, once it is asked for
         self._selector = Selector(graph.options.hints, graph.options.devices)
@@ -132,6 +140,8 @@ class _Planner:
         fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
+        if self._fuses:
+            self._fuse()
         if any(self._graph.budget_of(place) is not None for place in places_of(self._slots)):
             self._save_memory()
         lengths = remaining_lengths(self._ops, self._slots)
@@ -491,6 +501,34 @@ class _Planner:
         if self._chosen is None:
             self._chosen = set(self._ordered)
         return sum(producer in self._chosen for producer in blob.producers)
+
+    def _fuse(self) -> None:
+        """Join what can be computed in one pass, and drop the slots of values that are not there any more."""
+        found = fused(self._ops, self._slots, self._folded, self._fused_kernel)
+        if found is None:
+            return
+        self._ops = found
+        inside = {slot for op in found for part in op.parts for slot in part.outputs} - {
+            slot for op in found for slot in op.outputs
+        }
+        self._slots = [slot for slot in self._slots if slot.index not in inside]
+        number = {slot.index: i for i, slot in enumerate(self._slots)}
+        for op in (*found, *self._folded):
+            op.inputs = tuple([number[slot] for slot in op.inputs])
+            op.outputs = tuple([number[slot] for slot in op.outputs])
+        self._feeds = {blob: number[index] for blob, index in self._feeds.items()}
+        self._reads = {variable: number[index] for variable, index in self._reads.items()}
+        for slot in self._slots:
+            slot.index = number[slot.index]
+
+    def _fused_kernel(self, op: PlannedOp, operation: Fused) -> Kernel | None:
+        """The kernel for a chain in the place of steps like ``op``; None if the device has none."""
+        dtype = self._slots[op.inputs[0]].spec.dtype
+        try:
+            choice = self._selector.choose(op.node, operation, op.place, dtype)
+        except KernelNotFoundError:
+            return None
+        return choice.kernel if choice.place == op.place and (choice.dtype, choice.layout) == (None, None) else None
 
     # -- order --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.function import AsyncActor, FunctionActor
+from actorflow.actors.joined import FusedActor, StreamFusedActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring
 from actorflow.actors.segment import SegmentActor
 from actorflow.devices import Bucket, Device
@@ -18,6 +20,7 @@ from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.nodes import Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
+from actorflow.ops.fused import Fused
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
@@ -277,9 +280,25 @@ class Builder:
             kind = stream.TransferActor if device.is_stream else stream.WorkerTransferActor
             more["target"] = target
         assert kernel is not None
+        if op.parts:
+            kind = StreamFusedActor if device.is_stream else FusedActor
+            more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
         reuses = self._reuses_input(op, buckets)
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
+
+    def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
+        """What is told of a part of a fused op is told of this."""
+        node_id, operation = part.shown_as.id, op.operation
+        assert isinstance(operation, Fused)
+        assert part.kernel is not None
+        position = operation.results.index(step) if step in operation.results else None
+        written = () if position is None else (wiring.outputs[position],)
+        profile = self._resources.profile.setdefault(node_id, OpProfile())
+        key = self._resources.trace.key(node_id, _track(op))
+        own = wiring._replace(node=part.node, node_id=node_id, key=key, inputs=(), freed=(), outputs=written, unread=())
+        own = own._replace(followers=(), profile=profile)
+        return KernelActor(own, operation=part.operation, kernel=part.kernel, buckets=(), reuses=False)
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
         """Return whether an op may write into its first input: only it reads that, and both are of the same pool."""

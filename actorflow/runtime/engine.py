@@ -22,7 +22,7 @@ from actorflow.loop import wait_out
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
-from actorflow.plan.plan import Plan
+from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import make_plan
 from actorflow.runtime.build import build
 from actorflow.runtime.limits import GRACE_S, limit_time
@@ -93,6 +93,7 @@ class Engine:
         self.instrumentation: Instrumentation | None = None
         self._noted: set[NodeNote] = set()
         self.build: Callable[[Plan, Resources], Program] = build
+        self._fuses = graph.options.fuse
         self._programs: dict[Any, Program] = {}
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
@@ -124,7 +125,8 @@ class Engine:
 
     def plan(self, fetch: Fetch) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        return make_plan(self.graph, None if fetch is None else [self.graph.resolve(target) for target in fetch])
+        targets = None if fetch is None else [self.graph.resolve(target) for target in fetch]
+        return make_plan(self.graph, targets, fuse=self._fuses and traps_here() is None)
 
     def program(self, fetch: Fetch) -> Program:
         """The plan for ``fetch``, made ready to run; kept until the graph changes."""
@@ -148,9 +150,15 @@ class Engine:
             program = self._programs[targets, traps] = self.build(plan, resources)
         return program
 
-    def build_with(self, build: Callable[[Plan, Resources], Program]) -> None:
-        """Build programs anew, and otherwise; frames in flight end as they began."""
+    def build_with(self, build: Callable[[Plan, Resources], Program], *, fuse: bool = True) -> None:
+        """Build programs anew, and otherwise; frames in flight end as they began.
+
+        Args:
+            build: Makes plans ready to run.
+            fuse: Whether plans join ops, if the graph's options do not forbid it.
+        """
         self.build = build
+        self._fuses = fuse and self.graph.options.fuse
         self._programs.clear()
 
     def _note(self, plan: Plan) -> None:
@@ -163,8 +171,16 @@ class Engine:
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
                 self._is_new(NodeNote(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+            elif op.parts:
+                self._note_fused(op)
             elif isinstance(op.operation, Send | Receive):
                 self._is_new(NodeNote(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
+
+    def _note_fused(self, op: PlannedOp) -> None:
+        names = [part.shown_as.name for part in op.parts]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        for part in op.parts:
+            self._is_new(NodeNote(part.shown_as.id, f"computed in one pass: {shown}"))
 
     def _is_new(self, note: NodeNote) -> bool:
         if note in self._noted:

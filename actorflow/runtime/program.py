@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver
+from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -143,7 +144,7 @@ class Program:
         self._first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         self._open_ends = sum(actor.ends for actor in ops) + len(self._uses) + 1
-        self._node_ids = np.array([actor.node_id for actor in built.ops], dtype=np.intp)
+        self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
         self._lenders = [device for device in map(resources.device, places) if device.is_stream]

@@ -72,7 +72,9 @@ def plan_table(plan: Plan) -> str:
 
 
 def step_name(op: PlannedOp) -> str:
-    """Name of a step of a plan: its op's, or one made of what the plan does to a blob."""
+    """Name of a step of a plan: its op's, those of what it computes in one pass, or what the plan does to a blob."""
+    if op.parts:
+        return " + ".join(map(step_name, op.parts))
     if op.shown_as is op.node:
         return op.node.name
     what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())

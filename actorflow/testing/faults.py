@@ -127,7 +127,9 @@ class Injection:
             raise self._error()
 
     def _set(self, injections: Sequence[Injection]) -> None:
-        self._engine.build_with(_FaultyBuild(tuple(injections)) if injections else build)
+        # Faults are injected into ops as they are, each by itself.
+        builder = _FaultyBuild(tuple(injections)) if injections else build
+        self._engine.build_with(builder, fuse=not injections)
 
 
 def _injections(engine: Engine) -> tuple[Injection, ...]:

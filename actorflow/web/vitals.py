@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.frame import Frame, what_it_waits_for
+from actorflow.actors.joined import parts_of
 from actorflow.actors.op import OpActor
-from actorflow.actors.segment import SegmentActor
 from actorflow.actors.turnstile import Turnstile
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
@@ -100,7 +101,7 @@ class _Parts:
         slots: list[int] = []
         blobs: list[int] = []
         self.turnstiles: dict[int, Turnstile] = {}  # what limits functions, with the ops' ids
-        for actor in _each(ops):
+        for actor in chain.from_iterable(map(parts_of, ops)):
             if actor.node_id != actor.node.id:
                 continue  # it copies, sums or sends for the op
             for blob, written in zip(actor.node.outputs, actor.outputs, strict=False):
@@ -118,14 +119,6 @@ class _Parts:
         held = np.zeros(len(self.blobs), np.int64)
         held[self._blob_of[there]] = 1  # one that is summed has several slots
         return held
-
-
-def _each(ops: Iterable[OpActor]) -> Iterator[OpActor]:
-    for actor in ops:
-        if isinstance(actor, SegmentActor):
-            yield from actor.parts
-        else:
-            yield actor
 
 
 def _fullest(held: Mapping[_Parts, npt.NDArray[np.int64]]) -> list[list[int]]:

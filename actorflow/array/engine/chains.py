@@ -10,8 +10,9 @@ import numpy as np
 from actorflow.array.engine.units import Group, StepUnit, is_own
 from actorflow.array.record.primitives import ElementwisePrimitive, ReductionPrimitive, Value
 from actorflow.array.record.record import OpStep, bytes_of
-from actorflow.ops.cpu.blocks import BlockedChain, ChainStep, Fold
+from actorflow.ops.cpu.blocks import BoundChain, Chain, ChainStep, Fold
 from actorflow.ops.reductions import may_be_uncertain
+from actorflow.spec import TensorSpec
 
 _alone = [np.empty(0)]
 #: Reference count of ``values[i]``, an array that only the list refers to.
@@ -27,7 +28,7 @@ class ChainUnit(StepUnit):
         super().__init__(group)
         self.claimed_bytes = sum([bytes_of(node) for node in group.produced.values()])
         self._reused: dict[int, int] = {}
-        self._chain: BlockedChain | None = None
+        self._chain: BoundChain | None = None
         self._next = self._left = 0
         self._returned: list[tuple[int, int]] = []
 
@@ -49,7 +50,8 @@ class ChainUnit(StepUnit):
             step = self._steps[0]  # a chain begins with a reduction only if it is nothing else
             shape = step.shape if step.op.elementwise else self._spec(step.arguments[0]).shape
             steps = [_prepared(step) for step in self._steps]
-            self._chain = BlockedChain(steps, self._values, shape, self._results)
+            specs = [TensorSpec(x.shape, x.dtype) for x in self._values]
+            self._chain = Chain(steps, specs, shape, self._results).bind(self._values, self._results)
         except MemoryError as error:
             self._failed = {0: (next(iter(self._produced)), error)}
             return False

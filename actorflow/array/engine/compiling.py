@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.engine.fusing import join
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import OpStep
@@ -84,7 +83,7 @@ class Computation:
         Args:
             modes: Of the graph.
         """
-        plain = Graph("arrays")
+        graph = Graph("arrays", **modes)
         values: list[Any] = []
         feeds: list[tuple[int, Blob]] = []
         for i, read in enumerate(self.reads):
@@ -92,22 +91,16 @@ class Computation:
                 values.append(read)
                 continue
             spec, place = read
-            values.append(plain.blob(f"x{i}", spec.shape, spec.dtype, place))
+            values.append(graph.blob(f"x{i}", spec.shape, spec.dtype, place))
             feeds.append((i, values[-1]))
         ends: list[int] = []  # nodes made for a step have lower ids
         for step, place in zip(self.steps, self.places, strict=True):
-            values.append(self._translated(plain, step, place, [values[a] for a in step.arguments]))
-            ends.append(plain.size)
+            values.append(self._translated(graph, step, place, [values[a] for a in step.arguments]))
+            ends.append(graph.size)
         first = len(self.reads)
-        wanted = [self._at_place(plain, values[first + i], self.places[i]) for i in self.results]
-        joined = join(plain, wanted, Graph("arrays", **modes))
-        names = {
-            name: sorted({min(bisect_right(ends, op.id), len(ends) - 1) for op in origins})
-            for name, origins in joined.origins.items()
-        }
-        return Compiled(
-            joined.graph, [(i, joined.blobs[blob]) for i, blob in feeds], [joined.blobs[blob] for blob in wanted], names
-        )
+        wanted = [self._at_place(graph, values[first + i], self.places[i]) for i in self.results]
+        names = {op.name: [min(bisect_right(ends, op.id), len(ends) - 1)] for op in graph.ops}
+        return Compiled(graph, feeds, wanted, names)
 
     def _translated(self, graph: Graph, step: OpStep, place: Place, inputs: list[Any]) -> Any:
         if step.op is TRANSFER:

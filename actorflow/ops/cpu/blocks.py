@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.reductions import is_certain, may_be_parted
+from actorflow.spec import TensorSpec
 
 #: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
 BLOCK = 131_072
@@ -43,87 +45,209 @@ class ChainStep(NamedTuple):
     """One step of a chain.
 
     Attributes:
-        compute: What it computes: an elementwise function called with the arguments and ``out``, or a reduction.
+        compute: What it computes: an elementwise function called with the arguments and ``out``, a reduction, or
+            nothing, as it is a number.
         arguments: Positions of its inputs among those of the chain, followed by the steps before it.
         dtype: Dtype of the result.
         aligned: Whether ``out`` may be an argument that nothing else reads.
     """
 
-    compute: Callable[..., Any] | Fold
+    compute: Callable[..., Any] | Fold | Array
     arguments: tuple[int, ...]
     dtype: np.dtype[Any]
     aligned: bool = False
 
 
-class BlockedChain:
-    """A chain whose arrays are known. Which thread computes which blocks makes no difference to the results.
+class Chain:
+    """Steps on inputs of known types: how they are cut into blocks, and where the values of a block are kept.
 
     Args:
         steps: In order; no step reads what a reduction gives.
-        inputs: Arrays that it reads.
+        inputs: Types of what it reads.
         shape: Shape of all of them together. Elementwise steps have it, but for those that only single elements lead
             to, and what is reduced has it.
-        outputs: Arrays by step: those that elementwise results of this shape are written into, each of which may be an
-            input that is not read afterwards, and those for all reductions' results.
+        results: Positions of the steps whose values are wanted, all reductions among them.
+        is_dense: Whether the inputs lie flat in memory.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[ChainStep],
+        inputs: Sequence[TensorSpec],
+        shape: tuple[int, ...],
+        results: Iterable[int],
+        is_dense: bool = True,
+    ) -> None:
+        self.first = first = len(inputs)
+        self.steps, self.results = steps, [*results]
+        self.folds = {i: step.compute for i, step in enumerate(steps) if isinstance(step.compute, Fold)}
+        self.mapped = {i for i in self.results if i not in self.folds}
+        of_number = {i for i, step in enumerate(steps) if isinstance(step.compute, np.ndarray)}
+        self.template: list[Any] = [step.compute if i in of_number else None for i, step in enumerate(steps)]
+        self.calls = [(i, step.compute, step.arguments) for i, step in enumerate(steps) if i not in of_number]
+        self.is_cut = math.prod(shape) > BLOCK
+        self.is_flat = all(len(fold.axes) == len(shape) for fold in self.folds.values()) and all(
+            spec.size == 1 or spec.shape == shape for spec in inputs
+        )
+        together = 1
+        if is_dense and self.is_cut and (self.is_flat or not self.folds):
+            together = min([_leading(spec.shape, shape) for spec in inputs if spec.size != 1], default=len(shape))
+        self.is_flat = self.is_flat and together == len(shape)
+        #: Number of leading axes that are seen as one.
+        self.together = together
+        self.whole = shape
+        self.shape = (math.prod(shape[:together]), *shape[together:]) if self.is_cut else shape
+        self.blocks = _divide(self.shape, by_rows=bool(self.folds))
+        self.full = {i - first for i, spec in enumerate(inputs) if spec.size != 1} | self.mapped  # not single elements
+        self.last = {position: i for i, step in enumerate(steps) for position in step.arguments}
+        self._inputs = inputs
+        self.kept = self._kept()
+
+    def _kept(self) -> dict[int, int | str]:
+        """Where values are kept that are not results: a result's memory, by its step, or a name of scratch memory.
+
+        Memory is used again after the last reader.
+        """
+        first, last = self.first, self.last
+        free: dict[tuple[np.dtype[Any], bool], list[int | str]] = {}
+        taken: dict[int, int | str] = {}
+        names = map("chain {}".format, count())
+        # Results whose memory nothing uses yet; a reduction may go through the steps once more when all are written.
+        waiting = set() if self.folds else set(self.mapped)
+        for i, step in enumerate(self.steps):
+            arguments = {position - first for position in step.arguments}
+            if not self.full.isdisjoint(arguments):
+                self.full.add(i)
+            if isinstance(step.compute, np.ndarray):
+                continue
+            own = free.setdefault((step.dtype, i in self.full), [])
+            for releases in (step.aligned, not step.aligned):
+                if releases:
+                    for a in arguments:
+                        if a in taken and last[a + first] == i:
+                            free[self.steps[a].dtype, a in self.full].append(taken[a])
+                elif i not in self.mapped and i not in self.folds:
+                    usable = [where for where in own if isinstance(where, str) or where > i]
+                    where = usable[-1] if usable else self._result_for(i, waiting)
+                    if where is None:
+                        where = next(names)
+                    elif usable:
+                        own.remove(where)
+                    else:
+                        waiting.discard(where)
+                    taken[i] = where
+        return taken
+
+    def _result_for(self, i: int, waiting: set[int]) -> int | None:
+        """A result that is computed later, and in whose memory the value of a step may be until it is last read.
+
+        That memory may be an input's, of the same type, which must have been read by then.
+        """
+        step, first, last = self.steps[i], self.first, self.last
+        if i not in self.full:
+            return None
+        for j in sorted(waiting):
+            other = self.steps[j]
+            if j <= i or other.dtype != step.dtype:
+                continue
+            end = last.get(first + i, i)
+            read = [
+                last.get(k, -1)
+                for k, spec in enumerate(self._inputs)
+                if spec.shape == self.whole and spec.dtype == other.dtype
+            ]
+            if (end < j or (end == j and other.aligned)) and all(k < i or (k == i and step.aligned) for k in read):
+                return j
+        return None
+
+    @property
+    def is_short(self) -> bool:
+        """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
+        return not (self.is_cut or self.folds)
+
+    def run_short(self, inputs: Sequence[Array], outputs: Sequence[Array], spent_ns: list[int]) -> None:
+        """Compute it at once.
+
+        Args:
+            inputs: Arrays that it reads.
+            outputs: Arrays for the results, in their order.
+            spent_ns: The times of the steps are added here. After a failure, the first step without a time has failed.
+        """
+        first, steps = self.first, self.steps
+        values: list[Any] = [x if x.size != 1 else x.reshape(()) for x in inputs]
+        values += self.template
+        memory: dict[int | str, Array] = dict(zip(self.results, outputs, strict=True))
+        with np.errstate(all="ignore"):
+            begin_ns = perf_counter_ns()
+            for i, compute, arguments in self.calls:
+                where = self.kept.get(i, i)
+                out = memory.get(where)
+                if out is None:
+                    shape = self.whole if i in self.full else ()
+                    out = memory[where] = scratch(where, shape, steps[i].dtype)  # type: ignore[arg-type]
+                compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
+                values[first + i] = out
+                end_ns = perf_counter_ns()
+                spent_ns[i] += end_ns - begin_ns
+                begin_ns = end_ns
+
+    def bind(self, inputs: Sequence[Array], outputs: Mapping[int, Array]) -> BoundChain:
+        """The chain on arrays.
+
+        Args:
+            inputs: Arrays that it reads.
+            outputs: Arrays by step: those that elementwise results are written into, each of which may be an input that
+                is not read afterwards, and those for all reductions' results.
+        """
+        chain = self
+        if self.together > 1 and not all(x.size == 1 or x.flags.c_contiguous for x in (*inputs, *outputs.values())):
+            chain = Chain(self.steps, self._inputs, self.whole, self.results, is_dense=False)
+        return BoundChain(chain, inputs, outputs)
+
+    def seen(self, x: Array) -> Array:
+        """An input, or a result, of the shape whose blocks are computed."""
+        if x.size == 1:
+            return x.reshape(())
+        if self.together == 1:
+            return np.broadcast_to(x, self.shape)
+        leading = len(self.whole) - x.ndim  # axes that it does not have
+        own = (1,) * leading + x.shape
+        rows = math.prod(own[: self.together])
+        x = x.reshape(rows, *own[self.together :])
+        return x if x.shape == self.shape else np.broadcast_to(x, self.shape)
+
+
+class BoundChain:
+    """A chain whose arrays are known. Which thread computes which blocks makes no difference to the results.
 
     Attributes:
         count: Number of blocks.
         failure: The last step that failed, and why.
+        spent_ns: Time of each step so far.
     """
 
-    def __init__(
-        self, steps: Sequence[ChainStep], inputs: Sequence[Array], shape: tuple[int, ...], outputs: Mapping[int, Array]
-    ) -> None:
-        first = len(inputs)
+    def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Mapping[int, Array]) -> None:
         self.failure: tuple[int, Exception] | None = None
-        self._steps = steps
-        self._folds = {i: step.compute for i, step in enumerate(steps) if isinstance(step.compute, Fold)}
-        mapped = {i: y for i, y in outputs.items() if i not in self._folds}
-        self._is_flat = all(len(fold.axes) == len(shape) for fold in self._folds.values()) and all(
-            x.size == 1 or (x.shape == shape and x.flags.c_contiguous) for x in (*inputs, *mapped.values())
-        )
-        self._shape = (math.prod(shape),) if self._is_flat else shape
-        self._inputs = [
-            x.reshape(()) if x.size == 1 else x.reshape(-1) if self._is_flat else np.broadcast_to(x, shape)
-            for x in inputs
-        ]
-        self._outputs = {i: y.reshape(self._shape) for i, y in mapped.items()}
-        self._totals = {i: outputs[i] for i in self._folds}
-        self._blocks = _divide(self._shape, by_rows=bool(self._folds))
-        self.count = len(self._blocks)
-        self._computed: set[int] = set()
+        self.spent_ns = [0] * len(chain.steps)
+        self.count = len(chain.blocks)
+        self._chain = chain
+        self._totals = {i: outputs[i] for i in chain.folds}
         #: By reduction that goes across blocks, its results by block; None if it needs all of its argument.
         self._parts: dict[int, dict[int, Array] | None] = {}
-        for i, fold in self._folds.items():
+        self._computed: set[int] = set()
+        if not chain.is_cut:
+            self._inputs = [x if x.size != 1 else x.reshape(()) for x in inputs]
+            self._outputs = {i: outputs[i] for i in chain.mapped}
+            return
+        self._inputs = [*map(chain.seen, inputs)]
+        self._outputs = {i: outputs[i].reshape(chain.shape) for i in chain.mapped}
+        for i, fold in chain.folds.items():
             if self.count > 1 and 0 in fold.axes:
-                is_parted = may_be_parted(fold.ufunc, steps[i].dtype)
+                is_parted = may_be_parted(fold.ufunc, chain.steps[i].dtype)
                 self._parts[i] = {} if is_parted else None
-                argument = steps[i].arguments[0] - first
+                argument = chain.steps[i].arguments[0] - chain.first
                 if not is_parted and argument >= 0:
-                    self._outputs.setdefault(argument, np.empty(self._shape, steps[argument].dtype))
-        self._full = {i - first for i, x in enumerate(self._inputs) if x.ndim} | set(mapped)  # not single elements
-        self._registers = self._assigned()
-
-    def _assigned(self) -> dict[int, str]:
-        """Names of the scratch memory for steps whose values are not outputs; used again after the last reader."""
-        first = len(self._inputs)
-        last = {position - first: i for i, step in enumerate(self._steps) for position in step.arguments}
-        free: dict[np.dtype[Any], list[str]] = {}
-        taken: dict[int, str] = {}
-        names = map("chain {}".format, count())
-        for i, step in enumerate(self._steps):
-            arguments = {position - first for position in step.arguments}
-            if not self._full.isdisjoint(arguments):
-                self._full.add(i)
-            ended = [a for a in arguments if a in taken and last[a] == i]
-            own = free.setdefault(step.dtype, [])
-            for releases in (step.aligned, not step.aligned):
-                if releases:
-                    for a in ended:
-                        free[self._steps[a].dtype].append(taken[a])
-                elif i not in self._outputs and i not in self._folds:
-                    taken[i] = own.pop() if own else next(names)
-        return taken
+                    self._outputs.setdefault(argument, np.empty(chain.shape, chain.steps[argument].dtype))
 
     def run(self, start: int, stop: int) -> None:
         """Compute some of the blocks; different ones may be computed in different threads.
@@ -133,94 +257,118 @@ class BlockedChain:
         with np.errstate(all="ignore"):
             for _ in self._values(range(start, stop)):
                 pass
-            self._computed.update(range(start, stop))
-            if len(self._computed) == self.count:
-                for i, parts in self._parts.items():
-                    self._write(i, (), self._total(i, parts))
+            if self._parts:
+                self._computed.update(range(start, stop))
+                if len(self._computed) == self.count:
+                    for i, parts in self._parts.items():
+                        self._write(i, (), self._total(i, parts))
 
     def _values(self, numbers: Iterable[int], until: int | None = None) -> Iterator[list[Any]]:
         """Compute blocks: gives the values of each, in memory that later steps and the next block take.
 
-        Outputs are written; up to a step, reductions are left out.
+        Results are written; up to a step, reductions are left out.
         """
+        chain, spent_ns = self._chain, self.spent_ns
+        first, folds = chain.first, chain.folds
         shape: tuple[int, ...] | None = None
         memory: dict[int, Array] = {}
         for number in numbers:
-            index, found = self._blocks[number]
+            index, found = chain.blocks[number]
             if found != shape:
                 memory, shape = self._memory(found), found
             values: list[Any] = [x[index] if index and x.ndim else x for x in self._inputs]
-            for i, step in enumerate(self._steps[:until]):
-                arguments = [values[position] for position in step.arguments]
-                out = memory.get(i)
+            values += chain.template
+            results = {i: y[index] if index else y for i, y in self._outputs.items()}
+            begin_ns = perf_counter_ns()
+            for i, compute, arguments in chain.calls:
+                if until is not None and i >= until:
+                    break
                 try:
-                    if isinstance(step.compute, Fold):
+                    if i in folds:
                         if until is None:
-                            self._fold(i, number, arguments[0])
+                            self._fold(i, number, values[arguments[0]])
                     else:
+                        out = results.get(i)
                         if out is None:
-                            out = self._outputs[i][index] if index else self._outputs[i]
-                        step.compute(*arguments, out=out)
+                            where = chain.kept[i]
+                            out = memory[i] if where.__class__ is str else results[where]  # type: ignore[index]
+                        compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
+                        values[first + i] = out
                 except Exception as error:
                     self.failure = i, error
                     raise
-                values.append(out)
+                end_ns = perf_counter_ns()
+                spent_ns[i] += end_ns - begin_ns
+                begin_ns = end_ns
             yield values
 
     def _memory(self, shape: tuple[int, ...]) -> dict[int, Array]:
-        """Memory of this thread for the values of a block that are not outputs."""
+        """Memory of this thread for the values of a block that are not results."""
+        chain = self._chain
         is_short = math.prod(shape) <= BLOCK  # longer values would be kept for good
         memory = {}
-        for i, name in self._registers.items():
-            own, dtype = shape if i in self._full else (), self._steps[i].dtype
-            memory[i] = scratch(name, own, dtype) if is_short else np.empty(own, dtype)
+        for i, where in chain.kept.items():
+            if isinstance(where, str):
+                own, dtype = shape if i in chain.full else (), chain.steps[i].dtype
+                memory[i] = scratch(where, own, dtype) if is_short else np.empty(own, dtype)
         return memory
 
     def _fold(self, i: int, number: int, block: Array) -> None:
         if i not in self._parts:
-            self._write(i, self._blocks[number][0], self._part(i, block))
+            self._write(i, self._chain.blocks[number][0], self._part(i, block))
             return
         parts = self._parts[i]
         if parts is not None:
             parts[number] = self._part(i, block)
 
     def _part(self, i: int, x: Array) -> Array:
-        fold = self._folds[i]
-        x = x if x.ndim else x.reshape(self._shape)  # the only element
-        return np.asarray(fold.part(x, (0,) if self._is_flat else fold.axes))
+        chain, fold = self._chain, self._chain.folds[i]
+        is_flat = chain.is_flat and chain.is_cut
+        x = x if x.ndim or not chain.shape else x.reshape(chain.shape)  # the only element
+        return np.asarray(fold.part(x, (0,) if is_flat else fold.axes))
 
     def _total(self, i: int, parts: dict[int, Array] | None) -> Array:
+        chain = self._chain
         if parts:
             stack = np.stack([parts[number] for number in range(self.count)])
-            ufunc: Any = self._folds[i].ufunc
+            ufunc: Any = chain.folds[i].ufunc
             total = np.asarray(ufunc.reduce(stack, axis=0, dtype=stack.dtype))
             if is_certain(ufunc, total):
                 return total
         try:
-            return self._part(i, self._whole(self._steps[i].arguments[0]))
+            return self._part(i, self._whole(chain.steps[i].arguments[0]))
         except Exception as error:
             self.failure = i, error
             raise
 
     def _whole(self, position: int) -> Array:
-        """A value of all blocks: computed once more where it is not an output."""
-        step = position - len(self._inputs)
+        """A value of all blocks: computed once more where it is not a result."""
+        chain = self._chain
+        step = position - chain.first
         if step < 0:
-            return np.broadcast_to(self._inputs[position], self._shape)
+            return np.broadcast_to(self._inputs[position], chain.shape)
         if step in self._outputs:
             return self._outputs[step]
-        whole = np.empty(self._shape, self._steps[step].dtype)
-        for (index, _), values in zip(self._blocks, self._values(range(self.count), step + 1), strict=True):
-            whole[index] = values[-1]
+        whole = np.empty(chain.shape, chain.steps[step].dtype)
+        for (index, _), values in zip(chain.blocks, self._values(range(self.count), step + 1), strict=True):
+            whole[index] = values[position]
         return whole
 
     def _write(self, i: int, index: _Index, total: Array) -> None:
-        out, divisor = self._totals[i], self._folds[i].divisor
+        out, divisor = self._totals[i], self._chain.folds[i].divisor
         if index:
             out = out[index]
         if divisor is not None:
             total = total / total.dtype.type(divisor)
         np.copyto(out, total.reshape(out.shape), casting="unsafe")
+
+
+def _leading(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    """Number of leading axes of the whole shape that an input has in full, or is repeated along."""
+    own = (*[1] * (len(whole) - len(shape)), *shape)
+    in_full = next((i for i, (n, all_) in enumerate(zip(own, whole, strict=True)) if n != all_), len(whole))
+    repeated = next((i for i, n in enumerate(own) if n != 1), len(whole))
+    return max(in_full, repeated)
 
 
 def _divide(shape: tuple[int, ...], by_rows: bool) -> list[tuple[_Index, tuple[int, ...]]]:

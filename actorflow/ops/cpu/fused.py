@@ -3,48 +3,89 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cpu.blocks import BlockedChain, ChainStep, Fold
+from actorflow.ops.cpu import blocks, described
+from actorflow.ops.cpu.blocks import Chain, ChainStep, Fold
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.fused import Fused
+from actorflow.ops.elementwise import Sum
+from actorflow.ops.fills import Fill
+from actorflow.ops.fused import Fused, StepError, is_aligned
 from actorflow.ops.operation import Operation, wide_dtype
 from actorflow.ops.registry import find_kernel, kernel
+from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
 
 @kernel(Fused)
 def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-    shape, steps = _prepared(operation, tuple([TensorSpec(x.shape, x.dtype) for x in inputs]))
-    chain = BlockedChain(steps, inputs, shape, dict(zip(operation.results, outputs, strict=True)))
-    touched = math.prod(shape) * (len(inputs) + len(outputs) + len(steps) * bool(operation.reductions))
-    spread(even_cuts(chain.count, MOST_PIECES), lambda cut: chain.run(cut.start, cut.stop), element_ns(touched))
+    chain = prepared(operation, inputs)
+    if chain.is_short:
+        spent_ns = [0] * len(chain.steps)
+        try:
+            chain.run_short(inputs, outputs, spent_ns)
+        except Exception as error:
+            raise StepError(next(i for i, _, _ in chain.calls if not spent_ns[i])) from error
+    else:
+        spent_ns = _run(operation, chain, inputs, outputs)
+    operation.note_times(spent_ns)
 
 
-@lru_cache(maxsize=256)
-def _prepared(operation: Fused, specs: tuple[TensorSpec, ...]) -> tuple[tuple[int, ...], list[ChainStep]]:
-    """The shape of all inputs together, and the steps."""
+def _run(operation: Fused, chain: Chain, inputs: list[Array], outputs: list[Array]) -> list[int]:
+    bound = chain.bind(inputs, dict(zip(operation.results, outputs, strict=True)))
+    touched = math.prod(chain.whole) * (len(inputs) + len(outputs) + len(chain.steps) * bool(chain.folds))
+    cuts = even_cuts(bound.count, MOST_PIECES)
+    try:
+        spread(cuts, lambda cut: bound.run(cut.start, cut.stop), element_ns(touched))
+    except Exception as error:  # noqa: BLE001  whatever a step has raised
+        step, cause = bound.failure or (len(chain.steps) - 1, error)
+        raise StepError(step) from cause
+    return bound.spent_ns
+
+
+def prepared(operation: Fused, inputs: Sequence[Array]) -> Chain:
+    """A chain on inputs of these types."""
+    key = (blocks.BLOCK, *[(x.shape, x.dtype) for x in inputs])
+    chain: Chain | None = operation.prepared.get(key)
+    if chain is None:
+        chain = operation.prepared[key] = _prepare(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])
+    return chain
+
+
+def _prepare(operation: Fused, specs: Sequence[TensorSpec]) -> Chain:
     found = operation.specs(specs)
-    shape = np.broadcast_shapes(*[spec.shape for spec in specs])
     steps = []
     for (each, arguments), spec in zip(operation.steps, found[len(specs) :], strict=True):
-        taken = found[arguments[0]] if arguments else spec
         if isinstance(each, Reduction):
-            steps.append(ChainStep(_fold(each, taken, spec.dtype), arguments, spec.dtype))
+            fold = _fold(each, found[arguments[0]], spec.dtype)
+            steps.append(ChainStep(fold, arguments, spec.dtype))
+        elif isinstance(each, Fill):
+            steps.append(ChainStep(np.asarray(each.value, spec.dtype), arguments, spec.dtype))
         else:
-            known = find_kernel(each, "cpu", taken.dtype)
-            compute = partial(_call, known.function, each)
-            # A kernel may write over its first argument, but over no other one.
-            steps.append(ChainStep(compute, arguments, spec.dtype, known.inplace and len(arguments) == 1))
-    return shape, steps
+            steps.append(_mapping(each, arguments, found[arguments[0]].dtype, spec.dtype))
+    shape = np.broadcast_shapes(*[spec.shape for spec in specs])
+    return Chain(steps, specs, shape, operation.results)
+
+
+def _mapping(
+    operation: Operation, arguments: tuple[int, ...], dtype: np.dtype[Any], result: np.dtype[Any]
+) -> ChainStep:
+    assert isinstance(operation, Elementwise)
+    known = find_kernel(operation, "cpu", dtype)
+    is_sum = isinstance(operation, Sum) and len(arguments) == 2
+    if is_sum or known.function.__module__ == described.__name__:  # its row's, without what a call of its own needs
+        return ChainStep(operation.into, arguments, result, is_aligned(operation, len(arguments)))
+    function = getattr(known.function, "in_one_piece", known.function)
+    # A kernel may write over its first argument, but over no other one.
+    return ChainStep(partial(_call, function, operation), arguments, result, known.inplace and len(arguments) == 1)
 
 
 def _call(function: Callable[..., None], operation: Operation, *inputs: Array, out: Array) -> None:

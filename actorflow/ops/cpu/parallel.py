@@ -136,4 +136,5 @@ def _in_pieces(kernel: _F, by_rows: bool) -> _F:
         cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
         spread(cuts, part, element_ns(parted[-1].size * len(arrays)))
 
+    compute.in_one_piece = kernel  # type: ignore[attr-defined]  # for what cuts the arrays itself
     return compute  # type: ignore[return-value]

@@ -1,0 +1,101 @@
+"""Ops at run time that are computed, or launched, as one: what is told of such a call is told of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from actorflow.actors.frame import Frame
+from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.stream import StreamKernelActor
+from actorflow.ops.fused import Fused, StepError
+from actorflow.trace.counters import NodeState
+
+_CANCELLED = int(NodeState.CANCELLED)
+
+
+class Joined(OpActor):
+    """An op that stands for several ones.
+
+    Attributes:
+        parts: The ops, in order; they are never fired.
+    """
+
+    # No slots: a class cannot have those of two bases.
+    parts: Sequence[OpActor]
+
+    def shares(self) -> Sequence[int]:
+        """Numbers that are to each other as the times of the parts in a call."""
+        return (1,) * len(self.parts)
+
+    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
+        self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
+        shares = self.shares()
+        total, so_far, begun_ns = sum(shares), 0, 0
+        for part, share in zip(self.parts, shares, strict=True):
+            so_far += share
+            ended_ns = elapsed_ns * so_far // total
+            part._account(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, part.key)
+            begun_ns = ended_ns
+
+    def _show(self, frame: Frame, state: int) -> None:
+        for part in self.parts:
+            part._show(frame, state)
+
+
+class _FusedActor(Joined, KernelActor):
+    """Ops that are computed in one pass."""
+
+    operation: Fused
+
+    def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.parts = parts
+        self.steps = steps  # for each of them, which step of the operation it is
+
+    def shares(self) -> Sequence[int]:
+        spent_ns = self.operation.spent_ns
+        found = [spent_ns[step] for step in self.steps] if spent_ns else ()
+        return found if any(found) else super().shares()
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        try:
+            return super().replay(inputs, number)
+        except StepError as error:
+            raise error.__cause__ or error from None
+
+    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        step = next((each.step for each in _causes(error) if isinstance(each, StepError)), None)
+        part = self.parts[-1]
+        if step is not None:
+            part = next(part for part, own in zip(self.parts, self.steps, strict=True) if own >= step)
+            error = error.__cause__ or error if isinstance(error, StepError) else error
+        part._account_failed(frame, error, elapsed_ns, end_ns, part.key)
+        if frame.monitor is not None:
+            self._show(frame, _CANCELLED)
+            part._show(frame, int(NodeState.FAILED))
+        frame.op_failed(self, error, part.node)
+
+
+class FusedActor(_FusedActor):
+    """Ops that are computed in one pass on the host."""
+
+
+class StreamFusedActor(_FusedActor, StreamKernelActor):
+    """Ops that are computed in one pass on a stream."""
+
+
+def parts_of(actor: OpActor) -> Iterator[OpActor]:
+    """The ops that an actor stands for."""
+    if isinstance(actor, Joined):
+        for part in actor.parts:
+            yield from parts_of(part)
+    else:
+        yield actor
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__
