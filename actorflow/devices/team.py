@@ -84,6 +84,11 @@ class _Call:
         self._done = threading.Lock()
         self._done.acquire()
 
+    @property
+    def left(self) -> int:
+        """Number of pieces that nobody has taken yet."""
+        return len(self._pieces)
+
     def help(self, run: Callable[[Callable[[], int]], int]) -> None:
         _leave(self._core)  # may take ms, for which the caller need not wait
         with self._lock:
@@ -101,20 +106,24 @@ class _Call:
 
     def work_off(self) -> int:
         """Take pieces until none are left; returns how many."""
-        pieces, work = self._pieces, self._work
-        assert work is not None
         taken = 0
-        while True:
-            try:
-                index, piece = pieces.popleft()
-            except IndexError:
-                return taken
+        while self.take():
             taken += 1
-            try:
-                work(piece)
-            except BaseException as error:  # noqa: BLE001  the caller raises it
-                self._errors.append((index, error))
-                pieces.clear()
+        return taken
+
+    def take(self) -> bool:
+        """Take a piece; False if none is left."""
+        assert self._work is not None
+        try:
+            index, piece = self._pieces.popleft()
+        except IndexError:
+            return False
+        try:
+            self._work(piece)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            self._errors.append((index, error))
+            self._pieces.clear()
+        return True
 
     def end(self) -> None:
         """Wait for those who still are at a piece; raise what one of them raised.
@@ -181,23 +190,24 @@ class Team:
     def spread(self, pieces: Sequence[_P], work: Callable[[_P], None]) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 
-        Elsewhere (as on the loop, in ``sequential`` graphs), and if no core is idle, they are worked off in order.
+        A core that becomes idle meanwhile takes part in what is left. Elsewhere (as on the loop, in ``sequential``
+        graphs), and as long as no core is idle, pieces are worked off in order.
 
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
         if len(pieces) > 1 and getattr(self._here, "member", None) is not None and not self._skip():
-            count = self._invite(len(pieces) - 1)
-            if count > 0:
-                self._work_together(_Call(pieces, work), count, len(pieces))
-                return
+            self._work_together(_Call(pieces, work), len(pieces))
+            return
         for piece in pieces:
             work(piece)
 
-    def _invite(self, most: int) -> int:
-        """Make sure of threads that help, at most ``most``; returns their number."""
+    def _invite(self, call: _Call) -> int:
+        """Ask idle cores to help with the pieces that are left but one; returns how many."""
+        if call.left < 2 or self.idle <= 0:
+            return 0
         with self._lock:
-            count = min(most, self.idle)
+            count = min(call.left - 1, self.idle)
             while self._threads < self._invited + count:
                 try:
                     start_thread(self._help, "actorflow-team")
@@ -205,20 +215,25 @@ class Team:
                     count = self._threads - self._invited
                     break
                 self._threads += 1
-            if count > 0:
-                self._invited += count
-            return count
-
-    def _work_together(self, call: _Call, count: int, pieces: int) -> None:
+            count = max(0, count)
+            self._invited += count
         for _ in range(count):
             # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
             self._calls.put((call, copy_context().run))
+        return count
+
+    def _work_together(self, call: _Call, pieces: int) -> None:
         start, busy = perf_counter_ns(), thread_time_ns()
+        taken = 0
         try:
-            taken = call.work_off()
+            helpers = self._invite(call)
+            while call.take():
+                taken += 1
+                self._invite(call)
         finally:
             call.end()
-        self.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * pieces / max(1, taken))
+        if helpers:  # else those who came late, if any, say little
+            self.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * pieces / max(1, taken))
 
     def judge(self, elapsed_ns: int, alone_ns: float) -> None:
         """Take note of how long spread work took, and how long it takes one thread; twice the pause if that is less."""

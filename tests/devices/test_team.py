@@ -120,6 +120,26 @@ def test_a_lane_that_waits_for_work_leaves_its_core() -> None:
     crew.leave(waiting)
 
 
+def test_a_core_that_becomes_idle_takes_part_in_what_is_left() -> None:
+    crew = Team(longest_pause=0)
+    others = [crew.join() for _ in range(CORES - 1)]
+    for other in others:
+        other.at_work = True
+    with joined(crew):
+        seen, meet = meeting(2)
+
+        def work(piece: int) -> None:
+            if piece < 2:  # nobody else can have begun by then
+                others[0].at_work = piece == 0
+            else:
+                meet(piece)
+
+        crew.spread(range(4), work)
+        assert len(set(seen)) == 2
+    for other in others:
+        crew.leave(other)
+
+
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
 def test_what_a_piece_raises(kind: type[BaseException]) -> None:
     crew = Team(longest_pause=0)
@@ -202,9 +222,8 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     spread: list[bool] = []
     brought = False
 
-    def together(call: object, count: int, pieces: int) -> None:
+    def together(call: object, pieces: int) -> None:
         spread[-1] = True
-        crew._invited -= count
         crew.judge(100, 180 if brought else 105)
 
     monkeypatch.setattr(crew, "_work_together", together)

@@ -17,7 +17,7 @@ import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
-from actorflow.ops.cpu.blocks import BLOCK
+from actorflow.ops.cpu.buffers import BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction

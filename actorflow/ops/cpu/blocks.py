@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
 from actorflow.ops.reductions import is_certain, may_be_parted
 from actorflow.spec import TensorSpec
-
-#: Elements of a block. Measured from 4 Ki to 512 Ki: with smaller ones, threads wait for each other after each call.
-BLOCK = 131_072
 
 _Index = tuple[int | slice, ...]
 

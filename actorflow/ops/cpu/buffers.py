@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Elements per block of an elementwise kernel that passes over its block more than once: some 100 KB per operand.
-BLOCK = 32_768
+#: Elements per block of what passes over its block more than once: 500 KB per operand, of which a large cache holds
+#: some. With smaller ones, of which a core's own cache would hold more, threads wait for each other after each call.
+BLOCK = 131_072
 
 #: Integers of an element's size.
 BITS = {2: np.int16, 4: np.int32, 8: np.int64}
