@@ -53,6 +53,8 @@ _SCALARS = {
 _NAMED = "\n".join(
     f"typedef {c} {name};" for name, c in C_TYPES.items() if name not in ("bool", "float16") and ":" not in c
 )
+#: Functions that wait for the stream.
+_UNCAPTURABLE = ("argsort", "cumprod", "cumsum", "nonzero", "sort")
 _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 
@@ -214,7 +216,10 @@ class Emulator:
             "empty": empty,
             **{function.__name__[1:]: self._noted(function, captures=False) for function in (_dot, _matmul)},
             **{name: self._noted(getattr(np, name)) for name in ("add", "copyto", "subtract")},
-            **{name: self._noted(getattr(np, name), False) for name in ("argsort", "cumprod", "cumsum", "sort")},
+            **{
+                name: self._noted(getattr(np, name), False)
+                for name in ("argsort", "cumprod", "cumsum", "nonzero", "sort")
+            },
             "broadcast_to": np.broadcast_to,
             "cuda": SimpleNamespace(
                 runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=1234)
