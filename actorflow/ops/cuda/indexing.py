@@ -134,9 +134,13 @@ class _Placed(NamedTuple):
         before, length, after = ([part.shape[axis] for axis in axes] for axes in (rest[:first], taken, rest[first:]))
         sizes = math.prod(before), math.prod(length), math.prod(after) * (2 if array.dtype.kind == "c" else 1)
         keys = cupy.empty(np.broadcast_shapes(*[own.shape for own, _ in arrays]), np.int64)
-        keys.fill(0)
+        if not arrays:
+            keys.fill(0)
+        so_far: Any = np.int64(0)
         for own, axis in arrays:
-            _PLACES(keys, own, np.int64(part.shape[axis]), np.int64(sizes[1]), keys)
+            line = cupy.broadcast_to(own, keys.shape)
+            _PLACES(so_far, line, np.int64(part.shape[axis]), np.int64(sizes[1]), keys)
+            so_far = keys
         picked = (*before, *keys.shape, *after)
         return cls(part.transpose(*rest[:first], *taken, *rest[first:]), sizes, keys.reshape(keys.size), picked)
 
@@ -184,9 +188,18 @@ def _scatter(operation: ops.Scatter, inputs: list[Array], outputs: list[Array]) 
     (x, values, *indices), (y,) = inputs, outputs
     if y is not x:
         cupy.copyto(y, x)
+    if operation.mode == "set" and not indices:
+        part = y[ops.numpy_key(operation.key)]
+        cupy.copyto(part, _without_ones(values, part.ndim))
+        return
     placed = _Placed.of(y, operation.key, indices)
-    values = values.reshape(values.shape[max(values.ndim - len(placed.picked), 0) :])
-    placed.combine("put_equal", cupy.broadcast_to(values, placed.picked), _MODES.index(operation.mode))
+    values = cupy.broadcast_to(_without_ones(values, len(placed.picked)), placed.picked)
+    placed.combine("put_equal", values, _MODES.index(operation.mode))
+
+
+def _without_ones(values: Array, rank: int) -> Array:
+    """Values without axes of length 1 in front that make them too many."""
+    return values.reshape(values.shape[max(values.ndim - rank, 0) :])
 
 
 @kernel(ops.Flip, dtypes=ANYTHING)
