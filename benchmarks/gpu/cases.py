@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy.typing as npt
 
 from actorflow import ops
 from actorflow.ops import Operation
+from actorflow.ops.indexing import TakeDown
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.loss import SoftmaxLossDown
+from actorflow.ops.nn.norm import BatchNormDown
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 
@@ -61,6 +64,8 @@ def operation_cases(*, quick: bool, seed: int = 0) -> Iterator[OperationCase]:
     for i, shape in enumerate(((32, 3, 192, 5, 2), (32, 192, 160, 1, 0), (16, 96, 192, 5, 2), (8, 192, 192, 3, 1))):
         yield from _convolution(rng, batch, *((5, 3, 4 + i, *shape[3:]) if quick else shape))
     yield from _pooling(rng, (2, 7, 7, 3) if quick else (128, 32, 32, 96))
+    yield from _normalization(rng, (2, 4, 4, 3) if quick else (128, 32, 32, 96))
+    yield from _indices(rng, *((30, 4, 8) if quick else (50_000, 512, 8192)))
     yield from _losses(rng, 8 if quick else 4096, 10 if quick else 1000)
 
 
@@ -270,6 +275,48 @@ def _backward(torch: Any, forward: Callable[[Any], Any], x: Any, g: Any) -> Call
     images = _nchw(x).detach().requires_grad_()
     y, grads = forward(images), _nchw(g)
     return lambda: torch.autograd.grad(y, images, grads, retain_graph=True)
+
+
+def _normalization(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> Iterator[OperationCase]:
+    x, g = _normal(rng, *shape), _normal(rng, *shape)
+    scale, shift, running, spread = (1 + _normal(rng, shape[-1]) ** 2 for _ in range(4))
+    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+
+    def torch_norm(torch: Any, x: Any, scale: Any, shift: Any, running: Any, spread: Any) -> Callable[[], Any]:
+        return lambda: torch.nn.functional.batch_norm(_nchw(x), running, spread, scale, shift, training=True)
+
+    def torch_down(torch: Any, g: Any, x: Any, scale: Any, _mean: Any, _variance: Any) -> Callable[[], Any]:
+        norm = partial(torch.nn.functional.batch_norm, running_mean=None, running_var=None, weight=scale, training=True)
+        return _backward(torch, norm, x, g)
+
+    yield OperationCase("batch norm", ops.BatchNorm(), (x, scale, shift, running, spread), None, torch_norm)
+    yield OperationCase(
+        "batch norm, gradient", BatchNormDown(), (g, x, scale, mean, variance), None, torch_down, _PRODUCT
+    )
+
+
+def _indices(rng: np.random.Generator, rows: int, width: int, count: int) -> Iterator[OperationCase]:
+    """A few rows are taken very often, as words are."""
+    table, g = _normal(rng, rows, width), _normal(rng, count, width)
+    picked = (rows ** rng.random(count)).astype(np.int64) - 1
+
+    def torch_down(torch: Any, g: Any, picked: Any) -> Callable[[], Any]:
+        return lambda: torch.zeros(rows, width, device=g.device).index_add_(0, picked, g)
+
+    yield OperationCase(
+        f"embedding of {count} in {rows} x {width}",
+        ops.Take(),
+        (table, picked),
+        lambda xp, table, picked: table[picked],
+        lambda t, table, picked: lambda: table[picked],
+    )
+    yield OperationCase(
+        f"embedding of {count} in {rows} x {width}, gradient",
+        TakeDown(rows),
+        (g, picked),
+        None,
+        torch_down,
+    )
 
 
 def _losses(rng: np.random.Generator, batch: int, classes: int) -> Iterator[OperationCase]:

@@ -192,8 +192,8 @@ WITH_PARAMETERS = (ops.Elu(), ops.LeakyRelu(), ops.Scale(0.3), ops.Softplus())
 def is_of_the_host(operation: Operation) -> bool:
     """Whether accelerators leave it to the host."""
     kind = type(operation)
-    if isinstance(operation, AddAt | ops.Scatter | Recurrence | ops.Nonzero | ops.SearchSorted | ops.IsIn):
-        return not isinstance(operation, AddAt) or INDEX in operation.key
+    if isinstance(operation, Recurrence | ops.Nonzero | ops.SearchSorted | ops.IsIn):
+        return True
     return issubclass(kind, Elementwise) and kind in rows() and not kind.formula and kind.function is not None
 
 

@@ -10,7 +10,7 @@ Elementwise kernels and array functions are CuPy's; what reduces, slides windows
 and float64; sums and exponentials of float16 are computed in float32.
 
 One thing differs from the CPU, since a kernel cannot raise: a label that is not a class makes the loss, its gradient
-for that sample and the accuracy NaN, and an index that is out of range picks NaN, or 0.
+for that sample and the accuracy NaN, and an index that is out of range picks NaN, or 0, and puts nothing.
 
 `actorflow.ops.cuda.cudnn` has convolutions of a second library; it is not imported here.
 """

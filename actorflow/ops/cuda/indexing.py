@@ -1,20 +1,38 @@
 """Kernels of `actorflow.ops.indexing`, and the radix sort that they need.
 
-Backwards, parts that one index picked several times are added up in the order of the indices, without atomics: indices
-are sorted, which keeps equal ones in their order, and one thread adds all parts of an element of the result. CuPy's
-sort is Thrust's, which makes the host wait for the stream, and cannot be captured.
+What is put at one place several times is added up (or replaced, multiplied, ...) in the order of the indices, without
+atomics: indices are sorted, which keeps equal ones in their order, and one thread takes all parts of an element of the
+result. For n parts of m elements and places below p that is work for n * ceil(log2(p) / 6) pairs of the sort and for
+n * m elements, each once. CuPy's sort is Thrust's, which makes the host wait for the stream, and cannot be captured.
+
+A key with arrays is brought to indices along the middle axis of (outer, length, inner), as those of `take` are: the
+axes that it has indices of become one, in front of the others where they are not neighbours, as in NumPy. A mask's
+places are counted by the host, so a segment with one is launched op by op.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.indexing import border, inside
-from actorflow.ops.cuda.launch import ANYTHING, FLOATS, REALS, Array, contiguous, kernel, launch, launch_flat
+from actorflow.ops.cuda.launch import (
+    ANYTHING,
+    FLOATS,
+    NUMBERS,
+    REALS,
+    Array,
+    contiguous,
+    elementwise_of_any,
+    kernel,
+    launch,
+    launch_flat,
+)
 from actorflow.ops.cuda.reductions import sum_axes
 from actorflow.ops.operation import wide_dtype
 
@@ -53,16 +71,135 @@ def _launch(function: str, grid: int, *args: Array | int) -> None:
     launch("sort", function, grid, _THREADS, args, np.dtype(np.float32))
 
 
-@kernel(ops.Gather, dtypes=ANYTHING, captures=False)
 @kernel(ops.Slice, dtypes=ANYTHING)
-def _slice(operation: ops.Slice | ops.Gather, inputs: list[Array], outputs: list[Array]) -> None:
+def _slice(operation: ops.Slice, inputs: list[Array], outputs: list[Array]) -> None:
     cupy.copyto(outputs[0], operation.compute(*inputs))
 
 
-@kernel(ops.AddAt, dtypes=ANYTHING, supports=lambda operation: ops.INDEX not in operation.key)
+#: As in kernels/indexing.cuh.
+_MODES = ("set", *ops.UFUNCS)
+_NO_ORDER = tuple(name for name in ANYTHING if name not in REALS)
+
+_PLACES = elementwise_of_any(
+    "places",
+    "int64 before, T index, int64 length, int64 nowhere",
+    "int64 place",
+    "const long long own = (long long)index + (index < T(0) ? length : 0);"
+    "const bool is_there = index < T(0) ? own >= 0 : (unsigned long long)index < (unsigned long long)length;"
+    "place = before != nowhere && is_there ? before * length + own : nowhere",
+)
+
+
+class _Placed(NamedTuple):
+    """What a key picks from an array, by indices along the middle axis of (outer, length, inner).
+
+    Attributes:
+        part: The array with only the slices of the key, and its axes in this order; a view.
+        sizes: outer, length and inner, in numbers that kernels have.
+        keys: For each index its place along the middle axis; ``length`` if it is out of range.
+        picked: Shape of what is picked.
+    """
+
+    part: Array
+    sizes: tuple[int, int, int]
+    keys: Array
+    picked: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Array, key: ops.Key, indices: Sequence[Array]) -> _Placed:
+        given = iter(indices)
+        arrays: list[tuple[Array, int]] = []  # and the axis of the part that each has indices of
+        basic: list[Any] = []
+        taken: list[int] = []  # axes of the part that have indices, and where these are in the key
+        at: list[int] = []
+        for i, each in enumerate(key):
+            if each is None or type(each) is tuple:
+                basic.append(None if each is None else slice(*each))
+                continue
+            at.append(i)
+            if each != ops.INDEX:
+                start = each % array.shape[len(basic) - basic.count(None)]
+                taken.append(len(basic))
+                basic.append(slice(start, start + 1))
+                continue
+            index = next(given)
+            is_mask, is_flag = index.dtype == np.bool_, index.dtype == np.bool_ and not index.ndim
+            for own in cupy.nonzero(index.reshape(index.shape or 1)) if is_mask else (index,):
+                arrays.append((own, len(basic)))
+                taken.append(len(basic))
+                basic.append(None if is_flag else slice(None))
+        part = array[(*basic, ...)]
+        first = taken[0] if taken and at[-1] - at[0] == len(at) - 1 else 0
+        rest = [axis for axis in range(part.ndim) if axis not in taken]
+        before, length, after = ([part.shape[axis] for axis in axes] for axes in (rest[:first], taken, rest[first:]))
+        sizes = math.prod(before), math.prod(length), math.prod(after) * (2 if array.dtype.kind == "c" else 1)
+        keys = cupy.empty(np.broadcast_shapes(*[own.shape for own, _ in arrays]), np.int64)
+        if not arrays:
+            keys.fill(0)
+        so_far: Any = np.int64(0)
+        for own, axis in arrays:
+            line = cupy.broadcast_to(own, keys.shape)
+            _PLACES(so_far, line, np.int64(part.shape[axis]), np.int64(sizes[1]), keys)
+            so_far = keys
+        picked = (*before, *keys.shape, *after)
+        return cls(part.transpose(*rest[:first], *taken, *rest[first:]), sizes, keys.reshape(keys.size), picked)
+
+    def combine(self, function: str, values: Array, *how: int) -> None:
+        """Combine what the array has with values, of those for one place one after the other."""
+        total, flat, (_, length, inner) = _plain(self.part), _plain(values), self.sizes
+        keys, parts = sorted_places(self.keys, length)
+        args = (flat, keys, parts, total, flat.size, keys.size, length, inner, *how)
+        launch_flat("indexing", function, flat.size, args, flat.dtype, LABEL=keys.dtype)
+        if not self.part.flags.c_contiguous:
+            cupy.copyto(self.part, total.view(self.part.dtype).reshape(self.part.shape))
+
+
+def _plain(x: Array) -> Array:
+    """Numbers that kernels have, flat: bytes for bools, pairs for complex numbers."""
+    x = contiguous(x).reshape(x.size)
+    if x.dtype == np.bool_:
+        return x.view(np.uint8)
+    return x.view(x.real.dtype) if x.dtype.kind == "c" else x
+
+
+@kernel(ops.Gather, dtypes=ANYTHING)
+def _gather(operation: ops.Gather, inputs: list[Array], outputs: list[Array]) -> None:
+    (x, *indices), (y,) = inputs, outputs
+    placed = _Placed.of(x, operation.key, indices)
+    part, y, keys = _plain(placed.part), _plain(y), placed.keys
+    args = (part, keys, y, y.size, keys.size, *placed.sizes[1:])
+    launch_flat("indexing", "take", y.size, args, y.dtype, LABEL=keys.dtype)
+
+
+@kernel(ops.AddAt, dtypes="bool", supports=lambda operation: ops.INDEX not in operation.key)
+@kernel(ops.AddAt, dtypes=NUMBERS)
 def _add_at(operation: ops.AddAt, inputs: list[Array], outputs: list[Array]) -> None:
-    outputs[0].fill(0)
-    cupy.copyto(outputs[0][ops.numpy_key(operation.key)], inputs[0])
+    (g, *indices), (y,) = inputs, outputs
+    y.fill(0)
+    if indices:
+        _Placed.of(y, operation.key, indices).combine("sum_equal", g)
+    else:
+        cupy.copyto(y[ops.numpy_key(operation.key)], g)
+
+
+@kernel(ops.Scatter, dtypes=_NO_ORDER, inplace=True, supports=lambda operation: operation.mode == "set")
+@kernel(ops.Scatter, dtypes=REALS, inplace=True)
+def _scatter(operation: ops.Scatter, inputs: list[Array], outputs: list[Array]) -> None:
+    (x, values, *indices), (y,) = inputs, outputs
+    if y is not x:
+        cupy.copyto(y, x)
+    if operation.mode == "set" and not indices:
+        part = y[ops.numpy_key(operation.key)]
+        cupy.copyto(part, _without_ones(values, part.ndim))
+        return
+    placed = _Placed.of(y, operation.key, indices)
+    values = cupy.broadcast_to(_without_ones(values, len(placed.picked)), placed.picked)
+    placed.combine("put_equal", values, _MODES.index(operation.mode))
+
+
+def _without_ones(values: Array, rank: int) -> Array:
+    """Values without axes of length 1 in front that make them too many."""
+    return values.reshape(values.shape[max(values.ndim - rank, 0) :])
 
 
 @kernel(ops.Flip, dtypes=ANYTHING)
@@ -102,16 +239,12 @@ _INTEGERS = tuple(name for name in REALS if name not in FLOATS)
 _PICKED = ("bool", *REALS)
 
 
-def _bytes(x: Array) -> Array:
-    x = contiguous(x)
-    return x.view(np.uint8) if x.dtype == np.bool_ else x
-
-
 @kernel(ops.Take, dtypes=_PICKED)
 def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
-    x, y, indices = _bytes(inputs[0]), _bytes(outputs[0]), contiguous(inputs[1])
-    axis = operation.axis % x.ndim
-    args = (x, indices, y, y.size, indices.size, x.shape[axis], math.prod(x.shape[axis + 1 :]))
+    x, y, indices = _plain(inputs[0]), _plain(outputs[0]), contiguous(inputs[1])
+    shape = inputs[0].shape
+    axis = operation.axis % len(shape)
+    args = (x, indices, y, y.size, indices.size, shape[axis], math.prod(shape[axis + 1 :]))
     launch_flat("indexing", "take", y.size, args, x.dtype, LABEL=indices.dtype)
 
 
@@ -144,9 +277,10 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
 
 @kernel(ops.TakeAlongAxis, dtypes=_PICKED)
 def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
-    x, y, indices = _bytes(inputs[0]), _bytes(outputs[0]), contiguous(inputs[1])
-    axis = operation.axis % x.ndim
-    args = (x, indices, y, y.size, y.shape[axis], x.shape[axis], math.prod(x.shape[axis + 1 :]))
+    x, y, indices = _plain(inputs[0]), _plain(outputs[0]), contiguous(inputs[1])
+    shape = inputs[0].shape
+    axis = operation.axis % len(shape)
+    args = (x, indices, y, y.size, indices.shape[axis], shape[axis], math.prod(shape[axis + 1 :]))
     launch_flat("indexing", "take_along", y.size, args, x.dtype, LABEL=indices.dtype)
 
 
@@ -159,6 +293,6 @@ def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array],
 
 @kernel(ops.OneHot, dtypes=_INTEGERS)
 def _one_hot(operation: ops.OneHot, inputs: list[Array], outputs: list[Array]) -> None:
-    y, indices = _bytes(outputs[0]), contiguous(inputs[0])
+    y, indices = _plain(outputs[0]), contiguous(inputs[0])
     args = (indices, y, y.size, operation.depth)
     launch_flat("indexing", "one_hot", y.size, args, y.dtype, LABEL=indices.dtype)

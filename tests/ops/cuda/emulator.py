@@ -3,6 +3,8 @@
 The very sources and the very launches are run, with each kernel's grid, block and arguments. What a GPU would let pass
 is an error here: an argument of another type than the parameter, a barrier that not all threads reach, outputs that are
 not contiguous.
+
+With `Emulator.counting` nothing is computed, so that what a large network would launch is found in no time.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hashlib
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -50,6 +53,8 @@ _SCALARS = {
 _NAMED = "\n".join(
     f"typedef {c} {name};" for name, c in C_TYPES.items() if name not in ("bool", "float16") and ":" not in c
 )
+#: Functions that wait for the stream.
+_UNCAPTURABLE = ("argsort", "cumprod", "cumsum", "nonzero", "sort")
 _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 
@@ -78,6 +83,8 @@ class Emulator:
         launches: Names of the kernels of CUDA C, in the order of their launches.
         elementwise: All elementwise kernels.
         touched: Sizes of the arrays that launches were given, of any kernel.
+        calls: Names of all that the device was given to do: kernels, CuPy's functions, fills, copies.
+        is_dry: Whether it is only noted.
         uncapturable: Names of the functions of CuPy that were called and that cannot be captured, as cuBLAS's.
         cupy: What stands in the place of the module.
     """
@@ -87,6 +94,8 @@ class Emulator:
         self.launches: list[str] = []
         self.elementwise: list[_ElementwiseKernel] = []
         self.touched: list[int] = []
+        self.calls: list[str] = []
+        self.is_dry = False
         self.uncapturable: list[str] = []
         self.load = cache(self._load)
         self._functions: dict[Any, dict[_ElementwiseKernel, Any]] = {}
@@ -141,12 +150,43 @@ class Emulator:
         library = self.load("\n".join(f"namespace kernel{i} {{ {code} }}" for i, code in enumerate(sources)))
         return {kernel: getattr(library, f"run{i}") for i, kernel in enumerate(kernels)}
 
-    def _uncapturable(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            self.uncapturable.append(function.__name__.removeprefix("_"))
-            return function(*args, **named)
+    @contextmanager
+    def counting(self) -> Iterator[list[str]]:
+        """Gives `calls`, empty; within, arrays have no values, and whatever is called is only noted."""
+        self.calls.clear()
+        self.is_dry = True
+        try:
+            yield self.calls
+        finally:
+            self.is_dry = False
+
+    def note(self, name: str, size: int = 1) -> bool:
+        """Note a call, which on empty arrays launches nothing; whether it is to be done."""
+        if size:
+            self.calls.append(name)
+        return not self.is_dry
+
+    def _noted(self, function: Callable[..., Any], captures: bool = True) -> Callable[..., Any]:
+        """A function of arrays, which writes its first one or ``out``, or returns one of that shape, or a product."""
+        name = function.__name__.removeprefix("_")
+
+        def call(x: np.ndarray, *args: Any, **named: Any) -> Any:
+            if not captures:
+                self.uncapturable.append(name)
+            out = named.get("out")
+            if self.note(name, (x if out is None else out).size):
+                return function(x, *args, **named)
+            shape = (len(x), *args[0].shape[1:]) if function is _dot else x.shape
+            return self.cupy.empty(shape, x.dtype) if out is None else out
 
         return call
+
+    def _contiguous(self, array: np.ndarray) -> np.ndarray:
+        if array.flags.c_contiguous:
+            return array
+        copy = self.cupy.empty(array.shape, array.dtype)
+        self.cupy.copyto(copy, array)
+        return copy
 
     def _module(self) -> ModuleType:
         cupy = ModuleType("cupy")
@@ -158,22 +198,33 @@ class Emulator:
         class ElementwiseKernel(_ElementwiseKernel):
             owner = emulator
 
+        class Memory(np.ndarray):
+            def fill(self, value: Any) -> None:
+                if emulator.note("fill", self.size):
+                    super().fill(value)
+
+        def empty(shape: Any, dtype: Any) -> np.ndarray:
+            array = np.empty(shape, dtype)
+            if not emulator.is_dry:
+                array.reshape(-1).view(np.uint8)[...] = 0xFF
+            return array.view(Memory)
+
         contents = {
             "RawKernel": RawKernel,
             "ElementwiseKernel": ElementwiseKernel,
             "ndarray": np.ndarray,
-            "empty": _garbage,
-            "dot": self._uncapturable(_dot),
-            "matmul": self._uncapturable(_matmul),
-            "add": np.add,
-            "subtract": np.subtract,
-            **{name: self._uncapturable(getattr(np, name)) for name in ("argsort", "cumprod", "cumsum", "sort")},
+            "empty": empty,
+            **{function.__name__[1:]: self._noted(function, captures=False) for function in (_dot, _matmul)},
+            **{name: self._noted(getattr(np, name)) for name in ("add", "copyto", "subtract")},
+            **{
+                name: self._noted(getattr(np, name), False)
+                for name in ("argsort", "cumprod", "cumsum", "nonzero", "sort")
+            },
             "broadcast_to": np.broadcast_to,
             "cuda": SimpleNamespace(
                 runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=1234)
             ),
-            "copyto": np.copyto,
-            "ascontiguousarray": lambda array: np.array(array, order="C", copy=None, ndmin=array.ndim),
+            "ascontiguousarray": self._contiguous,
         }
         vars(cupy).update(contents)
         return cupy
@@ -228,6 +279,8 @@ class _RawKernel:
         assert 0 < block[0] <= 1024
         assert len(args) == len(self.parameters), (self.name, len(args), self.parameters)
         values = [self._value(arg, *parameter) for arg, parameter in zip(args, self.parameters, strict=True)]
+        if not self.owner.note(self.name):
+            return
         launcher = getattr(self.owner.load(self.code), f"launch_{self.name}")
         self.owner.launches.append(self.name)
         self.owner.touched += [arg.size for arg in args if isinstance(arg, np.ndarray)]
@@ -285,6 +338,8 @@ class _ElementwiseKernel:
         given, outputs = args[: len(self.inputs)], args[len(self.inputs) :]
         shape = np.broadcast_shapes(*(np.shape(arg) for arg in given))
         assert all(out.shape == shape for out in outputs), self.name
+        if not self.owner.note(self.name, outputs[0].size):
+            return
         flat = [np.array(np.broadcast_to(arg, shape), order="C") for arg in given]
         own = {id(arg): copy for arg, copy in zip(given, flat, strict=True)}  # CuPy's parameters are references
         results = [own[id(out)] if id(out) in own else _garbage(shape, out.dtype) for out in outputs]

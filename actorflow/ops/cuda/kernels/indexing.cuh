@@ -1,4 +1,4 @@
-// Picking by index along the middle axis of (outer, length, inner), and adding to what was picked.
+// Picking by index along the middle axis of (outer, length, inner), and putting things where they were picked.
 //
 // LABEL is the type of the indices. Negative ones count from the end; an index out of range gives NaN, or 0.
 
@@ -39,20 +39,77 @@ extern "C" __global__ void places(
   }
 }
 
-// The sum of the parts of g, (outer, picked, inner), that have one key, in their order; dx is 0 before. A thread for the
-// first of them takes them all; keys are sorted, and `parts` says which part had each.
-extern "C" __global__ void sum_equal(
-    const SCALAR* g, const long long* keys, const long long* parts, SCALAR* dx, INDEX count, INDEX picked, INDEX length,
-    INDEX inner) {
+// The end of the run of equal keys that begins at k: in twice the logarithm of its length, so that what is taken of the
+// parts between does not wait for one key after the other.
+__device__ inline INDEX end_of_run(const long long* keys, INDEX k, INDEX picked) {
+  const long long key = keys[k];
+  INDEX step = 1;
+  while (step < picked - k && keys[k + step] == key) step = least(2 * step, picked - k);
+  INDEX low = k + step / 2, high = k + step;  // the end is behind `low`, and at `high` at the latest
+  while (high - low > 1) {
+    const INDEX middle = low + (high - low) / 2;
+    if (keys[middle] == key) low = middle; else high = middle;
+  }
+  return high;
+}
+
+// All parts of g, (outer, picked, inner), that have one key are combined with y, (outer, length, inner), in their order.
+// A thread for the first of them takes them all; keys are sorted, and `parts` says which part had each.
+template <typename Total, typename Combine>
+__device__ void combine_equal(
+    const SCALAR* g, const long long* keys, const long long* parts, SCALAR* y, INDEX count, INDEX picked, INDEX length,
+    INDEX inner, Combine combine) {
   FOR_EACH(e, count) {
-    INDEX k = e / inner % picked;
-    const long long key = keys[k];
-    if (key >= length || (k > 0 && keys[k - 1] == key)) continue;
-    const INDEX outer = e / inner / picked;
+    const INDEX first = e / inner % picked, outer = e / inner / picked;
+    const long long key = keys[first];
+    if (key >= length || (first > 0 && keys[first - 1] == key)) continue;
     const SCALAR* column = g + outer * picked * inner + e % inner;
-    ADDED total = ADDED(0);
-    for (; k < picked && keys[k] == key; ++k) total += ADDED(column[(INDEX)parts[k] * inner]);
-    dx[(outer * length + (INDEX)key) * inner + e % inner] = (SCALAR)(total);
+    SCALAR* place = y + (outer * length + (INDEX)key) * inner + e % inner;
+    const INDEX end = end_of_run(keys, first, picked);
+    Total total = Total(*place);
+#pragma unroll 8
+    for (INDEX k = first; k < end; ++k) total = combine(total, column[(INDEX)parts[k] * inner]);
+    *place = (SCALAR)(total);
+  }
+}
+
+// Rounded once, at the end.
+struct AddWide {
+  __device__ ADDED operator()(ADDED a, SCALAR b) const { return (ADDED)(a + ADDED(b)); }
+};
+
+extern "C" __global__ void sum_equal(
+    const SCALAR* g, const long long* keys, const long long* parts, SCALAR* y, INDEX count, INDEX picked, INDEX length,
+    INDEX inner) {
+  combine_equal<ADDED>(g, keys, parts, y, count, picked, length, inner, AddWide());
+}
+
+// Rounded at each step.
+struct Last {
+  __device__ SCALAR operator()(SCALAR, SCALAR b) const { return b; }
+};
+struct Plus {
+  __device__ SCALAR operator()(SCALAR a, SCALAR b) const { return (SCALAR)(ADDED(a) + ADDED(b)); }
+};
+struct Times {
+  __device__ SCALAR operator()(SCALAR a, SCALAR b) const { return (SCALAR)(ADDED(a) * ADDED(b)); }
+};
+struct Smaller {
+  __device__ SCALAR operator()(SCALAR a, SCALAR b) const { return b < a || b != b ? b : a; }
+};
+struct Greater {
+  __device__ SCALAR operator()(SCALAR a, SCALAR b) const { return b > a || b != b ? b : a; }
+};
+
+extern "C" __global__ void put_equal(
+    const SCALAR* g, const long long* keys, const long long* parts, SCALAR* y, INDEX count, INDEX picked, INDEX length,
+    INDEX inner, INDEX mode) {
+  switch (mode) {
+    case 0: return combine_equal<SCALAR>(g, keys, parts, y, count, picked, length, inner, Last());
+    case 1: return combine_equal<SCALAR>(g, keys, parts, y, count, picked, length, inner, Plus());
+    case 2: return combine_equal<SCALAR>(g, keys, parts, y, count, picked, length, inner, Times());
+    case 3: return combine_equal<SCALAR>(g, keys, parts, y, count, picked, length, inner, Smaller());
+    case 4: return combine_equal<SCALAR>(g, keys, parts, y, count, picked, length, inner, Greater());
   }
 }
 

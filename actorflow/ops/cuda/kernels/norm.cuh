@@ -1,4 +1,6 @@
 // Statistics for normalization, along the middle axis of (outer, length, inner), in one pass each; needs tile.cuh.
+//
+// Where columns are cut into parts, a kernel gives (parts, outer * inner), and a second one joins the parts.
 
 // Of some elements: how many, their mean, and the sum of squared distances from it. Nothing large is ever subtracted from
 // something of its size, as the difference of the mean square and the squared mean would.
@@ -17,11 +19,24 @@ struct Joined {
   }
 };
 
-// Part p of a column takes the elements p, p + parts, ... in steps of the tile, and gives (parts, outer * inner). Without
-// parts, `squares` becomes the variance, and `counts` is not written.
+// Mean and variance of a column, and with `moves` the running ones, which take a share of them.
+__device__ inline void finish(
+    Moments own, INDEX c, WIDE* mean, WIDE* variance, const WIDE* old_mean, const WIDE* old_variance, WIDE* new_mean,
+    WIDE* new_variance, WIDE kept, WIDE of_mean, WIDE of_variance, INDEX moves) {
+  const WIDE spread = own.squares / own.count;
+  mean[c] = own.mean;
+  variance[c] = spread;
+  if (moves) {
+    new_mean[c] = kept * old_mean[c] + of_mean * own.mean;
+    new_variance[c] = kept * old_variance[c] + of_variance * spread;
+  }
+}
+
+// Part p of a column takes the elements p, p + parts, ... in steps of the tile. Without parts, it is finished.
 extern "C" __global__ void moments(
     const SCALAR* x, WIDE* mean, WIDE* squares, WIDE* counts, INDEX all, INDEX length, INDEX inner, INDEX parts,
-    INDEX columns) {
+    INDEX columns, const WIDE* old_mean, const WIDE* old_variance, WIDE* new_mean, WIDE* new_variance, WIDE kept,
+    WIDE of_mean, WIDE of_variance, INDEX moves) {
   const Tile tile(inner, columns);
   const INDEX part = blockIdx.x % parts;
   const INDEX c = (INDEX)(blockIdx.x / parts) * columns + tile.column;
@@ -36,17 +51,22 @@ extern "C" __global__ void moments(
     }
   }
   own = combined(tile, own, Joined());
-  if (tile.along == 0 && c < all) {
+  if (tile.along || c >= all) return;
+  if (parts == 1) {
+    finish(
+        own, c, mean, squares, old_mean, old_variance, new_mean, new_variance, kept, of_mean, of_variance, moves);
+  } else {
     mean[part * all + c] = own.mean;
-    squares[part * all + c] = parts == 1 ? own.squares / own.count : own.squares;
-    if (parts > 1) counts[part * all + c] = own.count;
+    squares[part * all + c] = own.squares;
+    counts[part * all + c] = own.count;
   }
 }
 
-// Mean and variance of columns from their parts, (length, all).
+// Of the parts of columns, (length, all).
 extern "C" __global__ void join_moments(
     const WIDE* means, const WIDE* squares, const WIDE* counts, WIDE* mean, WIDE* variance, INDEX all, INDEX length,
-    INDEX inner, INDEX columns) {
+    INDEX inner, INDEX columns, const WIDE* old_mean, const WIDE* old_variance, WIDE* new_mean, WIDE* new_variance,
+    WIDE kept, WIDE of_mean, WIDE of_variance, INDEX moves) {
   const Tile tile(inner, columns);
   const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
   const Joined join;
@@ -59,10 +79,8 @@ extern "C" __global__ void join_moments(
     }
   }
   own = combined(tile, own, join);
-  if (tile.along == 0 && c < all) {
-    mean[c] = own.mean;
-    variance[c] = own.squares / own.count;
-  }
+  if (tile.along || c >= all) return;
+  finish(own, c, mean, variance, old_mean, old_variance, new_mean, new_variance, kept, of_mean, of_variance, moves);
 }
 
 struct Pair {
@@ -76,27 +94,50 @@ struct PairPlus {
   }
 };
 
-// Sums of g and of g * n, for the normalized n = (x - mean) * r, as (parts, 2, outer * inner). Statistics are those of
-// columns or, with `across`, of the elements along them; with `weighted`, g is multiplied by `scale`, along them too.
+// Sums of g and of g * n, for the normalized n = (x - mean) * r. `spread` is the variances of the columns, of which r is
+// made, and written. Or, with `across`, means are those of the elements along the columns, and so is `spread`, their r.
+// With `weighted`, g is multiplied by `scale`, along the columns, too.
 extern "C" __global__ void sums_of_normalized(
-    const SCALAR* g, const SCALAR* x, const WIDE* mean, const WIDE* r, const SCALAR* scale, WIDE* sums, INDEX all,
-    INDEX length, INDEX inner, INDEX parts, INDEX columns, INDEX across, INDEX weighted) {
+    const SCALAR* g, const SCALAR* x, const WIDE* mean, const WIDE* spread, const SCALAR* scale, WIDE* totals,
+    WIDE* products, WIDE* reciprocals, WIDE epsilon, INDEX all, INDEX length, INDEX inner, INDEX parts, INDEX columns,
+    INDEX across, INDEX weighted) {
   const Tile tile(inner, columns);
   const INDEX part = blockIdx.x % parts;
   const INDEX c = (INDEX)(blockIdx.x / parts) * columns + tile.column;
   Pair total = {WIDE(0), WIDE(0)};
   if (c < all) {
     const INDEX start = (c / inner) * length * inner + c % inner;
+    const WIDE own_mean = across ? WIDE(0) : mean[c], own_r = across ? WIDE(0) : WIDE(1) / sqrt(spread[c] + epsilon);
+    if (!across && part == 0 && tile.along == 0) reciprocals[c] = own_r;
     for (INDEX k = part * tile.alongs + tile.along; k < length; k += parts * tile.alongs) {
-      const INDEX i = start + k * inner, s = across ? k : c;
+      const INDEX i = start + k * inner;
       const WIDE own = weighted ? WIDE(g[i]) * WIDE(scale[k]) : WIDE(g[i]);
       total.g += own;
-      total.product += own * ((WIDE(x[i]) - mean[s]) * r[s]);
+      total.product += own * ((WIDE(x[i]) - (across ? mean[k] : own_mean)) * (across ? spread[k] : own_r));
     }
   }
   total = combined(tile, total, PairPlus());
-  if (tile.along == 0 && c < all) {
-    sums[2 * part * all + c] = total.g;
-    sums[(2 * part + 1) * all + c] = total.product;
+  if (tile.along || c >= all) return;
+  totals[part * all + c] = total.g;
+  products[part * all + c] = total.product;
+}
+
+// Of the parts of columns, (length, all).
+extern "C" __global__ void join_sums(
+    const WIDE* totals, const WIDE* products, WIDE* total, WIDE* product, INDEX all, INDEX length, INDEX inner,
+    INDEX columns) {
+  const Tile tile(inner, columns);
+  const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
+  const PairPlus plus;
+  Pair own = {WIDE(0), WIDE(0)};
+  if (c < all) {
+    for (INDEX k = tile.along; k < length; k += tile.alongs) {
+      const Pair part = {totals[k * all + c], products[k * all + c]};
+      own = plus(own, part);
+    }
   }
+  own = combined(tile, own, plus);
+  if (tile.along || c >= all) return;
+  total[c] = own.g;
+  product[c] = own.product;
 }
