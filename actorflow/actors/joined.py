@@ -8,7 +8,7 @@ from typing import Any
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamKernelActor
-from actorflow.ops.fused import Fused, StepError
+from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.trace.counters import NodeState
 
 _CANCELLED = int(NodeState.CANCELLED)
@@ -46,7 +46,7 @@ class Joined(OpActor):
 class _FusedActor(Joined, KernelActor):
     """Ops that are computed in one pass."""
 
-    operation: Fused
+    operation: Fused | Followed
 
     def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
         super().__init__(*arguments, **more)

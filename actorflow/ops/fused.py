@@ -15,6 +15,7 @@ from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Operation
 from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin, ReduceProd
+from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
@@ -27,6 +28,12 @@ _REDUCED_KINDS: dict[type[Operation], str] = {
     CountNonzero: "biuf",
 }
 _HALF = np.dtype(np.float16)
+
+
+def note_times(operation: Fused | Followed, spent_ns: Sequence[int]) -> None:
+    """Add the times of the steps in a call."""
+    so_far = operation.spent_ns
+    so_far[:] = map(add, so_far, spent_ns) if so_far else spent_ns
 
 
 class FusedColumns(NamedTuple):
@@ -159,10 +166,6 @@ class Fused(Operation):
             last < result or (last == result and is_aligned(own.operation, len(own.arguments)))
         )
 
-    def note_times(self, spent_ns: Sequence[int]) -> None:
-        """Add the times of the steps in a call."""
-        self.spent_ns[:] = map(add, self.spent_ns, spent_ns) if self.spent_ns else spent_ns
-
     def __str__(self) -> str:
         return f"Fused({', '.join(map(str, self.steps))})"
 
@@ -172,6 +175,51 @@ def is_aligned(operation: Operation, count: int) -> bool:
     if not isinstance(operation, Elementwise) or type(operation).function is None:
         return False
     return operation.aligned and (count <= 2 or not isinstance(operation, Sum))
+
+
+@dataclass(frozen=True)
+class Followed(Operation):
+    """An operation, and a chain that takes its result piece by piece, as it is computed.
+
+    Its inputs are those of the operation, then those of the chain but the first one, which is the result: these have
+    all axes of the result but the last in full, or none of them.
+
+    Attributes:
+        main: The operation; the chain's first result is written over what it gives.
+        chain: What follows.
+        count: Number of inputs of the operation.
+        kernel: Its kernel; see `Kernel.finishes`.
+        spent_ns: Time of the operation, then of the chain's steps, so far.
+    """
+
+    arguments = ("*inputs",)
+
+    main: Operation
+    chain: Fused
+    count: int
+    kernel: Kernel = field(repr=False)
+    spent_ns: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Positions of the steps whose values are the outputs; the operation is the first step."""
+        return tuple([1 + i for i in self.chain.results])
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        (y,) = self.main.infer(*inputs[: self.count]) or ()
+        return self.chain.infer(y, *inputs[self.count :])
+
+    def __str__(self) -> str:
+        return f"Followed({self.main}, {self.chain})"
+
+
+def may_follow(chain: Fused, inputs: Sequence[TensorSpec]) -> bool:
+    """Return whether a chain can take its first input piece by piece, and write its first result over it."""
+    y = inputs[0]
+    axes = len(y.shape) - 1
+    if axes < 1 or chain.reductions or not chain.may_write_over or chain.infer(*inputs)[0] != y:
+        return False
+    return all(spec.size == 1 or leading(spec.shape, y.shape) >= axes for spec in inputs)
 
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
@@ -221,3 +269,11 @@ def _columns_along(operation: Operation, whole: tuple[int, ...]) -> FusedColumns
 
 def _is_known(spec: TensorSpec) -> bool:
     return spec.dtype.kind in "biuf" and spec.dtype.itemsize <= 8
+
+
+def leading(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    """Number of leading axes of the whole shape that an input has in full, or is repeated along."""
+    own = (*[1] * (len(whole) - len(shape)), *shape)
+    in_full = next((i for i, (n, all_) in enumerate(zip(own, whole, strict=True)) if n != all_), len(whole))
+    repeated = next((i for i, n in enumerate(own) if n != 1), len(whole))
+    return max(in_full, repeated)

@@ -57,6 +57,8 @@ class Kernel:
             library that refuses that, reads nothing back, and launches the same for arrays of the same types at the
             same addresses.
         threaded: It computes a product of matrices on all cores by itself.
+        finishes: Takes a further argument ``finish``, called as ``finish(start, stop)`` when these rows of the output,
+            seen as (rows, last axis), are computed: each row once, in any thread; None if nothing follows.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
     """
@@ -69,6 +71,7 @@ class Kernel:
     supports: Callable[[Any], bool] | None = None
     captures: bool = True
     threaded: bool = False
+    finishes: bool = False
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -92,6 +95,7 @@ def kernel(
     supports: Callable[[Any], bool] | None = None,
     captures: bool = True,
     threaded: bool = False,
+    finishes: bool = False,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -110,7 +114,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        flags = (returns, random, inplace, supports, captures, threaded)
+        flags = (returns, random, inplace, supports, captures, threaded, finishes)
         _kernels.update({key: Kernel(key, function, *flags) for key in keys})
         return function
 

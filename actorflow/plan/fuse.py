@@ -1,8 +1,12 @@
 """Fusion: what a plan computes in one pass over memory.
 
 Elementwise operations of one shape that follow each other, and the reductions of their values, become one step of the
-plan (`actorflow.ops.fused`). The ops of the graph stay what they are: the step lists them as its parts, and times,
-states and errors are theirs.
+plan (`actorflow.ops.fused`). So do those that follow a convolution or a product, whose kernel hands its result on piece
+by piece. The ops of the graph stay what they are: the step lists them as its parts, and times, states and errors are
+theirs.
+
+Normalization by given statistics is elementwise: its factors are computed as the chain begins. They are not multiplied
+into weights beforehand, as weights are variables, which may get new values at any time (ADR 24).
 
 An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are joined, so
 no two steps wait for each other.
@@ -13,39 +17,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from actorflow.devices import device_kind
-from actorflow.ops.elementwise import Sum
+from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
-from actorflow.ops.function import Function
-from actorflow.ops.fused import Fused, FusedColumns, FusedStep, columns_of, may_fuse, may_reduce
+from actorflow.ops.fused import (
+    Followed,
+    Fused,
+    FusedColumns,
+    FusedStep,
+    columns_of,
+    may_follow,
+    may_fuse,
+    may_reduce,
+)
 from actorflow.ops.linalg import Bias
+from actorflow.ops.nn.norm import BatchNormInference
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
 from actorflow.ops.transfer import Transfer
 from actorflow.plan.plan import PlannedOp, Slot
+from actorflow.spec import TensorSpec
 
 #: Limits of one chain: of the arguments of a kernel, and of the time to compile it.
 _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
-_KINDS = (Elementwise, Reduction, Bias)
+_KINDS = (Elementwise, Reduction, Bias, BatchNormInference)
 
-#: Gives the kernel that computes a fused operation in the place of some steps; None if their device has none.
-ChooseKernel = Callable[[PlannedOp, Fused], Kernel | None]
+#: Gives the kernel for an operation on arrays of a dtype in the place of an op; None if the device has none.
+ChooseKernel = Callable[[PlannedOp, Operation, np.dtype[Any]], Kernel | None]
 
 
 class _Link(NamedTuple):
-    """What an op is as a step of a chain.
+    """What an op is in a chain.
 
     Attributes:
-        operation: The operation.
+        steps: The steps; arguments are the op's inputs, followed by the steps before. The last one is the op's result.
         columns: Along which it reduces; None if it is elementwise.
     """
 
-    operation: Operation
-    columns: FusedColumns | None
+    steps: Sequence[FusedStep]
+    columns: FusedColumns | None = None
 
 
 def fuse(
@@ -67,34 +83,69 @@ def fuse(
             link = _link(op, slots)
             if link is not None:
                 links[op.index] = link
-    if len(links) < 2:
+    if not links:
         return None
-    numbers = _Numbers(slots, folded)
-    joined: dict[int, PlannedOp] = {}  # by the index of each part
+    parts = {index: [op] for index, op in enumerate(ops) if index in links}  # what each op is computed with
     for group in _groups(ops, slots, links):
-        made = _join([ops[index] for index in group], links, slots, numbers, choose)
-        if made is not None:
-            joined.update(dict.fromkeys(group, made))
+        together = [ops[index] for index in group]
+        parts.update((index, together) for index in group)
+    joiner = _Joiner(slots, folded, links, choose)
+    joined: dict[int, PlannedOp] = {}  # by the index of each part
+    for op in reversed(ops):  # of several that a chain reads, it takes the result of the last one
+        if op.kernel is not None and op.kernel.finishes:
+            part = _following(op, parts, joined, links, slots)
+            made = None if part is None else joiner.join(part, op)
+            if made is not None:
+                joined.update({each.index: made for each in made.parts})
+    for part in {id(part): part for part in parts.values()}.values():
+        if len(part) > 1 and part[0].index not in joined:
+            made = joiner.join(part)
+            if made is not None:
+                joined.update({each.index: made for each in made.parts})
     return _in_order(ops, slots, joined) if joined else None
 
 
 def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
-    """An op as a step of a chain, if it can be one."""
-    kernel, node = op.kernel, op.node
-    if kernel is None or len(op.outputs) != 1 or node.attempts is not None or isinstance(op.operation, Function):
+    """An op as a part of a chain, if it can be one."""
+    if not _may_be_joined(op, slots):
         return None
-    if kernel.key.library not in device_kind(op.place.kind).libraries:  # the user's own, or as the user asked for
-        return None
-    output, inputs = slots[op.outputs[0]], [slots[index].spec for index in op.inputs]
-    if output.updates is not None:
-        return None
-    operation: Operation = Sum() if isinstance(op.operation, Bias) else op.operation
-    if may_fuse(operation, inputs, output.spec):
-        return _Link(operation, None)
+    output, inputs = slots[op.outputs[0]].spec, [slots[index].spec for index in op.inputs]
+    operation = op.operation
+    if isinstance(operation, BatchNormInference):
+        kinds = {spec.dtype for spec in inputs}
+        return _Link(_normalization(operation, output.dtype)) if len(kinds) == 1 and output.dtype.itemsize > 2 else None
+    if isinstance(operation, Bias):
+        operation = Sum()
+    one = FusedStep(operation, tuple(range(len(inputs))))
+    if may_fuse(operation, inputs, output):
+        return _Link([one])
     if isinstance(operation, Reduction) and may_reduce(operation, *inputs):
         shape = inputs[0].shape
-        return _Link(operation, columns_of(shape, operation.axes(len(shape))))
+        return _Link([one], columns_of(shape, operation.axes(len(shape))))
     return None
+
+
+def _may_be_joined(op: PlannedOp, slots: Sequence[Slot]) -> bool:
+    """Return whether an op has a kernel as any other, and one result."""
+    kernel = op.kernel
+    if kernel is None or len(op.outputs) != 1 or op.node.attempts is not None:
+        return False
+    # Not the user's own, and not one that was asked for.
+    return kernel.key.library in device_kind(op.place.kind).libraries and slots[op.outputs[0]].updates is None
+
+
+def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[FusedStep]:
+    """Steps of ``x, scale, shift, mean, variance``."""
+    epsilon = Fill(operation.epsilon, TensorSpec((), dtype))
+    return [
+        FusedStep(epsilon, ()),
+        FusedStep(Sum(), (4, 5)),
+        FusedStep(Sqrt(), (6,)),
+        FusedStep(Divide(), (1, 7)),
+        FusedStep(Subtract(), (0, 3)),
+        FusedStep(Multiply(), (9, 8)),
+        FusedStep(Sum(), (10, 2)),
+    ]
 
 
 class _Numbers:
@@ -158,10 +209,7 @@ def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _L
 def _follows(before: PlannedOp, op: PlannedOp, links: dict[int, _Link], slots: Sequence[Slot]) -> bool:
     """Return whether an op can take a value of a chain from the one that computes it, element by element."""
     first, link = links.get(before.index), links[op.index]
-    if first is None or first.columns is not None or before.place != op.place:
-        return False
-    one, other = before.node, op.node
-    if one.lane != other.lane or one.priority != other.priority or one.hints != other.hints:
+    if first is None or first.columns is not None or not _is_alike(before, op):
         return False
     return link.columns is not None or slots[before.outputs[0]].spec.shape == slots[op.outputs[0]].spec.shape
 
@@ -211,57 +259,112 @@ def _results(part: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     return [i for i, (inside, all_) in enumerate(found) if not inside or inside < all_]
 
 
-def _join(
-    part: Sequence[PlannedOp],
+def _following(
+    main: PlannedOp,
+    parts: dict[int, list[PlannedOp]],
+    joined: dict[int, PlannedOp],
     links: dict[int, _Link],
     slots: Sequence[Slot],
-    numbers: _Numbers,
-    choose: ChooseKernel,
-) -> PlannedOp | None:
-    """One op for several; None if there is no kernel, or nothing but reductions, which are not faster together."""
-    outer = _outer(part)
-    constants = {slot: number for slot in outer if (number := numbers.of(slot)) is not None}
-    inputs = [slot for slot in outer if slot not in constants]
-    if not inputs or all(links[op.index].columns is not None for op in part):
+) -> list[PlannedOp] | None:
+    """What takes the result of an op, and nothing else does; it has not been joined with another one."""
+    if not _may_be_joined(main, slots):
         return None
-    results = _results(part, slots)
-    inputs = _written_over_first(inputs, part, results[0], slots)
-    positions = {slot: i for i, slot in enumerate(inputs)}
-    steps: list[FusedStep] = []
-    at: list[int] = []  # the step of each op
-    for op in part:
-        for slot in op.inputs:
-            if slot not in positions:
-                positions[slot] = len(inputs) + len(steps)
-                steps.append(FusedStep(constants[slot], ()))
-        positions[op.outputs[0]] = len(inputs) + len(steps)
-        at.append(len(steps))
-        steps.append(FusedStep(links[op.index].operation, tuple([positions[slot] for slot in op.inputs])))
-    operation = Fused(tuple(steps), tuple([at[i] for i in results]))
-    last = part[-1]
-    kernel = choose(last, operation)
-    if kernel is None:
+    slot = slots[main.outputs[0]]
+    if not slot.consumers or slot.consumers[0] in joined:
         return None
-    for op in part:
-        for slot in op.inputs:
-            slots[slot].readers -= 1
-    waits = 0
-    for slot in inputs:
-        slots[slot].readers += 1
-        waits += not slots[slot].is_constant
-    return PlannedOp(
-        last.index,
-        last.node,
-        last.shown_as,
-        operation,
-        last.place,
-        replace(kernel, inplace=operation.may_write_over),
-        tuple(inputs),
-        tuple([part[i].outputs[0] for i in results]),
-        waits,
-        parts=tuple(part),
-        steps=tuple(at),
-    )
+    part = parts.get(slot.consumers[0], [])
+    if slot.readers != sum(op.inputs.count(slot.index) for op in part):
+        return None
+    return part if all(_is_alike(main, op) and links[op.index].columns is None for op in part) else None
+
+
+def _is_alike(one: PlannedOp, other: PlannedOp) -> bool:
+    """Return whether the user wants two ops computed in the same place and manner."""
+    a, b = one.node, other.node
+    return one.place == other.place and (a.lane, a.priority, a.hints) == (b.lane, b.priority, b.hints)
+
+
+class _Joiner:
+    """Makes one op of several ones."""
+
+    def __init__(
+        self, slots: Sequence[Slot], folded: Sequence[PlannedOp], links: dict[int, _Link], choose: ChooseKernel
+    ) -> None:
+        self._slots = slots
+        self._numbers = _Numbers(slots, folded)
+        self._links = links
+        self._choose = choose
+
+    def join(self, part: Sequence[PlannedOp], main: PlannedOp | None = None) -> PlannedOp | None:
+        """One op for a chain, and for what it follows; None where that cannot be, or does not pay."""
+        slots, last = self._slots, part[-1]
+        outer = _outer(part)
+        constants = {slot: number for slot in outer if (number := self._numbers.of(slot)) is not None}
+        results = _results(part, slots)
+        inputs = _written_over_first([slot for slot in outer if slot not in constants], part, results[0], slots)
+        if main is not None:
+            inputs = [main.outputs[0], *[slot for slot in inputs if slot != main.outputs[0]]]
+        # Reductions alone are not faster together.
+        if not inputs or all(self._links[op.index].columns is not None for op in part):
+            return None
+        outputs = tuple([part[i].outputs[0] for i in results])
+        chain, steps = self._chain(part, inputs, constants, results)
+        operation: Fused | Followed = chain
+        read = inputs
+        if main is not None:
+            assert main.kernel is not None
+            if not may_follow(chain, [slots[slot].spec for slot in inputs]):
+                return None
+            operation = Followed(main.operation, chain, len(main.inputs), main.kernel)
+            read = [*main.inputs, *inputs[1:]]
+            part, steps = [main, *part], [0, *[1 + step for step in steps]]
+        kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
+        if kernel is None:
+            return None
+        for op in part:
+            for slot in op.inputs:
+                slots[slot].readers -= 1
+        waits = 0
+        for slot in read:
+            slots[slot].readers += 1
+            waits += not slots[slot].is_constant
+        return PlannedOp(
+            last.index,
+            last.node,
+            last.shown_as,
+            operation,
+            last.place,
+            replace(kernel, inplace=main is None and chain.may_write_over),
+            tuple(read),
+            outputs,
+            waits,
+            parts=tuple(part),
+            steps=tuple(steps),
+        )
+
+    def _chain(
+        self, part: Sequence[PlannedOp], inputs: Sequence[int], constants: dict[int, Fill], results: Sequence[int]
+    ) -> tuple[Fused, list[int]]:
+        """The chain, and which step of it is the result of each op."""
+        positions = {slot: i for i, slot in enumerate(inputs)}
+        steps: list[FusedStep] = []
+        ends: list[int] = []
+
+        def add(step: FusedStep) -> int:
+            steps.append(step)
+            return len(inputs) + len(steps) - 1
+
+        for op in part:
+            values = []
+            for slot in op.inputs:
+                if slot not in positions:
+                    positions[slot] = add(FusedStep(constants[slot], ()))
+                values.append(positions[slot])
+            for operation, arguments in self._links[op.index].steps:
+                values.append(add(FusedStep(operation, tuple([values[position] for position in arguments]))))
+            positions[op.outputs[0]] = values[-1]
+            ends.append(len(steps) - 1)
+        return Fused(tuple(steps), tuple([ends[i] for i in results])), ends
 
 
 def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: int, slots: Sequence[Slot]) -> list[int]:
@@ -305,8 +408,8 @@ def _in_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int,
         for unit in map(units.__getitem__, slot.consumers):
             if not unit.parts:
                 consumers.append(unit.index)
-            elif slot.index in unit.inputs and unit.index not in known:  # one message, however many parts read it
+            elif unit.index not in known:  # a message for each time it is read, however many parts read it
                 known.add(unit.index)
-                consumers.append(unit.index)
+                consumers += [unit.index] * unit.inputs.count(slot.index)
         slot.consumers = consumers
     return order

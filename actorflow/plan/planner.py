@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
-from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.ops.shaping import Transpose
@@ -521,9 +521,8 @@ class _Planner:
         for slot in self._slots:
             slot.index = number[slot.index]
 
-    def _fused_kernel(self, op: PlannedOp, operation: Fused) -> Kernel | None:
-        """The kernel for a chain in the place of steps like ``op``; None if the device has none."""
-        dtype = self._slots[op.inputs[0]].spec.dtype
+    def _fused_kernel(self, op: PlannedOp, operation: Operation, dtype: np.dtype[Any]) -> Kernel | None:
+        """The kernel for an operation on arrays of a dtype in the place of an op; None if the device has none."""
         try:
             choice = self._selector.choose(op.node, operation, op.place, dtype)
         except KernelNotFoundError:

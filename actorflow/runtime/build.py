@@ -20,7 +20,7 @@ from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.nodes import Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
-from actorflow.ops.fused import Fused
+from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
@@ -290,7 +290,7 @@ class Builder:
     def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
         """What is told of a part of a fused op is told of this."""
         node_id, operation = part.shown_as.id, op.operation
-        assert isinstance(operation, Fused)
+        assert isinstance(operation, Fused | Followed)
         assert part.kernel is not None
         position = operation.results.index(step) if step in operation.results else None
         written = () if position is None else (wiring.outputs[position],)

@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu import buffers
+from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.fused import StepError, leading
 from actorflow.ops.reductions import is_certain, may_be_parted
 from actorflow.spec import TensorSpec
+
+#: Elements of a block.
+BLOCK = buffers.BLOCK
 
 _Index = tuple[int | slice, ...]
 
@@ -65,6 +70,8 @@ class Chain:
             to, and what is reduced has it.
         results: Positions of the steps whose values are wanted, all reductions among them.
         is_dense: Whether the inputs lie flat in memory.
+        by_rows: Whether it is computed for some rows at a time, by `run_short`: inputs have all axes but the last in
+            full, or none of them.
     """
 
     def __init__(
@@ -73,7 +80,9 @@ class Chain:
         inputs: Sequence[TensorSpec],
         shape: tuple[int, ...],
         results: Iterable[int],
+        *,
         is_dense: bool = True,
+        by_rows: bool = False,
     ) -> None:
         self.first = first = len(inputs)
         self.steps, self.results = steps, [*results]
@@ -82,20 +91,33 @@ class Chain:
         of_number = {i for i, step in enumerate(steps) if isinstance(step.compute, np.ndarray)}
         self.template: list[Any] = [step.compute if i in of_number else None for i, step in enumerate(steps)]
         self.calls = [(i, step.compute, step.arguments) for i, step in enumerate(steps) if i not in of_number]
-        self.is_cut = math.prod(shape) > BLOCK
+        self.is_cut = math.prod(shape) > BLOCK and not by_rows
         self.is_flat = all(len(fold.axes) == len(shape) for fold in self.folds.values()) and all(
             spec.size == 1 or spec.shape == shape for spec in inputs
         )
-        together = 1
+        together = len(shape) - 1 if by_rows else 1
         if is_dense and self.is_cut and (self.is_flat or not self.folds):
-            together = min([_leading(spec.shape, shape) for spec in inputs if spec.size != 1], default=len(shape))
+            together = min([leading(spec.shape, shape) for spec in inputs if spec.size != 1], default=len(shape))
         self.is_flat = self.is_flat and together == len(shape)
         #: Number of leading axes that are seen as one.
         self.together = together
         self.whole = shape
         self.shape = (math.prod(shape[:together]), *shape[together:]) if self.is_cut else shape
-        self.blocks = _divide(self.shape, by_rows=bool(self.folds))
-        self.full = {i - first for i, spec in enumerate(inputs) if spec.size != 1} | self.mapped  # not single elements
+        self.blocks = _divide(self.shape, by_rows=bool(self.folds)) if not by_rows else []
+        #: Whether blocks are pieces of the first axis.
+        self.is_plain = all(len(index) < 2 for index, _ in self.blocks)
+        #: Shapes of the inputs, and of steps, that have not the leading axes: blocks see all of them.
+        self.static: dict[int, tuple[int, ...]] = {}
+        is_repeated = self.is_plain and not self.is_flat and math.prod(shape[:together]) != 1
+        for i, spec in enumerate(inputs):
+            own = (*[1] * (len(shape) - len(spec.shape)), *spec.shape)
+            if spec.size == 1:
+                self.static[i] = ()
+            elif is_repeated and all(n == 1 for n in own[:together]):
+                self.static[i] = own[together:]
+        for i, step in enumerate(steps):
+            if i not in self.mapped and self.static.keys() >= {*step.arguments}:
+                self.static[first + i] = np.broadcast_shapes(*[self.static[position] for position in step.arguments])
         self.last = {position: i for i, step in enumerate(steps) for position in step.arguments}
         self._inputs = inputs
         self.kept = self._kept()
@@ -106,23 +128,25 @@ class Chain:
         Memory is used again after the last reader.
         """
         first, last = self.first, self.last
-        free: dict[tuple[np.dtype[Any], bool], list[int | str]] = {}
+        free: dict[Any, list[int | str]] = {}
         taken: dict[int, int | str] = {}
         names = map("chain {}".format, count())
         # Results whose memory nothing uses yet; a reduction may go through the steps once more when all are written.
         waiting = set() if self.folds else set(self.mapped)
+
+        def kind(i: int) -> Any:
+            return self.steps[i].dtype, self.static.get(first + i)
+
         for i, step in enumerate(self.steps):
-            arguments = {position - first for position in step.arguments}
-            if not self.full.isdisjoint(arguments):
-                self.full.add(i)
             if isinstance(step.compute, np.ndarray):
                 continue
-            own = free.setdefault((step.dtype, i in self.full), [])
+            arguments = {position - first for position in step.arguments}
+            own = free.setdefault(kind(i), [])
             for releases in (step.aligned, not step.aligned):
                 if releases:
                     for a in arguments:
                         if a in taken and last[a + first] == i:
-                            free[self.steps[a].dtype, a in self.full].append(taken[a])
+                            free[kind(a)].append(taken[a])
                 elif i not in self.mapped and i not in self.folds:
                     usable = [where for where in own if isinstance(where, str) or where > i]
                     where = usable[-1] if usable else self._result_for(i, waiting)
@@ -141,7 +165,7 @@ class Chain:
         That memory may be an input's, of the same type, which must have been read by then.
         """
         step, first, last = self.steps[i], self.first, self.last
-        if i not in self.full:
+        if first + i in self.static:
             return None
         for j in sorted(waiting):
             other = self.steps[j]
@@ -162,27 +186,35 @@ class Chain:
         """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
         return not (self.is_cut or self.folds)
 
-    def run_short(self, inputs: Sequence[Array], outputs: Sequence[Array], spent_ns: list[int]) -> None:
-        """Compute it at once.
+    def run_short(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], spent_ns: list[int], shape: tuple[int, ...]
+    ) -> None:
+        """Compute it at once, or one block of rows.
 
         Args:
             inputs: Arrays that it reads.
             outputs: Arrays for the results, in their order.
-            spent_ns: The times of the steps are added here. After a failure, the first step without a time has failed.
+            spent_ns: The times of the steps are added here.
+            shape: Shape of the block.
         """
-        first, steps = self.first, self.steps
-        values: list[Any] = [x if x.size != 1 else x.reshape(()) for x in inputs]
+        first, steps, static, kept = self.first, self.steps, self.static, self.kept
+        values: list[Any] = [
+            x if i not in static or x.shape == static[i] else x.reshape(static[i]) for i, x in enumerate(inputs)
+        ]
         values += self.template
         memory: dict[int | str, Array] = dict(zip(self.results, outputs, strict=True))
         with np.errstate(all="ignore"):
             begin_ns = perf_counter_ns()
             for i, compute, arguments in self.calls:
-                where = self.kept.get(i, i)
+                where = kept.get(i, i)
                 out = memory.get(where)
                 if out is None:
-                    shape = self.whole if i in self.full else ()
-                    out = memory[where] = scratch(where, shape, steps[i].dtype)  # type: ignore[arg-type]
-                compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
+                    out = scratch(where, static.get(first + i, shape), steps[i].dtype)  # type: ignore[arg-type]
+                    memory[where] = out
+                try:
+                    compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
+                except Exception as error:
+                    raise StepError(i) from error
                 values[first + i] = out
                 end_ns = perf_counter_ns()
                 spent_ns[i] += end_ns - begin_ns
@@ -201,17 +233,14 @@ class Chain:
             chain = Chain(self.steps, self._inputs, self.whole, self.results, is_dense=False)
         return BoundChain(chain, inputs, outputs)
 
-    def seen(self, x: Array) -> Array:
-        """An input, or a result, of the shape whose blocks are computed."""
-        if x.size == 1:
-            return x.reshape(())
-        if self.together == 1:
-            return np.broadcast_to(x, self.shape)
-        leading = len(self.whole) - x.ndim  # axes that it does not have
-        own = (1,) * leading + x.shape
-        rows = math.prod(own[: self.together])
-        x = x.reshape(rows, *own[self.together :])
-        return x if x.shape == self.shape else np.broadcast_to(x, self.shape)
+    def seen(self, i: int, x: Array) -> Array:
+        """An input as blocks are taken of it."""
+        static = self.static.get(i)
+        if static is not None:
+            return x.reshape(static)
+        own = (*[1] * (len(self.whole) - x.ndim), *x.shape)
+        x = x.reshape(math.prod(own[: self.together]), *own[self.together :])
+        return x if self.is_plain else np.broadcast_to(x, self.shape)
 
 
 class BoundChain:
@@ -233,10 +262,10 @@ class BoundChain:
         self._parts: dict[int, dict[int, Array] | None] = {}
         self._computed: set[int] = set()
         if not chain.is_cut:
-            self._inputs = [x if x.size != 1 else x.reshape(()) for x in inputs]
+            self._inputs = [x.reshape(chain.static.get(i, x.shape)) for i, x in enumerate(inputs)]
             self._outputs = {i: outputs[i] for i in chain.mapped}
             return
-        self._inputs = [*map(chain.seen, inputs)]
+        self._inputs = [chain.seen(i, x) for i, x in enumerate(inputs)]
         self._outputs = {i: outputs[i].reshape(chain.shape) for i in chain.mapped}
         for i, fold in chain.folds.items():
             if self.count > 1 and 0 in fold.axes:
@@ -273,7 +302,7 @@ class BoundChain:
             index, found = chain.blocks[number]
             if found != shape:
                 memory, shape = self._memory(found), found
-            values: list[Any] = [x[index] if index and x.ndim else x for x in self._inputs]
+            values: list[Any] = [x[index] if index and i not in chain.static else x for i, x in enumerate(self._inputs)]
             values += chain.template
             results = {i: y[index] if index else y for i, y in self._outputs.items()}
             begin_ns = perf_counter_ns()
@@ -306,7 +335,7 @@ class BoundChain:
         memory = {}
         for i, where in chain.kept.items():
             if isinstance(where, str):
-                own, dtype = shape if i in chain.full else (), chain.steps[i].dtype
+                own, dtype = chain.static.get(chain.first + i, shape), chain.steps[i].dtype
                 memory[i] = scratch(where, own, dtype) if is_short else np.empty(own, dtype)
         return memory
 
@@ -358,14 +387,6 @@ class BoundChain:
         if divisor is not None:
             total = total / total.dtype.type(divisor)
         np.copyto(out, total.reshape(out.shape), casting="unsafe")
-
-
-def _leading(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
-    """Number of leading axes of the whole shape that an input has in full, or is repeated along."""
-    own = (*[1] * (len(whole) - len(shape)), *shape)
-    in_full = next((i for i, (n, all_) in enumerate(zip(own, whole, strict=True)) if n != all_), len(whole))
-    repeated = next((i for i, n in enumerate(own) if n != 1), len(whole))
-    return max(in_full, repeated)
 
 
 def _divide(shape: tuple[int, ...], by_rows: bool) -> list[tuple[_Index, tuple[int, ...]]]:

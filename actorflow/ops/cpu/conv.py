@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
-from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, spread
-from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces
+from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, spread
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, rows_of
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
@@ -201,22 +202,27 @@ def _multiply(a: Array, b: Array, out: Array, product: Callable[..., Any] = np.m
         np.copyto(out, wide, casting="unsafe")
 
 
-@kernel(Conv)
-def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(Conv, finishes=True)
+def conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
     """The convolution; see `Conv`."""
     (x, weight), (y,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
-        depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y)
+        depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y, finish)
         return
     g = _geometry(operation, weight.shape, x.shape[1:-1], x)
     matrices = g.weight(_join(g, weight))
     if g.windows.is_pointwise:
-        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
+        to_end = finish if g.groups == 1 and y.dtype == g.dtype else None  # else all rows are there at the end alone
+        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), partial(multiply, finish=to_end))
+        if finish is not None and to_end is None:
+            finish(0, y.size // y.shape[-1])
         return
 
     def compute(run: Sequence[Piece]) -> None:
         for piece, columns in g.column_pieces(x, run):
             _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])))
+            if finish is not None:
+                finish(*rows_of(piece, y.shape))
 
     spread(_runs(list(g.pieces(len(x))), _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
 

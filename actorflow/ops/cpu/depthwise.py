@@ -11,7 +11,8 @@ import math
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.windows import Piece, as_matrix, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.parallel import Finish
+from actorflow.ops.cpu.windows import Piece, as_matrix, is_first, is_last, pieces, rows_of, taps
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
 
@@ -39,7 +40,7 @@ def _kernels(weights: Array) -> Array:
     return weights[..., 0, :].astype(wide_dtype(weights.dtype), copy=False)
 
 
-def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
+def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | None = None) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
     for piece in _pieces(w, y):
@@ -54,6 +55,8 @@ def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
             np.add(here, share, out=here)
         if total is not part:
             np.copyto(part, total, casting="unsafe")
+        if finish is not None:
+            finish(*rows_of(piece, y.shape))
 
 
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:

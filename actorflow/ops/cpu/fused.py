@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ import numpy as np
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu import blocks, described
 from actorflow.ops.cpu.blocks import Chain, ChainStep, Fold
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import BLOCK, Array
 from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
-from actorflow.ops.fused import Fused, StepError, is_aligned
+from actorflow.ops.fused import Followed, Fused, StepError, is_aligned, note_times
 from actorflow.ops.operation import Operation, wide_dtype
 from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.rows import Elementwise
@@ -30,17 +31,53 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     chain = prepared(operation, inputs)
     if chain.is_short:
         spent_ns = [0] * len(chain.steps)
-        try:
-            chain.run_short(inputs, outputs, spent_ns)
-        except Exception as error:
-            raise StepError(next(i for i, _, _ in chain.calls if not spent_ns[i])) from error
+        chain.run_short(inputs, outputs, spent_ns, chain.whole)
     else:
-        spent_ns = _run(operation, chain, inputs, outputs)
-    operation.note_times(spent_ns)
+        spent_ns = _run(chain, dict(zip(operation.results, outputs, strict=True)), inputs)
+    note_times(operation, spent_ns)
 
 
-def _run(operation: Fused, chain: Chain, inputs: list[Array], outputs: list[Array]) -> list[int]:
-    bound = chain.bind(inputs, dict(zip(operation.results, outputs, strict=True)))
+@kernel(Followed)
+def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+    count = operation.count
+    finish = Finish(operation.chain, [outputs[0], *inputs[count:]], outputs)
+    begin_ns = perf_counter_ns()
+    try:
+        operation.kernel.function(operation.main, inputs[:count], outputs[:1], finish)
+    except StepError as error:
+        raise StepError(1 + error.step) from error.__cause__
+    except Exception as error:
+        raise StepError(0) from error
+    rest_ns = perf_counter_ns() - begin_ns - sum(finish.spent_ns)
+    note_times(operation, [max(0, rest_ns), *finish.spent_ns])
+
+
+class Finish:
+    """Computes a chain for some rows of its first input, which are there; see `Kernel.finishes`.
+
+    Attributes:
+        spent_ns: Time of each step so far, in all threads.
+    """
+
+    def __init__(self, operation: Fused, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._chain = chain = prepared(operation, inputs, by_rows=True)
+        columns = outputs[0].shape[-1]
+        self._inputs = [(chain.seen(i, x), i in chain.static) for i, x in enumerate(inputs)]
+        self._outputs = [y.reshape(-1, columns) for y in outputs]
+        self._columns = columns
+        self.spent_ns = [0] * len(chain.steps)
+
+    def __call__(self, start: int, stop: int) -> None:
+        step = max(1, BLOCK // max(1, self._columns))
+        for begin in range(start, stop, step):
+            rows = slice(begin, min(begin + step, stop))
+            inputs = [x if is_static else x[rows] for x, is_static in self._inputs]
+            outputs = [y[rows] for y in self._outputs]
+            self._chain.run_short(inputs, outputs, self.spent_ns, outputs[0].shape)
+
+
+def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> list[int]:
+    bound = chain.bind(inputs, outputs)
     touched = math.prod(chain.whole) * (len(inputs) + len(outputs) + len(chain.steps) * bool(chain.folds))
     cuts = even_cuts(bound.count, MOST_PIECES)
     try:
@@ -51,16 +88,17 @@ def _run(operation: Fused, chain: Chain, inputs: list[Array], outputs: list[Arra
     return bound.spent_ns
 
 
-def prepared(operation: Fused, inputs: Sequence[Array]) -> Chain:
-    """A chain on inputs of these types."""
-    key = (blocks.BLOCK, *[(x.shape, x.dtype) for x in inputs])
+def prepared(operation: Fused, inputs: Sequence[Array], *, by_rows: bool = False) -> Chain:
+    """A chain on inputs of these types; see `Chain`."""
+    key = (blocks.BLOCK, by_rows, *[(x.shape, x.dtype) for x in inputs])
     chain: Chain | None = operation.prepared.get(key)
     if chain is None:
-        chain = operation.prepared[key] = _prepare(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])
+        specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
+        chain = operation.prepared[key] = _prepare(operation, specs, by_rows)
     return chain
 
 
-def _prepare(operation: Fused, specs: Sequence[TensorSpec]) -> Chain:
+def _prepare(operation: Fused, specs: Sequence[TensorSpec], by_rows: bool) -> Chain:
     found = operation.specs(specs)
     steps = []
     for (each, arguments), spec in zip(operation.steps, found[len(specs) :], strict=True):
@@ -72,7 +110,7 @@ def _prepare(operation: Fused, specs: Sequence[TensorSpec]) -> Chain:
         else:
             steps.append(_mapping(each, arguments, found[arguments[0]].dtype, spec.dtype))
     shape = np.broadcast_shapes(*[spec.shape for spec in specs])
-    return Chain(steps, specs, shape, operation.results)
+    return Chain(steps, specs, shape, operation.results, by_rows=by_rows)
 
 
 def _mapping(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
-from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise, spread
+from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise, spread
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul
 from actorflow.ops.registry import kernel
 
@@ -19,10 +19,10 @@ def _rows(x: Array) -> Array:
     return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
-@kernel(Inner)
-def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(Inner, finishes=True)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
     x, weight = inputs
-    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]))
+    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]), finish)
 
 
 @kernel(InnerDown)

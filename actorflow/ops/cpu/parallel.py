@@ -22,6 +22,8 @@ from actorflow.ops.cpu.buffers import BLOCK, Array
 
 _P = TypeVar("_P")
 _F = TypeVar("_F", bound=Callable[..., None])
+#: Takes rows of the result that are computed; see `Kernel.finishes`.
+Finish = Callable[[int, int], None]
 
 #: Work that takes less is not spread: it would be over before another thread has begun.
 WORTH_NS = 200_000
@@ -71,23 +73,32 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             team.spread(pieces, work)
 
 
-def multiply(a: Array, b: Array, out: Array) -> None:
-    """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces of the rows of ``a`` or the columns of ``b``."""
+def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> None:
+    """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces of the rows of ``a`` or the columns of ``b``.
+
+    ``finish`` is called with the rows of a single matrix; see `Kernel.finishes`.
+    """
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     along = max(rows, columns)
     stack = math.prod(out.shape[:-2])
     count = min(MOST_PIECES, stack * rows * depth * columns // _PIECE_PRODUCTS, along // _PIECE_ROWS)
     if count < 2:
         np.matmul(a, b, out=out)
+        if finish is not None:
+            finish(0, rows)
         return
 
     def part(piece: slice) -> None:
         if rows >= columns:
             np.matmul(a[..., piece, :], b, out=out[..., piece, :])
+            if finish is not None:
+                finish(piece.start, piece.stop)
         else:
             np.matmul(a, b[..., piece], out=out[..., piece])
 
     spread(even_cuts(along, count), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    if finish is not None and rows < columns:
+        finish(0, rows)
 
 
 def elementwise(kernel: _F) -> _F:
