@@ -9,7 +9,7 @@ Normalization by given statistics is elementwise: its factors are computed as th
 into weights beforehand, as weights are variables, which may get new values at any time (ADR 24).
 
 An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are joined, so
-no two steps wait for each other.
+no two steps wait for each other; a message has a higher level than those before it, which it may answer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.devices import device_kind
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
 from actorflow.ops.fused import (
@@ -40,7 +41,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
-from actorflow.ops.transfer import Transfer
+from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.plan.plan import PlannedOp, Slot
 from actorflow.spec import TensorSpec
 
@@ -174,8 +175,10 @@ def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _L
     levels = [0] * len(ops)
     writers: dict[int, PlannedOp] = {}
     groups: dict[int, list[int]] = {}
+    told = 0  # level from which on messages may depend on those of this rank so far
     for op in ops:
-        index, level = op.index, 0
+        exchanges = isinstance(op.operation, Send | Receive | AllReduce)
+        index, level = op.index, told if exchanges else 0
         link = links.get(index)
         joined = []
         for slot in op.inputs:
@@ -189,6 +192,8 @@ def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _L
                 own += 1
             level = max(level, own)
         levels[index] = level
+        if exchanges:
+            told = level + 1
         for slot in op.outputs:
             writers[slot] = op
         if link is None:
