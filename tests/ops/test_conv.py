@@ -35,6 +35,8 @@ class Case(NamedTuple):
     layout: str
     piece_bytes: int  # small ones force bands, large ones several images per piece
     short_row: int = 16  # rows of fewer windows are added up across the images of a piece
+    short_run_bytes: int = 0  # columns of shorter runs are gathered plane by plane
+    turned_channels: int = 8  # data gradients of so many channels are convolutions, where they can
 
     @property
     def how(self) -> dict[str, Any]:
@@ -74,6 +76,8 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from(["C", "F", "strided"])),
         draw(st.sampled_from([64, 512, 1 << 20])),
         draw(st.sampled_from([0, 16])),
+        draw(st.sampled_from([0, 1 << 20])),
+        draw(st.sampled_from([1, 99])),
     )
 
 
@@ -125,6 +129,9 @@ def test_convolution_and_its_gradients_are_what_loops_give(compute, laid_out, to
         mock.patch.object(kernels, "_PIECE_BYTES", case.piece_bytes),
         mock.patch.object(kernels, "_IMAGE_BYTES", 2 * case.piece_bytes),
         mock.patch.object(kernels, "_SHORT_ROW", case.short_row),
+        mock.patch.object(kernels, "_SHORT_RUN_BYTES", case.short_run_bytes),
+        mock.patch.object(kernels, "_TURNED_CHANNELS", case.turned_channels),
+        mock.patch.multiple(kernels, _TURNED_RATIO=99, _TURNED_WINDOWS=0),
         mock.patch.object(depthwise, "_PIECE_BYTES", case.piece_bytes),
     ):
         found = [*compute(forward, x, weight), *compute(down, g, weight), *compute(of_weight, g, x)]
@@ -200,6 +207,24 @@ def test_what_is_not_finite_stays_in_its_group(compute, value, channels) -> None
     np.testing.assert_array_equal(np.isfinite(y), np.broadcast_to(np.arange(8) >= 2, y.shape))
     (dx,) = compute(ConvDown(groups=4, size=(4, 4)), y, weight)
     np.testing.assert_array_equal(np.isfinite(dx), np.broadcast_to(np.arange(4 * channels) >= channels, dx.shape))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_in_a_weight_stays_where_it_is_used(compute, value) -> None:
+    weight, g = np.ones((3, 3, 16, 2), np.float32), np.ones((1, 4, 4, 2), np.float32)
+    weight[0, 0] = value
+    (dx,) = compute(ConvDown(pad=1, size=(4, 4)), g, weight)
+    # The last row and column belong to no window's first element.
+    assert np.isfinite(dx[:, -1]).all()
+    assert np.isfinite(dx[:, :, -1]).all()
+    assert not np.isfinite(dx[:, :-1, :-1]).any()
+
+
+def test_a_data_gradient_of_many_windows_adds_to_nothing(compute, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_scatter", None)
+    g, weight = np.ones((2, 9, 9, 16), np.float32), np.ones((3, 3, 16, 16), np.float32)
+    (dx,) = compute(ConvDown(pad=1, size=(9, 9)), g, weight)
+    assert dx[0, 4, 4, 0] == 9 * 16
 
 
 def test_without_channels_or_images_sums_are_0(compute) -> None:

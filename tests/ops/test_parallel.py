@@ -28,9 +28,24 @@ from tests.ops.every_operation import CASES
 #: What is cut at which size: sizes at which small arrays are cut, too.
 SMALL = {
     buffers: {"BLOCK": 16},
-    conv: {"_LEAST_BYTES": 256, "_FEWEST_PIECES": 9, "_SUMMED_PIECES": 2, "_IMAGE_BYTES": 4096},
+    conv: {
+        "_LEAST_WINDOWS": 4,
+        "_SCATTERED_WINDOWS": 3,
+        "_SUMMED_PIECES": 2,
+        "_IMAGE_BYTES": 4096,
+        "_TURNED_CHANNELS": 3,
+    },
     linalg: {"_SUMMED": 24},
-    parallel: {"WORTH_NS": 0, "_PIECE_ELEMENTS": 40, "_PIECE_PRODUCTS": 60, "_PIECE_ROWS": 3, "_ROWS": 2, "BLOCK": 16},
+    parallel: {
+        "WORTH_NS": 0,
+        "_PIECE_ELEMENTS": 40,
+        "_PIECE_PRODUCTS": 60,
+        "_PIECE_ROWS": 3,
+        "_PIECE_DEPTH": 2,
+        "_DEEP": 1,
+        "_ROWS": 2,
+        "BLOCK": 16,
+    },
     pool: {"_PIECE_BYTES": 256, "_IMAGE_BYTES": 2048},
 }
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
-from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, product_pieces, spread
 from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, rows_of
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
@@ -32,8 +32,10 @@ from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
-#: Least number of pieces of a batch, for several cores, unless they would be smaller than the second number.
-_FEWEST_PIECES, _LEAST_BYTES = 2, 1 << 20
+#: Windows in a piece, at least, unless it has to be smaller; where columns are added up, additions want long runs.
+_LEAST_WINDOWS, _SCATTERED_WINDOWS = 256, 1024
+#: Fewer images than this are cut into bands, for several cores.
+_FEW_IMAGES = 4
 #: Runs of pieces that are computed one after the other, at most. A weight gradient has a partial sum for each; the
 #: pieces of a run, at least, pay for adding it up.
 _RUNS, _SUMMED_PIECES = 8, 3
@@ -47,6 +49,11 @@ _FEW_CHANNELS = 16
 #: Where a row has fewer windows than this, runs go through all images of a piece. Turning the result then pays for
 #: fewer channels than this times the elements of a kernel.
 _SHORT_ROW, _CHANNELS_PER_ELEMENT = 16, 3
+#: A data gradient of stride 1 is computed as a convolution for this many channels at least, results of so many times
+#: the channels at most, and so many windows for each result at least: the weight has to be copied.
+_TURNED_CHANNELS, _TURNED_RATIO, _TURNED_WINDOWS = 8, 3, 1
+#: Columns are gathered plane by plane where what they take from an image in one piece is less.
+_SHORT_RUN_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +78,17 @@ class _Geometry:
     def columns(self) -> int:
         return math.prod(self.windows.kernel) * self.channels
 
-    def pieces(self, batch: int) -> Iterator[Piece]:
+    def pieces(self, batch: int, outputs: int, least_windows: int) -> Iterator[Piece]:
+        """Pieces that fit the cache; more of them, where there is enough to multiply, for several cores."""
+        sizes = (batch, *self.windows.out)
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
-        total_bytes = batch * math.prod(self.windows.out) * item_bytes
-        share_bytes = total_bytes // _FEWEST_PIECES
-        piece_bytes = share_bytes if _LEAST_BYTES <= share_bytes <= _PIECE_BYTES else _PIECE_BYTES
-        return pieces((batch, *self.windows.out), item_bytes, piece_bytes, _IMAGE_BYTES)
+        total_bytes = math.prod(sizes) * item_bytes
+        count = product_pieces(math.prod(sizes), self.columns, outputs, least_windows)
+        if batch < min(count, _FEW_IMAGES):
+            piece_bytes = image_bytes = total_bytes // count
+        else:
+            piece_bytes, image_bytes = total_bytes // max(1, batch) * -(-batch // count), _IMAGE_BYTES
+        return pieces(sizes, item_bytes, min(_PIECE_BYTES, piece_bytes), min(_IMAGE_BYTES, image_bytes))
 
     def work_ns(self, batch: int, outputs: int) -> float:
         """About how long one thread takes for all products."""
@@ -95,11 +107,17 @@ class _Geometry:
         return rows.reshape(len(rows), self.groups, rows.shape[1] // self.groups).transpose(1, 0, 2)
 
     @property
+    def run(self) -> int:
+        """Number of elements of a column that lie side by side in the images."""
+        w = self.windows
+        return self.channels * (w.kernel[-1] if self.groups == 1 and w.dilation[-1] == 1 else 1)
+
+    @property
     def is_planar(self) -> bool:
         """True if columns are gathered plane by plane: rows of a plane are longer runs than those of few channels."""
         w = self.windows
-        run = w.kernel[-1] * self.channels if w.dilation[-1] == 1 else self.channels
-        return self.groups == 1 and w.stride[-1] == 1 and run < w.out[-1]
+        is_short = self.run * self.dtype.itemsize < _SHORT_RUN_BYTES and self.run < w.out[-1]
+        return self.groups == 1 and w.stride[-1] == 1 and is_short
 
     def padded(self, images: Array) -> Array:
         """The images with their border of zeros; the channels come first in memory if the columns are planar."""
@@ -124,6 +142,10 @@ class _Geometry:
         padded[inside] = images
         return padded
 
+    def shared(self, x: Array) -> Array | None:
+        """The padded image, if there is one alone: runs of its bands then need not make one each."""
+        return self.padded(x) if len(x) == 1 else None
+
     def gathered(self, padded: Array, piece: Piece) -> Array:
         """The columns of a piece, (window, group and its column), in scratch memory."""
         w, (image, *axes, channel) = self.windows, padded.strides
@@ -141,17 +163,30 @@ class _Geometry:
             shape, strides = (*shape, *windows_shape), (*strides, *windows_strides)
         else:
             shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
-        columns = scratch("columns", shape, self.dtype)
-        np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
+        columns, found = scratch("columns", shape, self.dtype), as_strided(first, shape, strides, writeable=False)
+        if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
+            np.copyto(_runs_as_one(columns, self.run), _runs_as_one(found, self.run))
+        else:
+            np.copyto(columns, found, casting="unsafe")
         return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
 
-    def column_pieces(self, x: Array, run: Sequence[Piece]) -> Iterator[tuple[Piece, Array]]:
-        """The columns of some pieces of ``x``, one after the other, in scratch memory that the next one overwrites."""
-        padded: Array | None = None
+    def column_pieces(self, x: Array, run: Sequence[Piece], padded: Array | None) -> Iterator[tuple[Piece, Array]]:
+        """The columns of some pieces of ``x``, one after the other, in scratch memory that the next one overwrites.
+
+        ``padded``: what `shared` gives.
+        """
         for piece in run:
-            if padded is None or is_first(piece):
+            if padded is None or (is_first(piece) and len(x) > 1):
                 padded = self.padded(x[piece[0]])
             yield piece, self.gathered(padded, piece)
+
+
+def _runs_as_one(array: Array, run: int) -> Array:
+    """An array whose elements are the runs of another one, at its end: copying takes up to half the time so."""
+    axes = 1 if array.shape[-1] == run else 2
+    shape, strides = (*array.shape[:-axes], run), (*array.strides[:-axes], array.itemsize)
+    kind = np.dtype((np.void, run * array.itemsize))
+    return as_strided(array, shape, strides, writeable=array.flags.writeable).view(kind)[..., 0]
 
 
 def _geometry(
@@ -218,13 +253,20 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fin
             finish(0, y.size // y.shape[-1])
         return
 
+    _forward(g, x, matrices, y, finish)
+
+
+def _forward(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None = None) -> None:
+    found, padded = list(g.pieces(len(x), y.shape[-1], _LEAST_WINDOWS)), g.shared(x)
+    product = np.matmul if len(found) > 1 else multiply
+
     def compute(run: Sequence[Piece]) -> None:
-        for piece, columns in g.column_pieces(x, run):
-            _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])))
+        for piece, columns in g.column_pieces(x, run, padded):
+            _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])), product)
             if finish is not None:
                 finish(*rows_of(piece, y.shape))
 
-    spread(_runs(list(g.pieces(len(x))), _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
+    spread(_runs(found, _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
 
 
 def _runs(found: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
@@ -253,16 +295,17 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
-    found = list(g.pieces(len(x)))
+    found = list(g.pieces(len(x), dy.shape[-1], _LEAST_WINDOWS))
     if not found:
         flat.fill(0)
         return
+    padded = g.shared(x)
     runs = _runs(found, max(2, min(_RUNS, len(found) // _SUMMED_PIECES)))
     partial = scratch("partial", (len(runs), *flat.shape), g.dtype)
     sums = [flat if dweight.dtype == g.dtype else partial[0], *partial[1:]]
 
     def add_up(index: int) -> None:
-        for number, (piece, columns) in enumerate(g.column_pieces(x, runs[index])):
+        for number, (piece, columns) in enumerate(g.column_pieces(x, runs[index], padded)):
             product = scratch("product", flat.shape, g.dtype) if number else sums[index]
             by_rows = np.matmul if len(found) > 1 else multiply
             by_rows(g.grouped(columns).transpose(0, 2, 1), g.grouped(g.rows(dy[piece])), out=product)
@@ -284,6 +327,10 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
         depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
         return
     g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
+    if _pays_turned(g, weight, dy):
+        turned = _turned(g, weight.shape[-1])
+        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx)
+        return
     matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
     if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)), multiply)
@@ -302,8 +349,40 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
             if is_last(piece, g.windows):
                 np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
 
-    runs = by_images(g.pieces(len(dx)), g.windows)
+    runs = by_images(g.pieces(len(dx), dy.shape[-1], _SCATTERED_WINDOWS), g.windows)
     spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)
+
+
+def _pays_turned(g: _Geometry, weight: Array, dy: Array) -> bool:
+    """Return whether the data gradient is best computed as a convolution: what is not added up, but gathered."""
+    w, outputs = g.windows, weight.shape[-1] // g.groups
+    if w.is_pointwise or g.joined > 1 or math.prod(w.size) > math.prod(w.out) or any(s > 1 for s in w.stride):
+        return False
+    reach = [d * (k - 1) for d, k in zip(w.dilation, w.kernel, strict=True)]
+    if any(max(pads) > far for pads, far in zip(w.pad, reach, strict=True)):
+        return False
+    if g.channels < _TURNED_CHANNELS or outputs > _TURNED_RATIO * g.channels:
+        return False
+    if math.prod(dy.shape[:-1]) < _TURNED_WINDOWS * outputs:
+        return False
+    with np.errstate(all="ignore"):  # an infinite weight times the border's zeros would be NaN
+        return bool(np.isfinite(np.add.reduce(weight, axis=None, dtype=g.dtype)))
+
+
+def _turned(g: _Geometry, outputs: int) -> _Geometry:
+    """The convolution that takes gradients of the results to those of the images; its strides are 1."""
+    w = g.windows
+    reach = [d * (k - 1) for d, k in zip(w.dilation, w.kernel, strict=True)]
+    pad = tuple((far - before, far - after) for far, (before, after) in zip(reach, w.pad, strict=True))
+    return replace(g, windows=replace(w, size=w.out, pad=pad, out=w.size), channels=outputs // g.groups)
+
+
+def _turned_weight(g: _Geometry, weight: Array) -> Array:
+    """The weight of `_turned`: the kernel back to front, inputs and outputs changed over within each group."""
+    *kernel_size, channels, outputs = weight.shape
+    rank = len(kernel_size)
+    flipped = weight[(slice(None, None, -1),) * rank].reshape(*kernel_size, channels, g.groups, outputs // g.groups)
+    return flipped.swapaxes(rank, rank + 2).reshape(*kernel_size, outputs // g.groups, g.groups * channels)
 
 
 def _order(g: _Geometry) -> tuple[int, ...] | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
-from actorflow.ops.cpu.buffers import BLOCK, Array
+from actorflow.ops.cpu.buffers import BLOCK, Array, is_half, scratch
 
 _P = TypeVar("_P")
 _F = TypeVar("_F", bound=Callable[..., None])
@@ -31,8 +31,11 @@ WORTH_NS = 200_000
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
 _PIECE_ELEMENTS = 1 << 20
-#: Products in a piece of a product of matrices, and the rows or columns that it has at least.
-_PIECE_PRODUCTS, _PIECE_ROWS = 32 << 20, 256
+#: Products in a piece of a product of matrices, and the rows or columns that it has at least: BLAS copies the other
+#: matrix for each piece.
+_PIECE_PRODUCTS, _PIECE_ROWS = 16 << 20, 128
+#: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
+_PIECE_DEPTH, _DEEP = 1024, 4
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
 _ROWS = 16
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
@@ -73,31 +76,44 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             team.spread(pieces, work)
 
 
-def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> None:
-    """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces of the rows of ``a`` or the columns of ``b``.
+def product_pieces(rows: int, depth: int, columns: int, least_rows: int) -> int:
+    """In how many pieces of its rows a product of matrices is worth being computed by several threads."""
+    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, rows // least_rows))
 
+
+def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> None:
+    """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces.
+
+    They are pieces of the rows of ``a`` or the columns of ``b``, or of sums that are much longer than both.
     ``finish`` is called with the rows of a single matrix; see `Kernel.finishes`.
     """
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    along = max(rows, columns)
-    stack = math.prod(out.shape[:-2])
-    count = min(MOST_PIECES, stack * rows * depth * columns // _PIECE_PRODUCTS, along // _PIECE_ROWS)
-    if count < 2:
+    stack, along = math.prod(out.shape[:-2]), max(rows, columns)
+    is_deep = depth > _DEEP * along and not is_half(out)
+    length, least = (depth, _PIECE_DEPTH) if is_deep else (along, _PIECE_ROWS)
+    cuts = even_cuts(length, product_pieces(length, stack * rows * depth * columns // max(1, length), 1, least))
+    if len(cuts) < 2:
         np.matmul(a, b, out=out)
         if finish is not None:
             finish(0, rows)
         return
+    sums = scratch("sums of products", (len(cuts) * is_deep, *out.shape), out.dtype)
 
-    def part(piece: slice) -> None:
-        if rows >= columns:
-            np.matmul(a[..., piece, :], b, out=out[..., piece, :])
+    def part(index: int) -> None:
+        cut = cuts[index]
+        if is_deep:
+            np.matmul(a[..., cut], b[..., cut, :], out=sums[index])
+        elif rows >= columns:
+            np.matmul(a[..., cut, :], b, out=out[..., cut, :])
             if finish is not None:
-                finish(piece.start, piece.stop)
+                finish(cut.start, cut.stop)
         else:
-            np.matmul(a, b[..., piece], out=out[..., piece])
+            np.matmul(a, b[..., cut], out=out[..., cut])
 
-    spread(even_cuts(along, count), part, stack * product_ns(rows, depth, columns), multiplies=True)
-    if finish is not None and rows < columns:
+    spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    if is_deep:
+        np.add.reduce(sums, axis=0, out=out)
+    if finish is not None and (is_deep or rows < columns):
         finish(0, rows)
 
 
