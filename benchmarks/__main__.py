@@ -35,6 +35,7 @@ QUESTIONS = (
     "mpi",
     "scaling",
     "training",
+    "inference",
 )
 #: Those that need what few machines have: asked by name alone.
 BY_NAME = ("gpu",)

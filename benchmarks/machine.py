@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["cores", "describe_machine"]
 
-_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed", "torch")
+_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed", "onnxruntime", "torch")
 _PACKAGES_OF_CUDA = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-frontend")
 
 

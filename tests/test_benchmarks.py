@@ -11,10 +11,13 @@ import pytest
 
 from benchmarks.__main__ import BY_NAME, QUESTIONS, main
 from benchmarks.harness import Budget, Harness, Relation, Row, Table
+from benchmarks.inference import check_scores, parts
+from benchmarks.inference import shares_outside_kernels as shares_of_runs
+from benchmarks.inference.names import ONNX, OURS
+from benchmarks.process import Process
 from benchmarks.report import as_json
-from benchmarks.training import check_losses, shares_outside_kernels
+from benchmarks.training import Stepped, check_losses, shares_outside_kernels
 from benchmarks.training.names import NUMPY, TORCH
-from benchmarks.training.process import Process, Stepped
 from benchmarks.workloads import chain, layered, sinks_of
 from tests.support.warm import run_program
 
@@ -158,7 +161,26 @@ def test_contenders_that_train_different_networks_are_an_error(loss: float) -> N
 
 
 async def test_a_contender_that_ends_early_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    async with Process.started(NUMPY, 1) as process:
+    async with Process.started("benchmarks.training.contender", NUMPY, 1) as process:
         with pytest.raises(RuntimeError, match=f"{NUMPY}: the process ended, with code 1"):
-            await process.step("no such network", 1, 1)
+            await process.ask("no such network", 1, 1)
     assert "KeyError: 'no such network'" in capfd.readouterr().err
+
+
+def test_runs_of_networks_are_taken_apart() -> None:
+    ours = [
+        {"ms": 4.0, "kernels": {"Relu": 1.0, "Conv 1x1": 2.0}},
+        {"ms": 5.0, "kernels": {"Relu": 0.5, "Conv 1x1": 4.0}},
+    ]
+    theirs = [{"ms": 2.0, "kernels": {"Conv 1x1": 9.0}}] * 2
+    assert shares_of_runs("title", ours).rows[OURS].samples == pytest.approx([25.0, 10.0])
+    table = parts("title", {ONNX: theirs, OURS: ours})
+    assert list(table.rows) == [f"{OURS}: Conv 1x1", f"{OURS}: Relu", f"{ONNX}: Conv 1x1"]
+    assert table.rows[f"{OURS}: Relu"].samples == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("score", [10.001, float("nan")])
+def test_contenders_that_compute_different_networks_are_an_error(score: float) -> None:
+    check_scores("lenet", {OURS: [10.0, 0.0], ONNX: [10.00005, -0.00005]})
+    with pytest.raises(AssertionError, match="lenet: the scores of onnxruntime and of actorflow lie"):
+        check_scores("lenet", {OURS: [10.0, 0.0], ONNX: [score, 0.0]})

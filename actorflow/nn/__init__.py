@@ -25,7 +25,19 @@ from actorflow.nn.layers import (
     Softmax,
     SoftmaxLoss,
 )
-from actorflow.nn.models import MLP, NIN, VGG, AlexNet, GoogLeNet, Inception, LeNet, LSTMLanguageModel, NINBlock, ResNet
+from actorflow.nn.models import (
+    MLP,
+    NIN,
+    VGG,
+    AlexNet,
+    GoogLeNet,
+    Inception,
+    LeNet,
+    LSTMLanguageModel,
+    MobileNetV3,
+    NINBlock,
+    ResNet,
+)
 from actorflow.nn.optim import (
     SGD,
     Adagrad,
@@ -78,6 +90,7 @@ __all__ = [
     "LayerNorm",
     "LeNet",
     "Mean",
+    "MobileNetV3",
     "MultiHeadAttention",
     "Multipliers",
     "NINBlock",

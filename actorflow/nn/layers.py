@@ -27,6 +27,8 @@ _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
         "silu": ops.silu,
         "softplus": ops.softplus,
         "log_softmax": ops.log_softmax,
+        "hard_sigmoid": ops.hard_sigmoid,
+        "hard_swish": ops.hard_swish,
     }
 )  # each of (x, name=...)
 
@@ -271,8 +273,8 @@ class Conv(_Convolution):
         pad: Zeros around the images: a number, or for each spatial axis a number or (before, after).
         dilation: Step between the elements that a kernel sees.
         groups: How many parts the channels are divided into, each convolved on its own.
-        activation: "relu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "gelu", "silu", "softplus" or
-            "log_softmax"; None for none.
+        activation: "relu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "gelu", "silu", "softplus",
+            "log_softmax", "hard_sigmoid" or "hard_swish"; None for none.
         bias: Whether there is a bias.
         weight_init: Initializer of the weight; the default is `init.he`.
         bias_init: Initializer of the bias; the default is 0.

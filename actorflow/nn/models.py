@@ -606,9 +606,168 @@ class _ResidualBlock(Layer):
         return ops.relu(ops.add(y, _through(self.shortcut, x, training), name="add"))
 
 
-def _normalized(name: str, channels: int, kernel: int, stride: int, weight_init: Initializer) -> list[Composite]:
-    conv = Conv(channels, kernel, stride, kernel // 2, bias=False, weight_init=weight_init, name=f"conv{name}")
-    return [conv, BatchNorm(name=f"norm{name}")]
+def _normalized(
+    name: str,
+    channels: int,
+    kernel: int,
+    stride: int,
+    weight_init: Initializer,
+    groups: int = 1,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+) -> list[Composite]:
+    conv = Conv(
+        channels, kernel, stride, kernel // 2, groups=groups, bias=False, weight_init=weight_init, name=f"conv{name}"
+    )
+    return [conv, BatchNorm(momentum, epsilon, name=f"norm{name}")]
+
+
+_Block = tuple[int, int, int, bool, str, int]  # kernel, expanded channels, channels, squeezed, activation, stride
+#: For each size the blocks, and the features of the hidden layer.
+MOBILE_NETS: Mapping[str, tuple[tuple[_Block, ...], int]] = MappingProxyType(
+    {
+        "large": (
+            (
+                (3, 16, 16, False, "relu", 1),
+                (3, 64, 24, False, "relu", 2),
+                (3, 72, 24, False, "relu", 1),
+                (5, 72, 40, True, "relu", 2),
+                (5, 120, 40, True, "relu", 1),
+                (5, 120, 40, True, "relu", 1),
+                (3, 240, 80, False, "hard_swish", 2),
+                (3, 200, 80, False, "hard_swish", 1),
+                (3, 184, 80, False, "hard_swish", 1),
+                (3, 184, 80, False, "hard_swish", 1),
+                (3, 480, 112, True, "hard_swish", 1),
+                (3, 672, 112, True, "hard_swish", 1),
+                (5, 672, 160, True, "hard_swish", 2),
+                (5, 960, 160, True, "hard_swish", 1),
+                (5, 960, 160, True, "hard_swish", 1),
+            ),
+            1280,
+        ),
+        "small": (
+            (
+                (3, 16, 16, True, "relu", 2),
+                (3, 72, 24, False, "relu", 2),
+                (3, 88, 24, False, "relu", 1),
+                (5, 96, 40, True, "hard_swish", 2),
+                (5, 240, 40, True, "hard_swish", 1),
+                (5, 240, 40, True, "hard_swish", 1),
+                (5, 120, 48, True, "hard_swish", 1),
+                (5, 144, 48, True, "hard_swish", 1),
+                (5, 288, 96, True, "hard_swish", 2),
+                (5, 576, 96, True, "hard_swish", 1),
+                (5, 576, 96, True, "hard_swish", 1),
+            ),
+            1024,
+        ),
+    }
+)
+_STEM = 16  # channels of the first convolution
+_LAST = 6  # times the channels of the last block
+_mobile_normalized = partial(_normalized, momentum=0.01, epsilon=1e-3)
+
+
+class MobileNetV3(Layered):
+    """MobileNetV3: blocks that widen the channels, convolve each by itself and narrow them again, then class scores.
+
+    Bottom: images (batch, height, width, channels). Top: scores (batch, classes). The trained parameters of 1,000
+    classes: 5,483,032 (large), 2,542,856 (small).
+
+    Args:
+        classes: Number of classes.
+        size: "large" or "small".
+        dropout: Share of the hidden features that is dropped in training.
+        seed: Chooses initial weights and dropout.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if there is no such size, or another setting is out of range.
+    Source: Howard and others, Searching for MobileNetV3, 2019, with the batch norms of torchvision's; first values are
+        `init.he` and 0.
+    """
+
+    def __init__(
+        self,
+        classes: int = 1000,
+        *,
+        size: str = "large",
+        dropout: float = 0.2,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        if size not in MOBILE_NETS:
+            raise GraphError(f"MobileNetV3: size must be one of {', '.join(MOBILE_NETS)}, got {size!r}")
+        blocks, hidden = MOBILE_NETS[size]
+        weights = init.he(seed)
+        channels = _STEM
+        layers = [*_mobile_normalized("stem", channels, 3, 2, weights), Activation("hard_swish", "hard_swish")]
+        for i, block in enumerate(blocks):
+            layers.append(_InvertedResidual(channels, *block, weight_init=weights, name=f"block{i}"))
+            channels = block[2]
+        layers += [
+            *_mobile_normalized("last", _LAST * channels, 1, 1, weights),
+            Activation("hard_swish", "hard_swish_last"),
+            GlobalAverage(name="average"),
+            InnerProduct(hidden, activation="hard_swish", weight_init=weights, name="hidden"),
+            Dropout(dropout, seed, name="dropout"),
+            InnerProduct(classes, weight_init=weights, name="scores"),
+        ]
+        super().__init__(layers, name)
+
+
+class _InvertedResidual(Layer):
+    """A 1x1 convolution to more channels, one of each channel, perhaps factors for them, a 1x1 one to fewer again."""
+
+    def __init__(
+        self,
+        channels_in: int,
+        kernel: int,
+        expanded: int,
+        channels: int,
+        squeezed: bool,
+        activation: str,
+        stride: int,
+        *,
+        weight_init: Initializer,
+        name: str,
+    ) -> None:
+        super().__init__(name)
+        self.layers: list[Composite] = []
+        if expanded != channels_in:
+            self.layers += _mobile_normalized("_expand", expanded, 1, 1, weight_init)
+            self.layers.append(Activation(activation, "activation_expand"))
+        self.layers += _mobile_normalized("_depth", expanded, kernel, stride, weight_init, groups=expanded)
+        self.layers.append(Activation(activation, "activation_depth"))
+        if squeezed:
+            self.layers.append(_SqueezeExcite(expanded, weight_init, "squeeze"))
+        self.layers += _mobile_normalized("_project", channels, 1, 1, weight_init)
+        self.adds = stride == 1 and channels_in == channels
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        y = _through(self.layers, x, training)
+        return ops.add(y, x, name="add") if self.adds else y
+
+
+class _SqueezeExcite(Layer):
+    """Multiplies each channel by a factor that two inner products make of the averages of all."""
+
+    def __init__(self, channels: int, weight_init: Initializer, name: str) -> None:
+        super().__init__(name)
+        quarter = channels // 4
+        squeezed = max(8, (quarter + 4) // 8 * 8)  # the nearest multiple of 8, not a tenth below
+        if squeezed < 0.9 * quarter:
+            squeezed += 8
+        self.layers: list[Composite] = [
+            GlobalAverage(name="average"),
+            InnerProduct(squeezed, activation="relu", weight_init=weight_init, name="reduce"),
+            InnerProduct(channels, activation="hard_sigmoid", weight_init=weight_init, name="excite"),
+        ]
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        batch, *image, channels = x.shape
+        factors = ops.reshape(_through(self.layers, x, training), (batch, *(1 for _ in image), channels))
+        return ops.multiply(x, factors, name="multiply")
 
 
 class LSTMLanguageModel(Composite[tuple[Blob, Blob, Blob]]):

@@ -64,7 +64,10 @@ class _Transform(Operation):
         return (TensorSpec(shape, np.result_type(x.dtype, np.complex64)),)
 
     def compute(self, *inputs: Any) -> Any:
-        return getattr(np.fft, self.function_name)(inputs[0], n=self.points, axis=self.axis, norm=self.norm)
+        x = inputs[0].astype(
+            np.result_type(inputs[0].dtype, np.float32), copy=False
+        )  # NumPy's of half precision are half
+        return getattr(np.fft, self.function_name)(x, n=self.points, axis=self.axis, norm=self.norm)
 
 
 @dataclass(frozen=True)

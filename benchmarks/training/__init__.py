@@ -9,18 +9,35 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
 from benchmarks.machine import cores
+from benchmarks.process import Process
 from benchmarks.training.names import CONTENDERS, NUMPY, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
-from benchmarks.training.process import Process, Stepped
 from benchmarks.training.tasks import TASKS, Task
 
-__all__ = ["check_losses", "measure", "shares_outside_kernels"]
+__all__ = ["Stepped", "check_losses", "measure", "shares_outside_kernels"]
 
 _NEEDS_TORCH = (TORCH_LIBRARY, TORCH, TORCH_LAST)
 _SHARE = 0.03
 _TOLERANCE = 1e-3
+
+
+class Stepped(NamedTuple):
+    """Report of a contender on some steps.
+
+    Attributes:
+        wall_ms: Time of a step.
+        processor_ms: Time of the processor for it, of all threads: what other programs take away is not in it.
+        kernels_ms: Of it, the time in kernels; 0 from peers, which do not say.
+        loss: After the steps.
+    """
+
+    wall_ms: float
+    processor_ms: float
+    kernels_ms: float
+    loss: float
 
 
 async def measure(harness: Harness) -> list[Table]:
@@ -47,7 +64,10 @@ def _names(harness: Harness) -> list[str]:
 @asynccontextmanager
 async def _processes(names: Sequence[str], count: int) -> AsyncIterator[dict[str, Process]]:
     async with AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(Process.started(name, count)) for name in names}
+        yield {
+            name: await stack.enter_async_context(Process.started("benchmarks.training.contender", name, count))
+            for name in names
+        }
 
 
 async def _compare(harness: Harness, task: Task, processes: dict[str, Process], count: int) -> list[Table]:
@@ -58,7 +78,7 @@ async def _compare(harness: Harness, task: Task, processes: dict[str, Process], 
 
     def case(name: str, process: Process) -> Case:
         async def figure() -> float:
-            result = await process.step(task.name, batch, steps)
+            result = Stepped(*await process.ask(task.name, batch, steps))
             results[name].append(result)
             return result.wall_ms
 

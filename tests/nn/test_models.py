@@ -36,6 +36,8 @@ def built(net: af.Composite, *shape: int, training: bool = True) -> tuple[int, l
         (lambda: nn.ResNet(10, size=50), (2, 64, 64, 3), 25_557_032 - 990 * 2049),
         (lambda: nn.ResNet(10, size=101), (2, 64, 64, 3), 44_549_160 - 990 * 2049),
         (lambda: nn.ResNet(10, size=152), (2, 64, 64, 3), 60_192_808 - 990 * 2049),
+        (lambda: nn.MobileNetV3(10), (2, 64, 64, 3), 5_483_032 - 990 * 1281),
+        (lambda: nn.MobileNetV3(10, size="small"), (2, 64, 64, 3), 2_542_856 - 990 * 1025),
     ],
 )
 def test_parameters(net, shape, parameters) -> None:
@@ -95,6 +97,7 @@ def test_inception_joins_its_branches() -> None:
         (lambda: nn.VGG(3, size=11, width=4, hidden=16, dropout=0.0), (6, 32, 32, 2)),
         (lambda: nn.ResNet(3, width=4, small_images=True), (6, 8, 8, 2)),
         (lambda: nn.ResNet(3, size=50, width=2, small_images=True), (6, 8, 8, 2)),
+        (lambda: nn.MobileNetV3(3, size="small", dropout=0.0), (6, 32, 32, 2)),
     ],
 )
 def test_a_model_learns(net, shape) -> None:
@@ -144,6 +147,7 @@ def test_embedding() -> None:
         (lambda: nn.LeNet(10, (4, 4)), r"LeNet: widths must be 3 numbers, got \(4, 4\)"),
         (lambda: nn.VGG(size=12), "VGG: size must be one of 11, 13, 16, 19, got 12"),
         (lambda: nn.ResNet(size=20), "ResNet: size must be one of 18, 34, 50, 101, 152, got 20"),
+        (lambda: nn.MobileNetV3(size="tiny"), "MobileNetV3: size must be one of large, small, got 'tiny'"),
         (lambda: nn.Embedding(0, 3), "Embedding: count and features must be at least 1, got 0 and 3"),
         (lambda: nn.Inception(1, 1, 1, 1, 1, 0), "Conv: needs at least 1 output, got 0"),
     ],

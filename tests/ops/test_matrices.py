@@ -301,3 +301,15 @@ def test_the_products_of_a_transformer_are_one_op_each() -> None:
         "Transpose",
         "Matmul",
     ]
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
+async def test_transforms_of_half_precision_are_of_single(name: str) -> None:
+    x = numbers(3, 4).astype("f2")
+    graph = af.Graph("g")
+    blob = graph.blob("x", x.shape, x.dtype)
+    y = getattr(ops.fft, name)(blob)
+    async with graph:
+        found = (await graph.run({blob: x}, fetch=[y]))[y]
+    np.testing.assert_array_equal(found, getattr(np.fft, name)(x.astype("f4")), strict=True)
+    assert found.dtype == y.dtype

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
+from actorflow.nn.models import MOBILE_NETS
 
 
 def tensors(torch: Any, variables: Sequence[af.Variable]) -> list[Any]:
@@ -50,9 +51,10 @@ class Network:
     def lrn(self, x: Any) -> Any:
         return self.f.local_response_norm(x, 5, 1e-4, 0.75, 1.0)
 
-    def norm(self, x: Any) -> Any:
+    def norm(self, x: Any, epsilon: float = 1e-5) -> Any:
         scale, shift, mean, variance = (next(self.weights) for _ in range(4))
-        return self.f.batch_norm(x, mean.detach().clone(), variance.detach().clone(), scale, shift, training=True)
+        moved = (mean.detach().clone(), variance.detach().clone())
+        return self.f.batch_norm(x, *moved, scale, shift, training=True, eps=epsilon)
 
     def finish(self, y: Any) -> Any:
         assert next(self.weights, None) is None
@@ -102,6 +104,28 @@ def resnet18(net: Network, x: Any) -> Any:
             y = conv(net.f.relu(conv(x, stride, 1)), 1, 1)
             x = net.f.relu(y + (conv(x, 2, 0) if stride == 2 else x))
     return net.finish(net.linear(x.mean((2, 3))))
+
+
+def mobile_net(net: Network, x: Any) -> Any:
+    """The small one, without dropout."""
+
+    def conv(x: Any, kernel: int = 1, stride: int = 1, groups: int = 1) -> Any:
+        return net.norm(net.f.conv2d(x, next(net.weights), None, stride, kernel // 2, groups=groups), 1e-3)
+
+    def factors(x: Any) -> Any:
+        y = net.linear(net.f.relu(net.linear(x.mean((2, 3)))))
+        return (y / 6 + 0.5).clamp(0, 1)[:, :, None, None]  # hardsigmoid's own gradient has 1/6 in float32 alone
+
+    x, channels_in = net.f.hardswish(conv(x.permute(0, 3, 1, 2), 3, 2)), 16
+    for kernel, expanded, channels, squeezes, activation, stride in MOBILE_NETS["small"][0]:
+        activate = net.f.relu if activation == "relu" else net.f.hardswish
+        y = activate(conv(x)) if expanded != channels_in else x
+        y = activate(conv(y, kernel, stride, expanded))
+        y = conv(y * factors(y) if squeezes else y)
+        x = x + y if stride == 1 and channels_in == channels else y
+        channels_in = channels
+    x = net.f.hardswish(conv(x)).mean((2, 3))
+    return net.finish(net.linear(net.f.hardswish(net.linear(x))))
 
 
 def googlenet(net: Network, x: Any, auxiliary: bool) -> list[Any]:

@@ -8,32 +8,18 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any
 
-__all__ = ["Process", "Stepped"]
+__all__ = ["Process"]
 
 #: What would have NumPy's BLAS compute for another processor than this one, while torch's library heeds no such word.
 _BLAS_SETTING = "OPENBLAS_CORETYPE"
-
-
-class Stepped(NamedTuple):
-    """Report of a contender on some steps.
-
-    Attributes:
-        wall_ms: Time of a step.
-        processor_ms: Time of the processor for it, of all threads: what other programs take away is not in it.
-        kernels_ms: Of it, the time in kernels; 0 from peers, which do not say.
-        loss: After the steps.
-    """
-
-    wall_ms: float
-    processor_ms: float
-    kernels_ms: float
-    loss: float
+#: Bytes of an answer.
+_LONGEST_LINE = 1 << 20
 
 
 class Process:
-    """One contender that waits to be told how many steps of which network to do."""
+    """One contender that waits for orders, one line of JSON each, and answers each with another."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -41,15 +27,16 @@ class Process:
 
     @classmethod
     @asynccontextmanager
-    async def started(cls, name: str, cores: int) -> AsyncIterator[Process]:
-        """Start the contender on some of the cores; it ends with the block."""
+    async def started(cls, module: str, name: str, cores: int) -> AsyncIterator[Process]:
+        """Start ``python -m MODULE NAME CORES``, for a contender on some of the cores; it ends with the block."""
         threads = str(cores)
         environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
         environment.pop(_BLAS_SETTING, None)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.training.contender", name, threads),
+            *(sys.executable, "-m", module, name, threads),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE,
             env=environment,
         )
         assert process.stdin is not None
@@ -59,8 +46,8 @@ class Process:
             process.stdin.close()
             await process.wait()
 
-    async def step(self, task: str, batch: int, steps: int) -> Stepped:
-        """Have it do some steps.
+    async def ask(self, *order: Any) -> Any:
+        """The answer to an order.
 
         Raises:
             RuntimeError: if the process has ended; it has said why.
@@ -68,9 +55,9 @@ class Process:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps([task, batch, steps]).encode() + b"\n")
+        stdin.write(json.dumps(order).encode() + b"\n")
         await stdin.drain()
         answer = await stdout.readline()
         if not answer:
             raise RuntimeError(f"{self.name}: the process ended, with code {await self._process.wait()}")
-        return Stepped(*json.loads(answer))
+        return json.loads(answer)

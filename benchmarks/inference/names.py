@@ -1,0 +1,5 @@
+"""The contenders, as tables name them."""
+
+__all__ = ["ONNX", "OURS"]
+
+OURS, ONNX = "actorflow", "onnxruntime"

@@ -1,0 +1,177 @@
+"""Random graphs give the same results and the same errors, whatever a plan makes of their ops.
+
+The settings of a graph that plans depend on are compared with a plan of one kernel for each op: bit for bit, but for
+what kernels change that add up products in other blocks. What such a kernel has part in may differ by a tolerance, if
+the reference itself changes by no more where the numbers that go in differ by a rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from tests.support.effort import FULL
+from tests.support.kernel_cases import TOLERANCE
+from tests.support.random_graphs import Found, RandomGraph, cases, upstream
+
+GRAPHS, BLOCK = (3_000, 50) if FULL else (60, 10)
+LEAST_KINDS = 180
+_NOISES = 3
+
+
+class Setting(NamedTuple):
+    """A place, options of a graph, and the kinds whose kernels add up in another order."""
+
+    place: str = "cpu"
+    options: Mapping[str, Any] = MappingProxyType({})
+    inexact: frozenset[str] = frozenset()
+
+
+#: Options of the graphs that others of the same place are compared with: of several places, BLAS has other threads.
+REFERENCE: Mapping[str, Any] = {}
+SETTINGS = [Setting(), Setting(options={"sequential": True}), Setting("sim:0"), Setting("sim:0", {"capture": True})]
+if find_spec("torch") is not None:
+    windows = ["Conv", "ConvDown", "ConvWeight", "AveragePool", "AveragePoolDown", "MaxPoolDown", "GlobalAverage"]
+    SETTINGS.append(Setting(options={"libraries": ["torch"]}, inexact=frozenset(windows)))
+
+
+PLACES = sorted({setting.place for setting in SETTINGS})
+
+
+class PlantedError(Exception):
+    pass
+
+
+class Switch:
+    """Whether the brittle row raises."""
+
+    on = False
+
+
+def _brittle(x: Any, out: Any) -> None:
+    if Switch.on:
+        raise PlantedError("it was asked to fail")
+    np.multiply(x, 0.5, out=out)
+
+
+Brittle, brittle = ops.unary("brittle", "A half of it, or an error.", _brittle, lambda g, x: g * 0.5, kinds="fV")
+
+
+def planted(x: af.Blob) -> af.Blob:
+    return brittle(x)
+
+
+LINE = f"{__file__}:{planted.__code__.co_firstlineno + 1} in planted"
+
+
+def is_inexact(blob: af.Blob, kinds: frozenset[str]) -> bool:
+    """Return whether an op of these kinds has part in a value, or in a variable that has."""
+    todo, seen = [blob], {blob}
+    while todo:
+        for op in todo.pop().producers:
+            if op.operation.kind in kinds:
+                return True
+            todo += [x for x in op.inputs if x not in seen]
+            seen |= {*op.inputs}
+    return False
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare bit for bit, but for the bits of what is not a number."""
+    np.testing.assert_array_equal(found, expected, strict=True)
+    if expected.dtype.kind in "fc":
+        parts = expected.real.dtype
+        one, other = (np.ascontiguousarray(x).reshape(-1).view(parts) for x in (found, expected))
+        np.testing.assert_array_equal(np.signbit(one[~np.isnan(one)]), np.signbit(other[~np.isnan(other)]))
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray, near: list[np.ndarray], dtype: str) -> None:
+    """Compare what is stable within a tolerance of the largest number."""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    precise = "complex128" if expected.dtype.kind == "c" else "float64"
+    one, other = found.astype(precise), expected.astype(precise)
+    with np.errstate(all="ignore"):
+        spread = np.max([abs(x.astype(precise) - other) for x in near], axis=0, initial=0.0)
+        size = np.abs(other[np.isfinite(other)]).max(initial=1.0)
+        allowed = max(TOLERANCE[dtype]) * size
+        is_stable = np.isfinite(other) & (spread <= allowed)
+        assert (abs(one - other)[is_stable] <= allowed + 10 * spread[is_stable]).all()
+
+
+async def results(seed: int, setting: Setting, **noise: int) -> list[Found]:
+    graph = RandomGraph(seed, setting.place, **noise, **setting.options)
+    async with graph.graph:
+        return await graph.run()
+
+
+async def compare(setting: Setting, found: list[Found], expected: list[Found], seed: int) -> None:
+    near: list[list[Found]] = []
+    for i, (mine, its) in enumerate(zip(found, expected, strict=True)):
+        assert mine.blob.name == its.blob.name
+        try:
+            if not is_inexact(its.blob, setting.inexact):
+                assert_same(mine.value, its.value)
+                continue
+            near = near or [
+                await results(seed, Setting(setting.place, REFERENCE), noise=noise) for noise in range(_NOISES)
+            ]
+            floats = [x.dtype for x in upstream(its.blob) if x.dtype.kind == "f"]
+            lowest = min(floats, key=lambda dtype: dtype.itemsize, default=np.dtype("float32"))
+            assert_close(mine.value, its.value, [of[i].value for of in near], lowest.name)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}: {its.blob.name}, {its.when}, under {setting}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
+async def test_results_do_not_depend_on_the_plan(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        expected = {place: await results(seed, Setting(place, REFERENCE)) for place in PLACES}
+        for setting in SETTINGS:
+            await compare(setting, await results(seed, setting), expected[setting.place], seed)
+
+
+async def failed(seed: int, setting: Setting) -> tuple[list[str], list[Found]]:
+    """What a run that fails says of the op, its inputs and its line; and the results of those after it."""
+    graph = RandomGraph(seed, setting.place, planted, **setting.options)
+    async with graph.graph:
+        Switch.on = True
+        with pytest.raises(af.OpError) as caught:
+            await graph.run(atomic=True)  # which variables it had updated otherwise is chance
+        Switch.on = False
+        error = caught.value
+        assert error.op.operation == Brittle()
+        assert str(error.op.site) == LINE
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(
+            cause, PlantedError
+        ):  # of devices, the error of their lane is between
+            cause = cause.__cause__
+        assert cause is not None
+        said = str(error).replace(f" on {setting.place}", " on cpu").splitlines()
+        return [error.op_name, *said[1:]], await graph.run()
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
+async def test_errors_do_not_depend_on_the_plan(first: int) -> None:
+    for seed in range(first, first + BLOCK, 5):
+        expected = {place: await failed(seed, Setting(place, REFERENCE)) for place in PLACES}
+        for setting in SETTINGS:
+            said, found = await failed(seed, setting)
+            assert said == expected[setting.place][0], f"seed {seed}, {setting}"
+            assert said[-1] == f"  created at {LINE}"
+            if not setting.inexact:
+                await compare(setting, found, expected[setting.place][1], seed)
+
+
+@pytest.mark.skipif(not FULL, reason="few graphs have not all kinds: ACTORFLOW_FULL_TESTS=1")
+def test_nearly_all_kinds_are_drawn() -> None:
+    kinds = set().union(*(RandomGraph(seed).kinds for seed in range(GRAPHS // 5)))
+    assert len(kinds) >= LEAST_KINDS, sorted({*cases()} - kinds)
