@@ -12,7 +12,7 @@ from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.nn.conv import Conv, ConvDown
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.kernels import are_plain, kernel
-from actorflow.ops.numba.taps import MOST_TAPS, Fold, Slide, slide
+from actorflow.ops.numba.taps import MOST_TAPS, Fold, Slide, forwards, slide, volumes
 
 _PRODUCTS = Fold("products", "0", "{t} + {v} * f", "{t}", weighted=True, border=0.0)
 
@@ -28,37 +28,19 @@ def _can(operation: Conv | ConvDown, weight: Array) -> bool:
     return bool(np.isfinite(weight).all())
 
 
-def _volumes(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
-    return (missing,) * (MOST_AXES - len(values)) + values
-
-
-@lru_cache(maxsize=4096)
-def _forwards(w: Windows) -> Slide:
-    start = tuple(-before for before, _ in w.pad)
-    return Slide(
-        _volumes(w.size, 1),
-        (1,) * MOST_AXES,
-        _volumes(w.kernel, 1),
-        _volumes(start, 0),
-        _volumes(w.stride, 1),
-        _volumes(w.dilation, 1),
-        _volumes(w.out, 1),
-    )
-
-
 @lru_cache(maxsize=4096)
 def _backwards(w: Windows) -> Slide:
     """The windows of an image's elements over the gradients that reach them, between which there are gaps."""
     axes = zip(w.pad, w.kernel, w.dilation, strict=True)
     start = tuple(before - (k - 1) * d for (before, _), k, d in axes)
     return Slide(
-        _volumes(w.out, 1),
-        _volumes(w.stride, 1),
-        _volumes(w.kernel, 1),
-        _volumes(start, 0),
+        volumes(w.out, 1),
+        volumes(w.stride, 1),
+        volumes(w.kernel, 1),
+        volumes(start, 0),
         (1,) * MOST_AXES,
-        _volumes(w.dilation, 1),
-        _volumes(w.size, 1),
+        volumes(w.dilation, 1),
+        volumes(w.size, 1),
         is_turned=True,
     )
 
@@ -68,7 +50,7 @@ def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> bool:
     (x, weight), (y,) = inputs, outputs
     if not _can(operation, weight) or not are_plain([x, weight, y], x.dtype):
         return False
-    return slide(_PRODUCTS, _forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y)
+    return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y)
 
 
 @kernel(ConvDown, supports=_has_groups)

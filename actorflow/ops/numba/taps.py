@@ -8,12 +8,13 @@ registers, and channels, which lie side by side in memory, are computed many at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import even_cuts, product_ns, spread
+from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.machine import Function
 from actorflow.ops.numba.routine import Routine
 
@@ -24,7 +25,7 @@ MOST_TAPS = 64
 
 
 class Slide(NamedTuple):
-    """Windows over images, (depth, height, width) each.
+    """Windows over images, each attribute (depth, height, width).
 
     Attributes:
         size: Size of the images.
@@ -56,7 +57,10 @@ class Slide(NamedTuple):
 
 
 _BORDER = """
-def border(x, to, base, value, planes, rows, width, z, z_step, z_gap, depth, y, y_gap, height, x0, x_gap, length, channels, times):
+def border(
+    x, to, base, value, planes, rows, width,
+    z, z_step, z_gap, depth, y, y_gap, height, x0, x_gap, length, channels, times,
+):
     each = channels * times
     for p in range(planes):
         iz = z + p * z_step
@@ -169,6 +173,27 @@ def _windows(
                     yield f"                t{n} = {fold.add.format(t=f't{n}', v=f'v{n * stride + x}')}"
     for n in range(several):
         yield f"                y[o + {n} * channels + c] = {fold.last.format(t=f't{n}', f=f'f{n}')}"
+
+
+def volumes(values: Sequence[int], missing: int) -> tuple[int, ...]:
+    """A value for each of three axes; ``missing`` for those in front that there are not."""
+    return (missing,) * (MOST_AXES - len(values)) + tuple(values)
+
+
+@lru_cache(maxsize=4096)
+def forwards(w: Windows) -> Slide:
+    """The windows over the images that `Windows` has."""
+    start = [-before for before, _ in w.pad]
+    gap = (1,) * MOST_AXES
+    return Slide(
+        volumes(w.size, 1),
+        gap,
+        volumes(w.kernel, 1),
+        volumes(start, 0),
+        volumes(w.stride, 1),
+        volumes(w.dilation, 1),
+        volumes(w.out, 1),
+    )
 
 
 def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array) -> bool:
