@@ -59,7 +59,7 @@ def compile_routine(source: str, name: str, arguments: list[str], address: int) 
     """Compile one function.
 
     Args:
-        source: Its text; it may use ``np`` and ``math``.
+        source: Its text; it may use ``np``, ``math`` and ``sqrt``.
         name: Its name.
         arguments: Type of each argument; with ``*`` an array, of which the caller passes the address of the object.
         address: Where an array's object has the address of its elements, counted in pointers.
@@ -69,7 +69,7 @@ def compile_routine(source: str, name: str, arguments: list[str], address: int) 
     import numpy as np
     from numba import njit, types
 
-    names: dict[str, Any] = {"np": np, "math": math}
+    names: dict[str, Any] = {"np": np, "math": math, "sqrt": _square_root()}
     exec(source, names)  # noqa: S102  the text is the package's own
     inner = njit(forceinline=True, **_OPTIONS)(names[name])
     inner._compiler._customize_flags = _without_aliases
@@ -88,6 +88,22 @@ def compile_routine(source: str, name: str, arguments: list[str], address: int) 
     if not _MATHEMATICS.issuperset(called):  # such as Python's functions, which nothing may call without the GIL
         raise ValueError(f"the machine code calls {', '.join(sorted({*called} - _MATHEMATICS))}")
     return compiled.fndesc.llvm_func_name, called, compiled.library._get_compiled_object()
+
+
+def _square_root() -> Any:
+    """The processor's own, for several numbers at once; numba's calls the C library for each."""
+    from numba.core import types
+    from numba.extending import intrinsic
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def sqrt(context: Any, x: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            (value,) = arguments
+            return builder.call(builder.module.declare_intrinsic("llvm.sqrt", [value.type]), [value])
+
+        return (x(x), emit) if isinstance(x, types.Float) else None
+
+    return sqrt
 
 
 def _without_aliases(flags: Any) -> Any:
