@@ -44,7 +44,7 @@ def _kernels(weights: Array) -> Array:
 def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
-    for piece in _pieces(w.out, w.size, y):
+    for piece in window_pieces(w, y):
         part = y[piece]
         images = _repeated(x[piece[0]], y.shape[-1])
         total = part if y.dtype == factors.dtype else scratch("total", part.shape, factors.dtype)
@@ -58,17 +58,22 @@ def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
             np.copyto(part, total, casting="unsafe")
 
 
+def window_pieces(w: Windows, g: Array) -> list[Piece]:
+    """Pieces of the windows, of each of which there is one sum in a weight gradient."""
+    return _pieces(w.out, w.size, g)
+
+
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
-    """``dweight`` of `ConvWeight`."""
+    """``dweight`` of `ConvWeight`: sums over the windows of a row, the rows of a piece, and the pieces."""
     dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
-    for piece in _pieces(w.out, w.size, g):
+    for piece in window_pieces(w, g):
         part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])
         for offset, window, element in taps(w, piece):
             share = scratch("share", part[window].shape, dtype)
             np.multiply(part[window], images[element], out=share, dtype=dtype)
-            rows = as_matrix(share)
-            total[offset] += np.ones(len(rows), dtype) @ rows
+            rows = np.add.reduce(share, axis=-2)
+            total[offset] += np.add.reduce(as_matrix(rows), axis=0)
     np.copyto(dweights[..., 0, :], total, casting="unsafe")
 
 

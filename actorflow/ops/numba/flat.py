@@ -1,10 +1,10 @@
-"""Routines over all elements of arrays, or over all channels of rows: one pass, in pieces that idle cores take part in."""
+"""Routines over all elements, or all rows, of arrays: one pass, in pieces that idle cores take part in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import element_ns, even_cuts, spread
 from actorflow.ops.numba.machine import Function
 from actorflow.ops.numba.routine import Routine
@@ -27,43 +27,27 @@ def elementwise(name: str, dtype: str, arrays: Sequence[str], numbers: Sequence[
     return Routine("\n".join(text), name, types)
 
 
-def rowwise(
-    name: str,
-    dtype: str,
-    arrays: Sequence[str],
-    numbers: Sequence[str],
-    lines: Sequence[str],
-    before: Sequence[str] = (),
-) -> Routine:
-    """A routine that runs lines for each element ``i = row + c``, the channel ``c`` of a row of ``width`` channels.
+def call(
+    function: Function, arrays: Sequence[Array], *numbers: float, rows: int, width: int = 0, spare: int = 0
+) -> None:
+    """Call a routine, whose last arguments are ``start`` and ``stop``, for all rows, or elements where ``width`` is 0.
 
     Args:
-        name, dtype, arrays, numbers, lines: As for `elementwise`.
-        before: Lines that are run before, for each row.
+        function: The routine's.
+        arrays, numbers: What it is given first.
+        rows: How many there are.
+        width: Elements of a row, given after the numbers.
+        spare: Number of rows of memory that are given after the arrays, one call's own.
     """
-    text = [
-        f"def {name}({', '.join([*arrays, *numbers])}, width, start, stop):",
-        f"    zero = np.{dtype}(0)",
-        "    for number in range(start, stop):",
-        "        row = number * width",
-        *[f"        {line}" for line in before],
-        "        for c in range(width):",
-        "            i = row + c",
-        *[f"            {line}" for line in lines],
-    ]
-    types = [*[f"{dtype}*"] * len(arrays), *[dtype] * len(numbers), "intp", "intp", "intp"]
-    return Routine("\n".join(text), name, types)
-
-
-def call(function: Function, arrays: Sequence[Array], *numbers: float, rows: int, width: int = 1) -> None:
-    """Call a routine for all rows of ``width`` elements, which are elements where that is 1."""
-    given = (*map(id, arrays), *numbers)
-    work = rows * width * len(arrays)
-    if work < 2 * _PIECE_ELEMENTS:
-        function(*given, 0, rows)
-        return
+    given, dtype = [*map(id, arrays)], arrays[0].dtype
+    more = (*numbers, width) if width else numbers
+    work = rows * (width or 1) * len(arrays)
 
     def part(cut: slice) -> None:
-        function(*given, cut.start, cut.stop)
+        memory = [scratch(f"spare{n}", (width,), dtype) for n in range(spare)]
+        function(*given, *map(id, memory), *more, cut.start, cut.stop)
 
-    spread(even_cuts(rows, work // _PIECE_ELEMENTS, -(-_UNIT // width)), part, element_ns(work))
+    if work < 2 * _PIECE_ELEMENTS:
+        part(slice(0, rows))
+    else:
+        spread(even_cuts(rows, work // _PIECE_ELEMENTS, -(-_UNIT // (width or 1))), part, element_ns(work))

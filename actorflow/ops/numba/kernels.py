@@ -47,7 +47,7 @@ def _numpys() -> dict[str, registry.Kernel]:
 
 def are_plain(arrays: list[Array], dtype: np.dtype[Any]) -> bool:
     """Return whether arrays are of a dtype and as compiled code takes them: elements in C order, aligned."""
-    for array in arrays:  # a generator would take as long as the rest
+    for array in arrays:  # noqa: SIM110  a generator would take as long as the rest
         if array.flags.num & _PLAIN != _PLAIN or array.dtype != dtype:
             return False
     return True

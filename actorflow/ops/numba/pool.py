@@ -13,10 +13,9 @@ from actorflow.ops.cpu.parallel import spread
 from actorflow.ops.cpu.pool import image_pieces, inverse_counts, is_global, is_seen_once, work_ns
 from actorflow.ops.cpu.windows import Piece, by_images, is_first
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
-from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
-from actorflow.ops.numba.taps import MOST_TAPS, Fold, forwards, slide
+from actorflow.ops.numba.taps import MOST_TAPS, Fold, bounds, forwards, geometry, slide, unpacked
 
 _PLACE = np.dtype(np.int64)
 # As `np.maximum`: a NaN stays.
@@ -30,12 +29,7 @@ _AVERAGES = Fold("averages", "0", "{t} + {v}", "{t} * {f}", weighted=False, bord
 _WINDOWS = """
 def {name}({arrays}, geometry, piece):
     nothing, one = np.{dtype}(0), np.{dtype}(1)
-    depth, height, width, channels = geometry[0], geometry[1], geometry[2], geometry[18]
-    count_z, count_y, count_x = geometry[3], geometry[4], geometry[5]
-    taps_z, taps_y, taps_x = geometry[6], geometry[7], geometry[8]
-    step_z, step_y, step_x = geometry[9], geometry[10], geometry[11]
-    apart_z, apart_y, apart_x = geometry[12], geometry[13], geometry[14]
-    start_z, start_y, start_x = geometry[15], geometry[16], geometry[17]
+    {unpacked}
     for n in range(piece[0], piece[1]):
         for z in range(piece[3] - 1, piece[2] - 1, -1):
             for y in range(piece[5] - 1, piece[4] - 1, -1):
@@ -97,20 +91,12 @@ _SHARES = _Visit(
 @lru_cache(maxsize=64)
 def _routine(visit: _Visit, dtype: str) -> Routine:
     once, each = "\n".ljust(25).join(visit.once), "\n".ljust(37).join(visit.each)
-    text = _WINDOWS.format(name=visit.name, arrays=", ".join(visit.arrays), dtype=dtype, once=once, each=each)
+    lines = "\n".ljust(5).join(unpacked("geometry"))
+    text = _WINDOWS.format(
+        unpacked=lines, name=visit.name, arrays=", ".join(visit.arrays), dtype=dtype, once=once, each=each
+    )
     types = ["int64*" if name == "found" else f"{dtype}*" for name in visit.arrays]
     return Routine(text, visit.name, (*types, "int64*", "int64*"))
-
-
-@lru_cache(maxsize=4096)
-def _geometry(w: Windows, channels: int) -> Array:
-    s = forwards(w)
-    return np.array([*s.size, *s.out, *s.kernel, *s.stride, *s.dilation, *s.start, channels], np.int64)
-
-
-def _bounds(piece: Piece) -> Array:
-    image, *axes = ((cut.start, cut.stop) for cut in piece)
-    return np.array([image, *[(0, 1)] * (MOST_AXES - len(axes)), *axes], np.int64)
 
 
 @kernel(MaxPool)
@@ -123,11 +109,11 @@ def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> 
     if not slide(_MAXIMA, forwards(w), x, y, y) or (found and (places is None or not are_plain(found, _PLACE))):
         return False
     if places is not None and x.size:
-        geometry = _geometry(w, x.shape[-1])
+        each = geometry(w, x.shape[-1])
 
         def part(piece: Piece) -> None:
-            bounds = _bounds(piece)
-            places(id(x), id(y), id(found[0]), id(geometry), id(bounds))
+            cut = bounds(piece)
+            places(id(x), id(y), id(found[0]), id(each), id(cut))
 
         spread(list(image_pieces(w, x)), part, work_ns(w, y))
     return True
@@ -142,14 +128,14 @@ def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Ar
     compute = _routine(_ONLY if is_seen_once(w) else _SUMS, x.dtype.name).function
     if compute is None:
         return False
-    geometry = _geometry(w, x.shape[-1])
+    each = geometry(w, x.shape[-1])
 
     def part(run: list[Piece]) -> None:
         for piece in run:
             if is_first(piece):
                 dx[piece[0]].fill(0)
-            left, bounds = scratch("left", x.shape[-1:], x.dtype), _bounds(piece)
-            compute(id(g), id(x), id(y), id(left), id(dx), id(geometry), id(bounds))
+            left, cut = scratch("left", x.shape[-1:], x.dtype), bounds(piece)
+            compute(id(g), id(x), id(y), id(left), id(dx), id(each), id(cut))
 
     spread(by_images(image_pieces(w, x), w), part, work_ns(w, y))
     return True
@@ -171,14 +157,14 @@ def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs:
     compute = _routine(_SHARES, g.dtype.name).function
     if compute is None or not are_plain([g, dx], g.dtype):
         return False
-    inverse, geometry = inverse_counts(w, operation.count_pad, g.dtype), _geometry(w, g.shape[-1])
+    inverse, each = inverse_counts(w, operation.count_pad, g.dtype), geometry(w, g.shape[-1])
 
     def part(run: list[Piece]) -> None:
         for piece in run:
             if is_first(piece):
                 dx[piece[0]].fill(0)
-            share, bounds = scratch("share", g.shape[-1:], g.dtype), _bounds(piece)
-            compute(id(g), id(inverse), id(share), id(dx), id(geometry), id(bounds))
+            share, cut = scratch("share", g.shape[-1:], g.dtype), bounds(piece)
+            compute(id(g), id(inverse), id(share), id(dx), id(each), id(cut))
 
     spread(by_images(image_pieces(w, dx), w), part, work_ns(w, g))
     return True

@@ -16,8 +16,8 @@ class Routine:
     for ``+ - * /``, comparisons and square roots: no product is merged with a sum.
 
     Args:
-        source: Text of the function, which may use ``np``, ``math``, and ``sqrt``, NumPy's square root. To it an array is its elements in the order of
-            memory, ``x[i]`` with one index.
+        source: Text of the function, which may use ``np``, ``math``, and ``sqrt``, NumPy's square root. To it an array
+            is its elements in the order of memory, ``x[i]`` with one index.
         name: Name of the function in it.
         arguments: Type of each argument: ``"intp"``, ``"float32"``, ``"float64"``, or the elements' type and ``*`` for
             an array, as in ``"float32*"`` and ``"int64*"``.

@@ -12,8 +12,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import even_cuts, product_ns, spread
+from actorflow.ops.cpu.windows import Piece
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.machine import Function
 from actorflow.ops.numba.routine import Routine
@@ -194,6 +197,32 @@ def forwards(w: Windows) -> Slide:
         volumes(w.dilation, 1),
         volumes(w.out, 1),
     )
+
+
+#: What `geometry` has, in order: of each axis, and the number of channels.
+_AXES = [
+    ("depth", "height", "width"),
+    *[tuple(f"{name}_{axis}" for axis in "zyx") for name in ("count", "taps", "step", "apart", "start")],
+]
+_NAMES = [*[name for names in _AXES for name in names], "channels"]
+
+
+@lru_cache(maxsize=4096)
+def geometry(w: Windows, channels: int) -> Array:
+    """The windows as routines take them that go through them one by one."""
+    s = forwards(w)
+    return np.array([*s.size, *s.out, *s.kernel, *s.stride, *s.dilation, *s.start, channels], np.int64)
+
+
+def unpacked(array: str) -> list[str]:
+    """Lines of Python that name what is in an array that `geometry` has made."""
+    return [f"{name} = {array}[{index}]" for index, name in enumerate(_NAMES)]
+
+
+def bounds(piece: Piece) -> Array:
+    """A piece as routines take it: where images, planes, rows and windows begin and end."""
+    image, *axes = ((cut.start, cut.stop) for cut in piece)
+    return np.array([image, *[(0, 1)] * (MOST_AXES - len(axes)), *axes], np.int64)
 
 
 def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array) -> bool:
