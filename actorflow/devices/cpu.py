@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from importlib.util import find_spec
 from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Any
@@ -223,7 +224,7 @@ class WorkerLane(Lane):
 class CPU(Device):
     """The host's processors: NumPy arrays, and worker threads as lanes."""
 
-    libraries = ("numpy",)
+    libraries = ("numba", "numpy") if find_spec("numba") else ("numpy",)
     is_host = True
     runs_functions = True
 

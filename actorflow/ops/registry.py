@@ -206,6 +206,7 @@ _logger = logging.getLogger(__name__)
 #: (kind of device, library) -> the module whose import registers the kernels.
 _modules: dict[tuple[str, str], str] = {
     ("cpu", "numpy"): "actorflow.ops.cpu",
+    ("cpu", "numba"): "actorflow.ops.numba",
     ("cpu", "torch"): "actorflow.ops.torch",
     ("sim", "sim"): "actorflow.ops.sim",
     ("cuda", "cupy"): "actorflow.ops.cuda",

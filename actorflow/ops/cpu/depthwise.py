@@ -7,12 +7,13 @@ group has several output channels, the images are repeated, so that each output 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import Finish
-from actorflow.ops.cpu.windows import Piece, as_matrix, is_first, is_last, pieces, rows_of, taps
+from actorflow.ops.cpu.windows import Piece, as_matrix, pieces, rows_of, taps
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
 
@@ -24,10 +25,11 @@ def is_depthwise(groups: int, channels: int) -> bool:
     return channels == 1 and groups > 1
 
 
-def _pieces(w: Windows, g: Array) -> list[Piece]:
-    ratio = 1 + math.prod(w.size) / max(1, math.prod(w.out))
-    item_bytes = g.shape[-1] * wide_dtype(g.dtype).itemsize * ratio
-    return list(pieces((len(g), *w.out), item_bytes, _PIECE_BYTES, _PIECE_BYTES))
+def _pieces(cut: tuple[int, ...], other: tuple[int, ...], images: Array) -> list[Piece]:
+    """Pieces of images of the first size; to each belongs its share of those of the other size."""
+    ratio = 1 + math.prod(other) / max(1, math.prod(cut))
+    item_bytes = images.shape[-1] * wide_dtype(images.dtype).itemsize * ratio
+    return list(pieces((len(images), *cut), item_bytes, _PIECE_BYTES, _PIECE_BYTES))
 
 
 def _repeated(images: Array, outputs: int) -> Array:
@@ -43,7 +45,7 @@ def _kernels(weights: Array) -> Array:
 def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | None = None) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
-    for piece in _pieces(w, y):
+    for piece in window_pieces(w, y):
         part = y[piece]
         images = _repeated(x[piece[0]], y.shape[-1])
         total = part if y.dtype == factors.dtype else scratch("total", part.shape, factors.dtype)
@@ -59,36 +61,44 @@ def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | Non
             finish(*rows_of(piece, y.shape))
 
 
+def window_pieces(w: Windows, g: Array) -> list[Piece]:
+    """Pieces of the windows, of each of which there is one sum in a weight gradient."""
+    return _pieces(w.out, w.size, g)
+
+
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
-    """``dweight`` of `ConvWeight`."""
+    """``dweight`` of `ConvWeight`: sums over the windows of a row, the rows of a piece, and the pieces."""
     dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
-    for piece in _pieces(w, g):
+    for piece in window_pieces(w, g):
         part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])
         for offset, window, element in taps(w, piece):
             share = scratch("share", part[window].shape, dtype)
             np.multiply(part[window], images[element], out=share, dtype=dtype)
-            rows = as_matrix(share)
-            total[offset] += np.ones(len(rows), dtype) @ rows
+            rows = np.add.reduce(share, axis=-2)
+            total[offset] += np.add.reduce(as_matrix(rows), axis=0)
     np.copyto(dweights[..., 0, :], total, casting="unsafe")
 
 
 def down(w: Windows, g: Array, weights: Array, dx: Array) -> None:
-    """``dx`` of `ConvDown`."""
+    """``dx`` of `ConvDown`; each element is a sum in the order of the kernel, whatever the pieces."""
     factors = _kernels(weights)
     times = g.shape[-1] // max(1, dx.shape[-1])
     is_direct = times == 1 and dx.dtype == factors.dtype
-    total = dx
-    for piece in _pieces(w, g):
-        part, images = g[piece], dx[piece[0]]
-        if is_first(piece):
-            total = images if is_direct else scratch("total", (*images.shape[:-1], g.shape[-1]), factors.dtype)
-            total.fill(0)
-        for offset, window, element in taps(w, piece):
-            share = scratch("share", part[window].shape, factors.dtype)
-            np.multiply(part[window], factors[offset], out=share)
-            here = total[element]
-            np.add(here, share, out=here)
-        if not is_direct and is_last(piece, w):
-            summed = total.reshape(*images.shape, times).sum(axis=-1) if times > 1 else total
-            np.copyto(images, summed, casting="unsafe")
+    windows = tuple(slice(0, n) for n in w.out)
+    for piece in _pieces(w.size, w.out, dx):
+        part = dx[piece]
+        total = part if is_direct else scratch("total", (*part.shape[:-1], g.shape[-1]), factors.dtype)
+        total.fill(0)
+        # The windows of all the image, on the part of it that is here.
+        pad = tuple((before + cut.start, after) for (before, after), cut in zip(w.pad, piece[1:], strict=True))
+        here = replace(w, size=part.shape[1:-1], pad=pad)
+        for offset, window, element in taps(here, (piece[0], *windows)):
+            grads = g[piece[0]][window]
+            share = scratch("share", grads.shape, factors.dtype)
+            np.multiply(grads, factors[offset], out=share)
+            to = total[element]
+            np.add(to, share, out=to)
+        if not is_direct:
+            summed = total.reshape(*part.shape, times).sum(axis=-1) if times > 1 else total
+            np.copyto(part, summed, casting="unsafe")

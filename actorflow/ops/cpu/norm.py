@@ -6,6 +6,8 @@ They take blocks of rows, (rows, channels) for batches and (samples, elements) f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,24 +43,49 @@ def _statistics(x: Array) -> tuple[Array, Array]:
     return rough + rest, np.maximum(squares / len(x) - rest * rest, 0)
 
 
-def _normalize(x: Array, mean: Array, variance: Array, scale: Array, shift: Array, epsilon: float, y: Array) -> None:
-    factor = (scale / np.sqrt(variance + epsilon)).astype(x.dtype)
-    center = mean.astype(x.dtype)
+#: Writes ``(x - center) * factor + shift`` to the last argument; rows, and vectors of their width.
+Normalize = Callable[[Array, Array, Array, Array, Array], None]
+#: Writes ``(x - mean) * of_x + g * of_g + of_1`` to the last argument; of ``g, x, mean, of_g, of_x, of_1``.
+Combine = Callable[[Array, Array, Array, Array, Array, Array, Array], None]
+
+
+def _normalize(x: Array, center: Array, factor: Array, shift: Array, y: Array) -> None:
     for part, out in row_blocks(x, y):
         np.subtract(part, center, out=out)
         np.multiply(out, factor, out=out)
         np.add(out, shift, out=out)
 
 
+def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Array, dx: Array) -> None:
+    for g_part, x_part, out in row_blocks(g, x, dx):
+        centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
+        np.multiply(centered, of_x, out=centered)
+        np.multiply(g_part, of_g, out=out)
+        np.add(out, centered, out=out)
+        np.add(out, of_1, out=out)
+
+
+def factor_of(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
+    """What centered values of each channel are multiplied by."""
+    factor: Array = (scale / np.sqrt(variance + epsilon)).astype(dtype)
+    return factor
+
+
 @kernel(ops.BatchNorm)
 @in_float32
 def _batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
+    batch_norm(operation, inputs, outputs, _normalize)
+
+
+def batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array], normalize: Normalize) -> None:
+    """The batch's normalized values and statistics; see `BatchNorm`."""
     x, scale, shift, running_mean, running_variance = inputs
     y, mean, variance, new_mean, new_variance = outputs
     rows = _matrix(x, x.shape[-1])
     exact_mean, exact_variance = _statistics(rows) if rows.size else (np.zeros(0), np.zeros(0))
     mean[...], variance[...] = exact_mean, exact_variance
-    _normalize(rows, exact_mean, exact_variance, scale, shift, operation.epsilon, _matrix(y, x.shape[-1]))
+    factor = factor_of(scale, exact_variance, operation.epsilon, x.dtype)
+    normalize(rows, exact_mean.astype(x.dtype), factor, shift, _matrix(y, x.shape[-1]))
     momentum, unbiased = operation.momentum, len(rows) / max(1, len(rows) - 1)
     new_mean[...] = (1 - momentum) * running_mean + momentum * exact_mean
     new_variance[...] = (1 - momentum) * running_variance + momentum * unbiased * exact_variance
@@ -69,8 +96,8 @@ def _batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Arr
 @in_float32
 def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, mean, variance = inputs
-    width = x.shape[-1]
-    _normalize(_matrix(x, width), mean, variance, scale, shift, operation.epsilon, _matrix(outputs[0], width))
+    width, factor = x.shape[-1], factor_of(scale, variance, operation.epsilon, x.dtype)
+    _normalize(_matrix(x, width), mean.astype(x.dtype), factor, shift, _matrix(outputs[0], width))
 
 
 def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Array]:
@@ -87,6 +114,11 @@ def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Arr
 @kernel(ops.BatchNormDown)
 @in_float32
 def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+    batch_norm_down(operation, inputs, outputs, _combine)
+
+
+def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array], combine: Combine) -> None:
+    """Gradients of batch normalization; see `BatchNormDown`."""
     width = inputs[1].shape[-1]
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, mean, variance = inputs[2:]
@@ -101,13 +133,7 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
     of_g = r * scale
     of_x = -of_g * r * products / count
     of_1 = -of_g * total / count
-    factors = [f.astype(x.dtype) for f in (of_g, of_x, of_1)]
-    for g_part, x_part, out in row_blocks(g, x, dx):
-        centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
-        np.multiply(centered, factors[1], out=centered)
-        np.multiply(g_part, factors[0], out=out)
-        np.add(out, centered, out=out)
-        np.add(out, factors[2], out=out)
+    combine(g, x, mean, *[f.astype(x.dtype) for f in (of_g, of_x, of_1)], dx)
 
 
 def _average(rows: Array) -> Array:

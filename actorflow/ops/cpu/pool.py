@@ -22,18 +22,25 @@ _PIECE_BYTES = 512 << 10
 _IMAGE_BYTES = 4 << 20
 
 
-def _pieces(w: Windows, images: Array) -> Iterator[Piece]:
+def image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
+    """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
     return pieces((len(images), *w.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
 
 
-def _work_ns(w: Windows, results: Array) -> float:
+def work_ns(w: Windows, results: Array) -> float:
     """About how long one thread takes for all windows, whose number and channels ``results`` has."""
     return element_ns(3 * results.size * math.prod(w.kernel))
 
 
-def _is_global(w: Windows) -> bool:
+def is_global(w: Windows) -> bool:
+    """Return whether the only window is the image."""
     return w.kernel == w.size == w.padded_size
+
+
+def is_seen_once(w: Windows) -> bool:
+    """Return whether no element is seen by two windows."""
+    return all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
 
 
 @kernel(ops.MaxPool)
@@ -49,10 +56,10 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
         for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
 
-    if _is_global(w):
+    if is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
-        spread(list(_pieces(w, images)), compute, _work_ns(w, results))
+        spread(list(image_pieces(w, images)), compute, work_ns(w, results))
     for found in indices:
         _find_maxima(w, images, results, found)
 
@@ -62,7 +69,7 @@ def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None
     # One more, beside the -1 of windows without a maximum.
     places = np.broadcast_to(np.arange(1, math.prod(w.size) + 1).reshape(1, *w.size, 1), images.shape)
     found.fill(-1)
-    for piece in _pieces(w, images):
+    for piece in image_pieces(w, images):
         x, or_nan = images[piece[0]], images.dtype.kind in "fV"
         for window, element, hit in _first_maxima(w, piece, x, maxima[piece], or_nan):
             share = scratch("share", hit.shape, places.dtype)
@@ -91,7 +98,7 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
-    if _is_global(w):
+    if is_global(w):
         results.fill(0)
         flat = (len(images), math.prod(w.size), images.shape[-1])
         first = images.reshape(flat).argmax(axis=1)[:, np.newaxis]
@@ -99,7 +106,7 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
         kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
         return
-    is_seen_once = all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
+    keeps_bits = is_seen_once(w)
 
     def compute(run: list[Piece]) -> None:
         for piece in run:
@@ -107,18 +114,18 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
             if is_first(piece):
                 dx.fill(0)
             for window, element, hit in _first_maxima(w, piece, images[piece[0]], y):
-                if is_seen_once:
+                if keeps_bits:
                     keep_where(hit, g[window], dx[element])
                     continue
                 share = scratch("share", hit.shape, dx.dtype)
                 keep_where(hit, g[window], share)
                 np.add(dx[element], share, out=dx[element])
 
-    spread(by_images(_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
+    spread(by_images(image_pieces(w, images), w), compute, 3 * work_ns(w, maxima))
 
 
 @lru_cache(maxsize=256)
-def _inverse_counts(w: Windows, count_pad: bool, dtype: np.dtype[Any]) -> Array:
+def inverse_counts(w: Windows, count_pad: bool, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []
     for n, count, k, s, (before, after), d in zip(w.size, w.out, w.kernel, w.stride, w.pad, w.dilation, strict=True):
@@ -133,7 +140,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
     """The averages; see `AveragePool`."""
     (images,), (results,) = inputs, outputs
     w, dtype = operation.windows(images.shape[1:-1]), wide_dtype(results.dtype)
-    inverse = _inverse_counts(w, operation.count_pad, dtype)
+    inverse = inverse_counts(w, operation.count_pad, dtype)
 
     def compute(piece: Piece) -> None:
         x, y = images[piece[0]], results[piece]
@@ -145,7 +152,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
         if total is not y:
             np.copyto(y, total, casting="unsafe")
 
-    spread(list(_pieces(w, images)), compute, _work_ns(w, results))
+    spread(list(image_pieces(w, images)), compute, work_ns(w, results))
 
 
 @kernel(ops.AveragePoolDown)
@@ -153,7 +160,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), wide_dtype(results.dtype)
-    inverse = _inverse_counts(w, operation.count_pad, dtype)
+    inverse = inverse_counts(w, operation.count_pad, dtype)
 
     def compute(run: list[Piece]) -> None:
         total = results
@@ -168,7 +175,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
             if dx.dtype != dtype and is_last(piece, w):
                 np.copyto(dx, total, casting="unsafe")
 
-    spread(by_images(_pieces(w, results), w), compute, _work_ns(w, grads))
+    spread(by_images(image_pieces(w, results), w), compute, work_ns(w, grads))
 
 
 @kernel(ops.GlobalAverage)

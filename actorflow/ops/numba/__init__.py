@@ -1,0 +1,14 @@
+"""Kernels compiled by numba for the CPU, library ``"numba"``; importing this package registers them, and not numba."""
+
+from importlib.util import find_spec
+
+from actorflow.errors import MissingExtraError
+from actorflow.ops.numba.machine import address_index
+
+if find_spec("numba") is None or address_index() is None:
+    raise MissingExtraError("kernel library 'numba' needs 'numba': pip install 'actorflow[jit]'", name="numba")
+
+from actorflow.ops.numba import conv, lrn, norm, pool, updates  # noqa: F401  each registers its kernels
+from actorflow.ops.numba.routine import Routine, compiled
+
+__all__ = ["Routine", "compiled"]

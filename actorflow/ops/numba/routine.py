@@ -1,0 +1,74 @@
+"""Functions that numba compiles, from their text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actorflow.errors import DeviceError
+from actorflow.ops.numba.machine import Function
+from actorflow.ops.numba.workshop import workshop
+
+
+class Routine:
+    """A function without a result, compiled on the side: until then there is none, and NumPy has to do.
+
+    Machine code is kept on disk, so that later processes have it at once. It computes what NumPy does, bit for bit,
+    for ``+ - * /``, comparisons and square roots: no product is merged with a sum.
+
+    Args:
+        source: Text of the function, which may use ``np``, ``math``, and ``sqrt``, NumPy's square root. To it an array
+            is its elements in the order of memory, ``x[i]`` with one index.
+        name: Name of the function in it.
+        arguments: Type of each argument: ``"intp"``, ``"float32"``, ``"float64"``, or the elements' type and ``*`` for
+            an array, as in ``"float32*"`` and ``"int64*"``.
+
+    `function` is called with numbers and, for an array, ``id(array)``: the array must be contiguous in C order and
+    aligned, of that type, and alive. Nothing checks any of it, nor indices. No two arrays may overlap, but an array may
+    be given twice where each element is read before it is written, at the same index and no other. The call releases
+    the GIL.
+
+    Attributes:
+        function: What to call; None until it is there. To ask for it begins the compilation; it never waits for one,
+            and on an event loop's thread for nothing.
+        error: Why there will be none; None while there may be.
+    """
+
+    __slots__ = ("__weakref__", "_function", "arguments", "asked", "error", "name", "source")
+
+    def __init__(self, source: str, name: str, arguments: Sequence[str]) -> None:
+        self.source = source
+        self.name = name
+        self.arguments = tuple(arguments)
+        self.error: DeviceError | None = None
+        self.asked = False
+        self._function: Function | None = None
+
+    @property
+    def function(self) -> Function | None:
+        if not self.asked:
+            workshop.ask(self)
+        return self._function
+
+    @function.setter
+    def function(self, made: Function) -> None:
+        self._function = made
+
+    def wait(self) -> Function:
+        """Wait for the function.
+
+        Raises:
+            DeviceError: if it cannot be compiled.
+        """
+        workshop.ask(self)
+        workshop.wait((self,))
+        assert self._function is not None
+        return self._function
+
+
+def compiled() -> None:
+    """Wait until all routines that were asked for are compiled.
+
+    Raises:
+        DeviceError: if one cannot be.
+    """
+    workshop.wait()
