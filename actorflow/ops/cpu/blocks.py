@@ -148,8 +148,8 @@ class Chain:
                         if a in taken and last[a + first] == i:
                             free[kind(a)].append(taken[a])
                 elif i not in self.mapped and i not in self.folds:
-                    usable = [where for where in own if isinstance(where, str) or where > i]
-                    where = usable[-1] if usable else self._result_for(i, waiting)
+                    usable = [where for where in own if isinstance(where, str) or self._may_be_in(i, where)]
+                    where = usable[-1] if usable else next((j for j in sorted(waiting) if self._may_be_in(i, j)), None)
                     if where is None:
                         where = next(names)
                     elif usable:
@@ -159,27 +159,21 @@ class Chain:
                     taken[i] = where
         return taken
 
-    def _result_for(self, i: int, waiting: set[int]) -> int | None:
-        """A result that is computed later, and in whose memory the value of a step may be until it is last read.
+    def _may_be_in(self, i: int, j: int) -> bool:
+        """Return whether the value of a step can be in the memory of a result that is computed later.
 
-        That memory may be an input's, of the same type, which must have been read by then.
+        It must have been read by then; so must inputs of that type, one of which that memory may be.
         """
-        step, first, last = self.steps[i], self.first, self.last
-        if first + i in self.static:
-            return None
-        for j in sorted(waiting):
-            other = self.steps[j]
-            if j <= i or other.dtype != step.dtype:
-                continue
-            end = last.get(first + i, i)
-            read = [
-                last.get(k, -1)
-                for k, spec in enumerate(self._inputs)
-                if spec.shape == self.whole and spec.dtype == other.dtype
-            ]
-            if (end < j or (end == j and other.aligned)) and all(k < i or (k == i and step.aligned) for k in read):
-                return j
-        return None
+        step, other, first, last = self.steps[i], self.steps[j], self.first, self.last
+        if first + i in self.static or j <= i or other.dtype != step.dtype:
+            return False
+        end = last.get(first + i, i)
+        read = [
+            last.get(k, -1)
+            for k, spec in enumerate(self._inputs)
+            if spec.shape == self.whole and spec.dtype == other.dtype
+        ]
+        return (end < j or (end == j and other.aligned)) and all(k < i or (k == i and step.aligned) for k in read)
 
     @property
     def is_short(self) -> bool:
