@@ -255,12 +255,15 @@ class BoundChain:
         #: By reduction that goes across blocks, its results by block; None if it needs all of its argument.
         self._parts: dict[int, dict[int, Array] | None] = {}
         self._computed: set[int] = set()
+        self._same: int | None = None  # the result that is written over the first input
         if not chain.is_cut:
             self._inputs = [x.reshape(chain.static.get(i, x.shape)) for i, x in enumerate(inputs)]
             self._outputs = {i: outputs[i] for i in chain.mapped}
             return
         self._inputs = [chain.seen(i, x) for i, x in enumerate(inputs)]
         self._outputs = {i: outputs[i].reshape(chain.shape) for i in chain.mapped}
+        if inputs and any(inputs[0] is y for y in outputs.values()):  # one array is one object in each block, too
+            self._same = next(i for i, y in outputs.items() if y is inputs[0])
         for i, fold in chain.folds.items():
             if self.count > 1 and 0 in fold.axes:
                 is_parted = may_be_parted(fold.ufunc, chain.steps[i].dtype)
@@ -299,6 +302,8 @@ class BoundChain:
             values: list[Any] = [x[index] if index and i not in chain.static else x for i, x in enumerate(self._inputs)]
             values += chain.template
             results = {i: y[index] if index else y for i, y in self._outputs.items()}
+            if self._same is not None:
+                values[0] = results[self._same]
             begin_ns = perf_counter_ns()
             for i, compute, arguments in chain.calls:
                 if until is not None and i >= until:

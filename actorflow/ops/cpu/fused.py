@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,30 +26,65 @@ from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.spec import TensorSpec
 
 
-@kernel(Fused)
-def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-    chain = prepared(operation, inputs)
-    if chain.is_short:
-        spent_ns = [0] * len(chain.steps)
-        chain.run_short(inputs, outputs, spent_ns, chain.whole)
-    else:
-        spent_ns = _run(chain, dict(zip(operation.results, outputs, strict=True)), inputs)
-    note_times(operation, spent_ns)
+class Prepared(NamedTuple):
+    """A chain on inputs of known types, and which steps of the operation each of its steps computes."""
+
+    chain: Chain
+    origins: Sequence[Sequence[int]]
+
+    def times(self, spent_ns: Sequence[int]) -> list[int]:
+        """The times of the operation's steps for those of the chain's."""
+        found = [0] * (1 + max(map(max, self.origins)))
+        for origins, time_ns in zip(self.origins, spent_ns, strict=True):
+            for step in origins:
+                found[step] += time_ns // len(origins)
+        return found
 
 
-@kernel(Followed)
-def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+#: Prepares an operation for inputs, to be computed by rows or not.
+Prepare = Callable[[Fused, Sequence[Array], bool], Prepared]
+
+
+def fused(operation: Fused, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> None:
+    """Compute a chain."""
+    prepared = prepare(operation, inputs, False)
+    chain = prepared.chain
+    try:
+        if chain.is_short:
+            spent_ns = [0] * len(chain.steps)
+            chain.run_short(inputs, outputs, spent_ns, chain.whole)
+        else:
+            spent_ns = _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
+    except StepError as error:
+        raise StepError(prepared.origins[error.step][-1]) from error.__cause__
+    note_times(operation, prepared.times(spent_ns))
+
+
+def followed(operation: Followed, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> None:
+    """Compute an operation, and what follows it."""
     count = operation.count
-    finish = Finish(operation.chain, [outputs[0], *inputs[count:]], outputs)
+    rest = [outputs[0], *inputs[count:]]
+    prepared = prepare(operation.chain, rest, True)
+    finish = Finish(prepared.chain, rest, outputs)
     begin_ns = perf_counter_ns()
     try:
         operation.kernel.function(operation.main, inputs[:count], outputs[:1], finish)
     except StepError as error:
-        raise StepError(1 + error.step) from error.__cause__
+        raise StepError(1 + prepared.origins[error.step][-1]) from error.__cause__
     except Exception as error:
         raise StepError(0) from error
-    rest_ns = perf_counter_ns() - begin_ns - sum(finish.spent_ns)
-    note_times(operation, [max(0, rest_ns), *finish.spent_ns])
+    main_ns = max(0, perf_counter_ns() - begin_ns - sum(finish.spent_ns))
+    note_times(operation, [main_ns, *prepared.times(finish.spent_ns)])
+
+
+@kernel(Fused)
+def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
+    fused(operation, inputs, outputs, prepared)
+
+
+@kernel(Followed)
+def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+    followed(operation, inputs, outputs, prepared)
 
 
 class Finish:
@@ -59,20 +94,19 @@ class Finish:
         spent_ns: Time of each step so far, in all threads.
     """
 
-    def __init__(self, operation: Fused, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._chain = chain = prepared(operation, inputs, by_rows=True)
-        columns = outputs[0].shape[-1]
-        self._inputs = [(chain.seen(i, x), i in chain.static) for i, x in enumerate(inputs)]
+    def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._chain = chain
+        self._columns = columns = outputs[0].shape[-1]
+        self._inputs = [(chain.seen(i, x), i in chain.static) for i, x in enumerate(inputs[1:], 1)]
         self._outputs = [y.reshape(-1, columns) for y in outputs]
-        self._columns = columns
         self.spent_ns = [0] * len(chain.steps)
 
     def __call__(self, start: int, stop: int) -> None:
         step = max(1, BLOCK // max(1, self._columns))
         for begin in range(start, stop, step):
             rows = slice(begin, min(begin + step, stop))
-            inputs = [x if is_static else x[rows] for x, is_static in self._inputs]
             outputs = [y[rows] for y in self._outputs]
+            inputs = [outputs[0], *[x if is_static else x[rows] for x, is_static in self._inputs]]
             self._chain.run_short(inputs, outputs, self.spent_ns, outputs[0].shape)
 
 
@@ -88,17 +122,20 @@ def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> lis
     return bound.spent_ns
 
 
-def prepared(operation: Fused, inputs: Sequence[Array], *, by_rows: bool = False) -> Chain:
-    """A chain on inputs of these types; see `Chain`."""
+def prepared(operation: Fused, inputs: Sequence[Array], by_rows: bool) -> Prepared:
+    """A chain of NumPy's functions on inputs of these types; see `Chain`."""
     key = (blocks.BLOCK, by_rows, *[(x.shape, x.dtype) for x in inputs])
-    chain: Chain | None = operation.prepared.get(key)
-    if chain is None:
+    found: Prepared | None = operation.prepared.get(key)
+    if found is None:
         specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
-        chain = operation.prepared[key] = _prepare(operation, specs, by_rows)
-    return chain
+        steps, shape = steps_of(operation, specs), np.broadcast_shapes(*[spec.shape for spec in specs])
+        chain = Chain(steps, specs, shape, operation.results, by_rows=by_rows)
+        found = operation.prepared[key] = Prepared(chain, [(i,) for i in range(len(steps))])
+    return found
 
 
-def _prepare(operation: Fused, specs: Sequence[TensorSpec], by_rows: bool) -> Chain:
+def steps_of(operation: Fused, specs: Sequence[TensorSpec]) -> list[ChainStep]:
+    """The steps of a chain on inputs of these types, each by NumPy."""
     found = operation.specs(specs)
     steps = []
     for (each, arguments), spec in zip(operation.steps, found[len(specs) :], strict=True):
@@ -109,8 +146,7 @@ def _prepare(operation: Fused, specs: Sequence[TensorSpec], by_rows: bool) -> Ch
             steps.append(ChainStep(np.asarray(each.value, spec.dtype), arguments, spec.dtype))
         else:
             steps.append(_mapping(each, arguments, found[arguments[0]].dtype, spec.dtype))
-    shape = np.broadcast_shapes(*[spec.shape for spec in specs])
-    return Chain(steps, specs, shape, operation.results, by_rows=by_rows)
+    return steps
 
 
 def _mapping(

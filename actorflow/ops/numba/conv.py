@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.depthwise import is_depthwise, window_pieces
-from actorflow.ops.cpu.parallel import product_ns, spread
+from actorflow.ops.cpu.parallel import Finish, product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.kernels import are_plain, kernel
@@ -49,11 +49,11 @@ def _backwards(w: Windows) -> Slide:
 
 
 @kernel(Conv, supports=_has_groups)
-def _conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> bool:
+def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
     if not _can(operation, weight) or not are_plain([x, weight, y], x.dtype):
         return False
-    return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y)
+    return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y, finish)
 
 
 @kernel(ConvDown, supports=_has_groups)

@@ -14,7 +14,7 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import Operation
 
 #: Returns whether it has computed the outputs.
-Attempt = Callable[[Any, list[Array], list[Array]], bool]
+Attempt = Callable[..., bool]
 
 #: Flags of NumPy's arrays: C order, aligned.
 _PLAIN = 0x101
@@ -23,17 +23,25 @@ _PLAIN = 0x101
 def kernel(
     operation: type[Operation], *, supports: Callable[[Any], bool] | None = None
 ) -> Callable[[Attempt], Attempt]:
-    """Register a function that attempts to compute an operation; where it does not, NumPy's kernel does."""
+    """Register a function that attempts to compute an operation; where it does not, NumPy's kernel does.
+
+    It takes ``finish`` where that does; see `registry.Kernel.finishes`.
+    """
     numpys = _numpys()[operation.__name__]
 
     def register(attempt: Attempt) -> Attempt:
         @registry.kernel(
-            operation, library="numba", dtypes=("float32", "float64"), inplace=numpys.inplace, supports=supports
+            operation,
+            library="numba",
+            dtypes=("float32", "float64"),
+            inplace=numpys.inplace,
+            supports=supports,
+            finishes=numpys.finishes,
         )
         @wraps(attempt)
-        def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-            if not attempt(operation, inputs, outputs):
-                numpys.function(operation, inputs, outputs)
+        def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
+            if not attempt(operation, inputs, outputs, *finish):
+                numpys.function(operation, inputs, outputs, *finish)
 
         return attempt
 

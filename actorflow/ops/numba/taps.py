@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import even_cuts, product_ns, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, spread
 from actorflow.ops.cpu.windows import Piece
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.machine import Function
@@ -225,7 +225,7 @@ def bounds(piece: Piece) -> Array:
     return np.array([image, *[(0, 1)] * (MOST_AXES - len(axes)), *axes], np.int64)
 
 
-def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array) -> bool:
+def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array, finish: Finish | None = None) -> bool:
     """Write what ``fold`` makes of all windows of the images ``x``; False if that is not compiled yet.
 
     Args:
@@ -234,6 +234,7 @@ def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array) -> bool:
         x: Images, (batch, *size, channels).
         w: Weights, (*taps, channels of ``y``), or a number per window.
         y: Results, (batch, *out, channels), whose channels are a multiple of the images'.
+        finish: Takes rows of the results that are there; see `Kernel.finishes`.
     """
     dtype = x.dtype.name
     compute = routine(fold, s.kernel, s.stride[-1], s.dilation[-1], s.is_turned, dtype).function
@@ -241,11 +242,13 @@ def slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array) -> bool:
     if compute is None or border is None:
         return False
     if y.size:
-        _slide(fold, s, x, w, y, compute, border)
+        _slide(fold, s, x, w, y, compute, border, finish)
     return True
 
 
-def _slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array, compute: Function, border: Function) -> None:
+def _slide(
+    fold: Fold, s: Slide, x: Array, w: Array, y: Array, compute: Function, border: Function, finish: Finish | None
+) -> None:
     (depth, height, length), channels, times = s.size, y.shape[-1], y.shape[-1] // x.shape[-1]
     planes, taps_y, taps_x = s.kernel
     windows_z, windows_y, windows_x = s.out
@@ -275,6 +278,8 @@ def _slide(fold: Fold, s: Slide, x: Array, w: Array, y: Array, compute: Function
         first = n * windows_z * windows_y * windows_x + window
         steps = (plane, s.stride[1] * row, s.dilation[1] * row)
         compute(source, weights, result, base, *steps, count, windows_x, channels, first, window)
+        if finish is not None:
+            finish(first, first + count * windows_x)
 
     pieces = [(n, z, cut) for n in range(len(y)) for z in range(windows_z) for cut in cuts]
     spread(pieces, part, product_ns(y.size, math.prod(s.kernel), 1))

@@ -1,0 +1,328 @@
+"""Chains of elementwise operations: those steps that NumPy and compiled code compute alike, several in one loop.
+
+These are sums, products, quotients, square roots, comparisons and choices: results are NumPy's to the bit, so it makes
+no difference when a loop is compiled. Exponentials and the like are left to NumPy, which computes them by vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow.ops import elementwise as ew
+from actorflow.ops import registry
+from actorflow.ops.cpu import blocks
+from actorflow.ops.cpu import fused as numpys
+from actorflow.ops.cpu.blocks import Chain, ChainStep
+from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.nn import activation
+from actorflow.ops.numba.kernels import are_plain
+from actorflow.ops.numba.routine import Routine
+from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
+
+_LARGER = "{0} if {0} > {1} or {0} != {0} else {1}"
+_SMALLER = "{0} if {0} < {1} or {0} != {0} else {1}"
+#: Python of one element, of the arguments and then the parameters.
+_TEXTS: dict[type[Operation], str] = {
+    ew.Subtract: "{0} - {1}",
+    ew.Multiply: "{0} * {1}",
+    ew.Divide: "{0} / {1}",
+    ew.Scale: "{0} * {1}",
+    ew.Negative: "-{0}",
+    ew.Positive: "{0}",
+    ew.Absolute: "abs({0})",
+    ew.Square: "{0} * {0}",
+    ew.Reciprocal: "one / {0}",
+    ew.Sqrt: "sqrt({0})",
+    ew.Maximum: _LARGER,
+    ew.AtLeast: _LARGER,
+    ew.Minimum: _SMALLER,
+    ew.AtMost: _SMALLER,
+    ew.Equal: "{0} == {1}",
+    ew.NotEqual: "{0} != {1}",
+    ew.Less: "{0} < {1}",
+    ew.LessEqual: "{0} <= {1}",
+    ew.Greater: "{0} > {1}",
+    ew.GreaterEqual: "{0} >= {1}",
+    ew.IsNan: "{0} != {0}",
+    ew.LogicalNot: "not {0}",
+    ew.LogicalAnd: "{0} and {1}",
+    ew.LogicalOr: "{0} or {1}",
+    ew.Where: "{1} if {0} else {2}",
+    activation.Relu: "{0} if {0} > zero or {0} != {0} else zero",
+    activation.ReluDown: "{0} if {1} > zero else zero",
+}
+_BOOL = np.dtype(np.bool_)
+
+
+def _text(operation: Operation, count: int) -> str | None:
+    """Python of one element; None for what is left to NumPy."""
+    if isinstance(operation, ew.Sum):
+        return " + ".join(f"{{{i}}}" for i in range(count))
+    return _TEXTS.get(type(operation))
+
+
+class _Line(NamedTuple):
+    """One step in a loop.
+
+    Attributes:
+        text: Python of one element.
+        arguments: Positions among the arrays, numbers and lines before, in this order.
+        compute: NumPy's function.
+        dtype: Dtype of the value.
+    """
+
+    text: str
+    arguments: tuple[int, ...]
+    compute: Callable[..., Any]
+    dtype: np.dtype[Any]
+
+
+class _Loop:
+    """Several steps in one loop, with one result.
+
+    Args:
+        lines: The steps; the last one is the result.
+        widths: For each array how its elements are found: 0 if it has all of a block, 1 if it is one element, else the
+            number of elements that each row takes anew.
+        numbers: Numbers of the steps.
+        dtype: Dtype of all but truths.
+    """
+
+    def __init__(
+        self, lines: Sequence[_Line], widths: Sequence[int], numbers: Sequence[float], dtype: np.dtype[Any]
+    ) -> None:
+        self._lines = lines
+        self._widths = tuple(widths)
+        self._numbers = tuple(numbers)
+        self._dtype = dtype
+        self._width = max([*widths, 0])
+        self._routines: dict[int, Routine] = {}
+
+    def __call__(self, *arrays: Array, out: Array) -> None:
+        alias = next((k for k, array in enumerate(arrays) if array is out), -1)
+        routine = self._routines.get(alias)
+        if routine is None:
+            lines = tuple([(line.text, line.arguments) for line in self._lines])
+            routine = _routine(lines, self._widths, len(self._numbers), self._dtype.name, alias)
+            self._routines[alias] = routine
+        function = routine.function
+        if function is None or not are_plain([*arrays, out], self._dtype):
+            self._by_numpy(arrays, out)
+            return
+        width = self._width if self._width > 1 else out.size
+        given = [id(array) for k, array in enumerate(arrays) if k != alias]
+        function(*given, id(out), *self._numbers, out.size // max(1, width), width)
+
+    def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
+        values: list[Any] = [*arrays, *[np.asarray(number, self._dtype) for number in self._numbers]]
+        last = len(self._lines) - 1
+        for i, line in enumerate(self._lines):
+            taken = [values[position] for position in line.arguments]
+            memory = out if i == last else scratch(f"loop {i}", out.shape, line.dtype)
+            if i == last and any(each is out for each in arrays):  # which the last step may read in any order
+                memory = scratch("loop", out.shape, out.dtype)
+            line.compute(*taken, out=memory)
+            if memory is not out and i == last:
+                np.copyto(out, memory)
+            values.append(memory)
+
+
+@lru_cache(maxsize=4096)
+def _routine(
+    lines: tuple[tuple[str, tuple[int, ...]], ...], widths: tuple[int, ...], numbers: int, dtype: str, alias: int
+) -> Routine:
+    """The loop over rows and columns.
+
+    Args:
+        lines: Text and arguments of each step.
+        widths: As for `_Loop`.
+        numbers: How many there are.
+        dtype: Name of the dtype.
+        alias: Position of the array that the result is written over; -1 if there is none.
+    """
+    arrays = [f"x{k}" for k in range(len(widths))]
+    given = [name for k, name in enumerate(arrays) if k != alias]
+    result = "y" if alias < 0 else arrays[alias]
+    given.append(result)
+    names = [f"a{k}" for k in range(len(widths))] + [f"n{k}" for k in range(numbers)]
+    head = [f"    a{k} = x{k}[0]" for k, width in enumerate(widths) if width == 1]
+    body = [f"            a{k} = x{k}[{'c' if width else 'base + c'}]" for k, width in enumerate(widths) if width != 1]
+    for text, arguments in lines:
+        names.append(f"v{len(names)}")
+        body.append(f"            {names[-1]} = {text.format(*[names[position] for position in arguments])}")
+    scalars = [f"n{k}" for k in range(numbers)]
+    source = "\n".join(
+        [
+            f"def chain({', '.join([*given, *scalars, 'rows', 'width'])}):",
+            f"    zero, one = np.{dtype}(0), np.{dtype}(1)",
+            *head,
+            "    for r in range(rows):",
+            "        base = r * width",
+            "        for c in range(width):",
+            *body,
+            f"            {result}[base + c] = {names[-1]}",
+        ]
+    )
+    return Routine(source, "chain", [*[f"{dtype}*"] * len(given), *[dtype] * numbers, "intp", "intp"])
+
+
+def prepared(operation: Fused, inputs: Sequence[Array], by_rows: bool) -> numpys.Prepared:
+    """A chain whose loops are compiled, on inputs of these types."""
+    key = ("numba", blocks.BLOCK, by_rows, *[(x.shape, x.dtype) for x in inputs])
+    found: numpys.Prepared | None = operation.prepared.get(key)
+    if found is None:
+        made = _Rewriter(operation, [TensorSpec(x.shape, x.dtype) for x in inputs], by_rows).prepared()
+        found = operation.prepared[key] = made or numpys.prepared(operation, inputs, by_rows)
+    return found
+
+
+class _Rewriter:
+    """Puts steps of a chain that follow each other into loops.
+
+    A value is in memory if it is a result, if NumPy computes it, or if a step that NumPy computes reads it; others are
+    computed where they are needed.
+    """
+
+    def __init__(self, operation: Fused, specs: Sequence[TensorSpec], by_rows: bool) -> None:
+        self._operation = operation
+        self._specs = specs
+        self._by_rows = by_rows
+        self._first = len(specs)
+        self._found = operation.specs(specs)
+        self._steps = numpys.steps_of(operation, specs)
+        self._whole = np.broadcast_shapes(*[spec.shape for spec in specs])
+        self._chain = Chain(self._steps, specs, self._whole, operation.results, by_rows=by_rows)
+        self._in_loop = [self._may_be_in_loop(i) for i in range(len(self._steps))]
+
+    def _width(self, position: int) -> int | None:
+        """How the elements of a value are found, see `_Loop`; None if in no such way."""
+        static = self._chain.static.get(position)
+        if static is None:
+            return 0 if position >= self._first or self._specs[position].shape == self._whole else None
+        size = math.prod(static)
+        own = static[next((i for i, n in enumerate(static) if n != 1), len(static)) :]
+        return size if own == self._whole[len(self._whole) - len(own) :] else None
+
+    def _may_be_in_loop(self, i: int) -> bool:
+        step, operation = self._steps[i], self._operation.steps[i].operation
+        if isinstance(step.compute, np.ndarray) or self._first + i in self._chain.static:
+            return False
+        if _text(operation, len(step.arguments)) is None or not self._chain.is_plain:
+            return False
+        kinds = {self._found[position].dtype for position in (*step.arguments, self._first + i)} - {_BOOL}
+        return (
+            len(kinds) == 1
+            and kinds <= {np.dtype(np.float32), np.dtype(np.float64)}
+            and None not in [self._width(position) for position in step.arguments]
+        )
+
+    def prepared(self) -> numpys.Prepared | None:
+        """The new chain; None if there is no loop in it, or it cannot be computed in place where the old one can."""
+        first, steps, operation = self._first, self._steps, self._operation
+        stored = set(operation.results)
+        for i, step in enumerate(steps):
+            if not self._in_loop[i]:
+                stored.add(i)
+                stored.update(position - first for position in step.arguments if position >= first)
+            elif self._found[first + i].dtype == _BOOL and i in stored:
+                self._in_loop[i] = False  # truths are not stored by loops
+        made: list[ChainStep] = []
+        origins: list[Sequence[int]] = []
+        place = {position: position for position in range(first)}
+        for i in sorted(stored):
+            if self._in_loop[i] and self._found[first + i].dtype != _BOOL:
+                loop = self._loop(i, stored, place)
+                if loop is None:
+                    return None
+                step, own = loop
+            else:
+                if any(position not in place for position in steps[i].arguments):
+                    return None
+                step = steps[i]._replace(arguments=tuple([place[position] for position in steps[i].arguments]))
+                own = [i]
+            place[first + i] = first + len(made)
+            made.append(step)
+            origins.append(own)
+        if not any(isinstance(step.compute, _Loop) for step in made):
+            return None
+        results = [place[first + i] - first for i in operation.results]
+        chain = Chain(made, self._specs, self._whole, results, by_rows=self._by_rows)
+        if operation.may_write_over and chain.last.get(0, -1) > results[0]:
+            return None
+        return numpys.Prepared(chain, origins)
+
+    def _loop(self, end: int, stored: set[int], place: dict[int, int]) -> tuple[ChainStep, list[int]] | None:
+        """The loop that computes the value of a step from what is in memory, and the steps in it."""
+        first = self._first
+        own: list[int] = []
+        stack = [end]
+        while stack:
+            i = stack.pop()
+            if i not in own:
+                own.append(i)
+                stack += [
+                    each - first for each in self._steps[i].arguments if each >= first and each - first not in stored
+                ]
+        own.sort()
+        leaves: list[int] = []
+        numbers: list[float] = []
+        for i in own:
+            for position in self._steps[i].arguments:
+                value = self._steps[position - first].compute if position >= first else None
+                if not isinstance(value, np.ndarray) and position - first not in own and position not in leaves:
+                    leaves.append(position)
+        names: dict[int, int] = {position: k for k, position in enumerate(leaves)}
+        parameters: dict[int, int] = {}
+        for i in own:
+            for position in self._steps[i].arguments:
+                value = self._steps[position - first].compute if position >= first else None
+                if isinstance(value, np.ndarray) and position not in names:
+                    names[position] = len(leaves) + len(numbers)
+                    numbers.append(value.item())
+            operation = self._operation.steps[i].operation
+            if isinstance(operation, ew.Scale):
+                parameters[i] = len(leaves) + len(numbers)
+                numbers.append(operation.factor)
+        dtype = self._found[first + end].dtype
+        lines: list[_Line] = []
+        for i in own:
+            step, operation = self._steps[i], self._operation.steps[i].operation
+            arguments = [names[position] for position in step.arguments]
+            text = _text(operation, len(arguments))
+            assert text is not None
+            assert callable(step.compute)
+            compute = step.compute
+            if i in parameters:
+                arguments.append(parameters[i])
+                compute = _without_last(compute)
+            names[first + i] = len(leaves) + len(numbers) + len(lines)
+            lines.append(_Line(text, tuple(arguments), compute, step.dtype))
+        widths = [self._width(position) for position in leaves]
+        if any(position not in place for position in leaves) or len({w for w in widths if w not in (0, 1)}) > 1:
+            return None
+        if any(self._found[position].dtype != dtype for position in leaves):
+            return None
+        loop = _Loop(lines, [w or 0 for w in widths], numbers, dtype)
+        return ChainStep(loop, tuple([place[position] for position in leaves]), dtype, aligned=True), own
+
+
+def _without_last(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that knows its parameter by itself."""
+    return lambda *arguments, out: compute(*arguments[:-1], out=out)
+
+
+@registry.kernel(Fused, library="numba")
+def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
+    numpys.fused(operation, inputs, outputs, prepared)
+
+
+@registry.kernel(Followed, library="numba")
+def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+    numpys.followed(operation, inputs, outputs, prepared)
