@@ -310,3 +310,10 @@ def test_arrays_that_compiled_code_takes() -> None:
     assert are_plain([whole, whole[1:], whole.reshape(-1)], dtype)
     for other in (whole.T, whole[:, 1:], whole[::2], shifted, whole.astype("d"), whole.astype(">f4")):
         assert not are_plain([whole, other], dtype)
+
+
+def test_a_program_that_ends_meanwhile_says_nothing(folder: Path) -> None:
+    program = "from tests.ops.numba.test_routines import new_routine\nfor _ in range(3):\n    new_routine().function"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
