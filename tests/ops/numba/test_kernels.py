@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.errors import GraphError, ShapeError
+from actorflow.ops.indexing import TakeDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, BatchNormInference
@@ -182,6 +183,13 @@ def test_steps_of_optimizers(agree: Any, step: Any, shape: tuple[int, ...], seed
         array = values(seed + number, shape, dtype, odd)
         arrays.append(scalars.get(name, abs(array) if name == "square" else array))
     agree(step, *arrays)
+
+
+@given(st.sampled_from([1, 2, 7, 300]), st.integers(2, 5), st.integers(0, 2), st.sampled_from([1, 8, 60, 1000]), seeds)
+def test_gradients_of_what_is_taken(agree: Any, length: int, inner: int, axis: int, count: int, seed: int) -> None:
+    shape = (*(2, 3)[:axis], count, inner)
+    indices = np.random.default_rng(seed).integers(-length, length, count)
+    agree(TakeDown(length, axis), values(seed, shape, "f", 0.02, few=True), indices)
 
 
 @pytest.mark.parametrize("order", ["F", "strided"])
