@@ -89,6 +89,19 @@ def test_weights_that_are_not_finite_are_left_to_numpy(odd: float) -> None:
     assert not _conv(Conv(groups=8, pad=1), [x, weight], [np.empty_like(x)])
 
 
+def test_what_is_not_depthwise_or_has_many_taps_is_left_to_numpy() -> None:
+    from actorflow.ops.numba.conv import _conv, _conv_down, _conv_weight
+
+    for kernel, channels, groups in (((3, 3), 6, 3), ((9, 9), 6, 6), ((3, 3), 6, 1)):
+        x = values(1, (1, 10, 10, channels))
+        weight = values(2, (*kernel, channels // groups, channels))
+        g = values(3, (1, 11 - kernel[0], 11 - kernel[1], channels))
+        assert not _conv(Conv(groups=groups), [x, weight], [g])
+        assert not _conv_down(ConvDown(groups=groups, size=x.shape[1:-1]), [g, weight], [x])
+        if groups != channels:
+            assert not _conv_weight(ConvWeight(groups=groups, kernel=kernel), [g, x], [weight])
+
+
 @st.composite
 def pooled(draw: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
     kernel = draw(st.sampled_from([(2, 2), (3, 3)]))
