@@ -10,6 +10,7 @@ import struct
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest_asyncio
 from hypothesis import settings
 
 from actorflow.devices import check_place
+from actorflow.devices.cpu import CPU
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from tests.support.effort import FULL
@@ -45,6 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C, which some tests press, work although a shell has what it starts in the background ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _keep_routines(config.rootpath / ".pytest_cache" / "routines")
+    CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
+
+
+def _keep_routines(folder: Path) -> None:
+    """Have compiled routines shared by all tests, programs and sessions, apart from the user's own."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -114,7 +126,9 @@ def no_thread_left() -> Iterator[None]:
 
 
 def _left_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread not in before]
+    """Threads that were started since, but for that of compilations, which ends by itself some time after them."""
+    found = [thread for thread in threading.enumerate() if thread not in before]
+    return [thread for thread in found if thread.name != "actorflow-compiler"]
 
 
 @pytest.fixture(autouse=True)

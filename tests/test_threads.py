@@ -373,8 +373,9 @@ CASES = {
         (DeviceError, "thread 'actorflow-conf"),
     ),
 }
-#: Where threads are started, too: in programs without a loop, which have a test of their own, and as a rank begins.
-OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
+#: Where threads are started, too: for what compiles, and in programs without a loop, both of which have tests of their
+#: own, and as a rank begins.
+OTHERS = {"ops.numba.workshop", "pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any, Literal
 
@@ -59,6 +59,7 @@ def examine() -> list[Check]:
         _library("aiohttp", needed=True),
         _library("rich", needed=True),
         _library("uvloop", needed=sys.platform != "win32"),
+        _numba(),
         _library("torch", extra="torch", purpose="its CPU kernels, as a second library"),
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         _library("safetensors", extra="checkpoint", purpose="checkpoints"),
@@ -105,6 +106,17 @@ def _library(
     except Exception as error:  # noqa: BLE001  a broken library may raise anything when imported
         return Check(name, "broken", f"{version}: {_summary(error)}", needed, f"pip install --force-reinstall {name}")
     return Check(name, "ok", version, needed)
+
+
+def _numba() -> Check:
+    found = _library("numba", extra="jit", purpose="kernels compiled for this processor")
+    if found.status != "ok":
+        return found
+    try:
+        cache = importlib.import_module("actorflow.ops.numba.cache")
+        return replace(found, detail=f"{found.detail}, {len(cache.routines())} routines in {cache.folder()}")
+    except Exception as error:  # noqa: BLE001  no home directory, say
+        return replace(found, status="broken", detail=f"{found.detail}: {_summary(error)}")
 
 
 def _blas() -> Check:

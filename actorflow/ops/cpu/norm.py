@@ -133,7 +133,7 @@ def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: 
     of_g = r * scale
     of_x = -of_g * r * products / count
     of_1 = -of_g * total / count
-    combine(g, x, mean, *[f.astype(x.dtype) for f in (of_g, of_x, of_1)], dx)
+    combine(g, x, mean, of_g.astype(x.dtype), of_x.astype(x.dtype), of_1.astype(x.dtype), dx)
 
 
 def _average(rows: Array) -> Array:

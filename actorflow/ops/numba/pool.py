@@ -20,7 +20,7 @@ from actorflow.ops.numba.taps import MOST_TAPS, Fold, bounds, forwards, geometry
 _PLACE = np.dtype(np.int64)
 # As `np.maximum`: a NaN stays.
 _MAXIMA = Fold(
-    "maxima", "-np.inf", "{t} if ({t} >= {v}) | ({t} != {t}) else {v}", "{t}", weighted=False, border=-math.inf
+    "maxima", "-np.inf", "{t} if ({t} > {v}) | ({t} != {t}) else {v}", "{t}", weighted=False, border=-math.inf
 )
 _AVERAGES = Fold("averages", "0", "{t} + {v}", "{t} * {f}", weighted=False, border=0.0)
 

@@ -55,7 +55,6 @@ class Compiler:
             start_new_session=True,  # Ctrl-C is the application's
             creationflags=_WINDOWS_FLAGS,
         )
-        atexit.register(self.kill)
 
     def compile(self, routine: Routine) -> bytes:
         """Machine code, as `machine.load` takes it.
@@ -79,7 +78,6 @@ class Compiler:
 
     def close(self) -> None:
         """Have it end, and wait for that."""
-        atexit.unregister(self.kill)
         self._close_pipes()
         self._process.wait()
 
@@ -95,7 +93,6 @@ class Compiler:
 
     def forget(self) -> None:
         """In the child of a fork: it is the parent's."""
-        atexit.unregister(self.kill)
         self._process.returncode = 0
         self._close_pipes()
 
@@ -112,8 +109,16 @@ class Workshop:
         self._changed = held_at_fork(threading.Condition())
         self._pending: dict[Routine, None] = {}
         self._compilers: list[Compiler] = []
+        self._leaving = False
         self._begin()
         forget_in_child(self)
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """The program ends: nobody waits for what is being compiled."""
+        self._leaving = True
+        for compiler in [*self._compilers]:
+            compiler.kill()
 
     def _begin(self) -> None:
         self._queue: deque[Routine] = deque()
@@ -181,7 +186,7 @@ class Workshop:
         """The next routine to make, or None: then this thread ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue, LINGER_S if self._compilers else 0.0)
-            if self._queue:
+            if self._queue and not self._leaving:
                 return self._queue.popleft()
             self._thread = None
             compilers, self._compilers = self._compilers, []
@@ -215,7 +220,7 @@ class Workshop:
             if routine.error is not None:
                 self._failed.append(routine.error)
             self._changed.notify_all()
-        if error is not None and str(error) not in self._told:
+        if error is not None and not self._leaving and str(error) not in self._told:
             self._told.add(str(error))
             _logger.warning("%s; NumPy computes instead", routine.error)
 
