@@ -46,7 +46,7 @@ SMALL = {
         "_ROWS": 2,
         "BLOCK": 16,
     },
-    pool: {"_PIECE_BYTES": 256, "_IMAGE_BYTES": 2048},
+    pool: {"_PIECE_BYTES": 256, "_LEAST_BYTES": 256, "_IMAGE_BYTES": 2048},
 }
 
 

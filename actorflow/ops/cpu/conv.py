@@ -162,11 +162,13 @@ class _Geometry:
             shape, strides = (*shape, *windows_shape), (*strides, *windows_strides)
         else:
             shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
-        columns, found = scratch("columns", shape, self.dtype), as_strided(first, shape, strides, writeable=False)
+        columns = scratch("columns", shape, self.dtype)
         if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
-            np.copyto(_runs_as_one(columns, self.run), _runs_as_one(found, self.run))
+            axes = len(shape) - (1 if self.run == self.channels else 2)
+            found = as_strided(first, (*shape[:axes], self.run), (*strides[:axes], channel), writeable=False)
+            np.copyto(_as_runs(columns.reshape(found.shape)), _as_runs(found))
         else:
-            np.copyto(columns, found, casting="unsafe")
+            np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
         return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
 
     def column_pieces(self, x: Array, run: Sequence[Piece], padded: Array | None) -> Iterator[tuple[Piece, Array]]:
@@ -180,12 +182,9 @@ class _Geometry:
             yield piece, self.gathered(padded, piece)
 
 
-def _runs_as_one(array: Array, run: int) -> Array:
-    """An array whose elements are the runs of another one, at its end: copying takes up to half the time so."""
-    axes = 1 if array.shape[-1] == run else 2
-    shape, strides = (*array.shape[:-axes], run), (*array.strides[:-axes], array.itemsize)
-    kind = np.dtype((np.void, run * array.itemsize))
-    return as_strided(array, shape, strides, writeable=array.flags.writeable).view(kind)[..., 0]
+def _as_runs(array: Array) -> Array:
+    """An array whose elements are the rows along another one's last axis: short ones are copied in half the time."""
+    return array.view(np.dtype((np.void, array.shape[-1] * array.itemsize)))[..., 0]
 
 
 def _geometry(
