@@ -164,8 +164,8 @@ class _Geometry:
             shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
         columns = scratch("columns", shape, self.dtype)
         if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
-            axes = len(shape) - (1 if self.run == self.channels else 2)
-            found = as_strided(first, (*shape[:axes], self.run), (*strides[:axes], channel), writeable=False)
+            before = len(shape) - (1 if self.run == self.channels else 2)
+            found = as_strided(first, (*shape[:before], self.run), (*strides[:before], channel), writeable=False)
             np.copyto(_as_runs(columns.reshape(found.shape)), _as_runs(found))
         else:
             np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
