@@ -29,7 +29,7 @@ from tests.ops.every_operation import CASES
 SMALL = {
     buffers: {"BLOCK": 16},
     conv: {
-        "_LEAST_WINDOWS": 4,
+        "_PIECE_WINDOWS": 4,
         "_SCATTERED_WINDOWS": 3,
         "_SUMMED_PIECES": 2,
         "_IMAGE_BYTES": 4096,

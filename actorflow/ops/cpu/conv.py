@@ -31,8 +31,8 @@ from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
-#: Windows in a piece, at least, unless it has to be smaller; where columns are added up, additions want long runs.
-_LEAST_WINDOWS, _SCATTERED_WINDOWS = 256, 1024
+#: Windows in a piece, about, unless it has to be smaller; where columns are added up, additions want long runs.
+_PIECE_WINDOWS, _SCATTERED_WINDOWS = 512, 1024
 #: Fewer images than this are cut into bands, for several cores.
 _FEW_IMAGES = 4
 #: Runs of pieces that are computed one after the other, at most. A weight gradient has a partial sum for each; the
@@ -77,12 +77,12 @@ class _Geometry:
     def columns(self) -> int:
         return math.prod(self.windows.kernel) * self.channels
 
-    def pieces(self, batch: int, outputs: int, least_windows: int) -> Iterator[Piece]:
+    def pieces(self, batch: int, outputs: int, piece_windows: int) -> Iterator[Piece]:
         """Pieces that fit the cache; more of them, where there is enough to multiply, for several cores."""
         sizes = (batch, *self.windows.out)
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
         total_bytes = math.prod(sizes) * item_bytes
-        count = product_pieces(math.prod(sizes), self.columns, outputs, least_windows)
+        count = product_pieces(math.prod(sizes), self.columns, outputs, piece_windows)
         if batch < min(count, _FEW_IMAGES):
             piece_bytes = image_bytes = total_bytes // count
         else:
@@ -252,7 +252,7 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 def _forward(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
-    found, padded = list(g.pieces(len(x), y.shape[-1], _LEAST_WINDOWS)), g.shared(x)
+    found, padded = list(g.pieces(len(x), y.shape[-1], _PIECE_WINDOWS)), g.shared(x)
     product = np.matmul if len(found) > 1 else multiply
 
     def compute(run: Sequence[Piece]) -> None:
@@ -288,7 +288,7 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
-    found = list(g.pieces(len(x), dy.shape[-1], _LEAST_WINDOWS))
+    found = list(g.pieces(len(x), dy.shape[-1], _PIECE_WINDOWS))
     if not found:
         flat.fill(0)
         return

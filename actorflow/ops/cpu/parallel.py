@@ -30,9 +30,9 @@ WORTH_NS = 200_000
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
 _PIECE_ELEMENTS = 1 << 20
-#: Products in a piece of a product of matrices, and the rows or columns that it has at least: BLAS copies the other
-#: matrix for each piece.
-_PIECE_PRODUCTS, _PIECE_ROWS = 16 << 20, 128
+#: Products in a piece of a product of matrices, at least, and about how many rows or columns, of which two pieces may
+#: have half as many: BLAS copies the other matrix for each, which takes as long as products with some 40 rows.
+_PIECE_PRODUCTS, _PIECE_ROWS = 20 << 20, 256
 #: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
 _PIECE_DEPTH, _DEEP = 1024, 4
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
@@ -75,9 +75,9 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             team.spread(pieces, work)
 
 
-def product_pieces(rows: int, depth: int, columns: int, least_rows: int) -> int:
-    """In how many pieces of its rows a product of matrices is worth being computed by several threads."""
-    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, rows // least_rows))
+def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
+    """In how many pieces of about so many rows a product of matrices is worth being computed by several threads."""
+    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))
 
 
 def multiply(a: Array, b: Array, out: Array) -> None:
