@@ -241,7 +241,8 @@ class StreamLane(Lane):
                 if not event.query():
                     break
             except DeviceError as failure:
-                error = failure
+                # Devices keep it, and frames of the loop behind it would keep the graph.
+                error = failure.with_traceback(None)
             self._marks.popleft()
             self._tell(number, event, error)
             told = True

@@ -29,7 +29,7 @@ from tests.ops.every_operation import CASES
 SMALL = {
     buffers: {"BLOCK": 16},
     conv: {
-        "_LEAST_WINDOWS": 4,
+        "_PIECE_WINDOWS": 4,
         "_SCATTERED_WINDOWS": 3,
         "_SUMMED_PIECES": 2,
         "_IMAGE_BYTES": 4096,
@@ -46,7 +46,7 @@ SMALL = {
         "_ROWS": 2,
         "BLOCK": 16,
     },
-    pool: {"_PIECE_BYTES": 256, "_IMAGE_BYTES": 2048},
+    pool: {"_PIECE_BYTES": 256, "_LEAST_BYTES": 256, "_IMAGE_BYTES": 2048},
 }
 
 

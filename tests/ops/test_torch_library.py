@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 from unittest import mock
@@ -23,9 +24,12 @@ from actorflow import ops
 from actorflow.devices import blas
 from actorflow.errors import KernelNotFoundError, MissingExtraError
 from actorflow.ops import find_kernel
+from actorflow.ops.cpu import parallel
+from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.spec import TensorSpec
+from tests.ops.test_parallel import with_help
 
 HAS_TORCH = find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(
@@ -361,6 +365,40 @@ class TestThreads:
             expected = chain(x, ["numpy"])
             for actual in found[i]:
                 np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+@needs_torch
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_pieces_of_a_batch_are_the_same_whoever_computes_them(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    from actorflow.ops.torch import conv, pool, tensors
+
+    limits = blas.BlasThreads()
+    limits.keep_single()
+    monkeypatch.setattr(tensors, "blas_threads", limits)
+    monkeypatch.setattr(parallel, "WORTH_NS", 0)
+    monkeypatch.setattr(conv, "_PIECE_PRODUCTS", 1)
+    monkeypatch.setattr(pool, "_PIECE_ELEMENTS", 1)
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal((batch, 9, 9, 4)).astype("f"), random.standard_normal((3, 3, 4, 6)).astype("f")
+    (g,) = computed(ops.Conv(pad=1), ["numpy"], x, weight)
+    (y,) = computed(ops.MaxPool(2, 2), ["numpy"], x)
+    for operation, *inputs in (
+        (ops.Conv(pad=1), x, weight),
+        (ConvDown(pad=1, size=(9, 9)), g, weight),
+        (ConvWeight(pad=1, kernel=(3, 3)), g, x),
+        (ops.MaxPool(2, 2), x),
+        (MaxPoolDown(2, 2), y, x, y),
+        (ops.AveragePool(2, 2), x),
+        (AveragePoolDown(2, 2, size=(9, 9)), y),
+    ):
+        compute = partial(computed, operation, ["torch"], *inputs)
+        with mock.patch.object(tensors, "even_cuts", wraps=even_cuts) as cuts:
+            (alone,) = compute()
+        cuts.assert_called_once_with(batch, 2)
+        (helped,) = with_help(1, compute)
+        assert helped.tobytes() == alone.tobytes()
+        (expected,) = computed(operation, ["numpy"], *inputs)
+        np.testing.assert_allclose(alone, expected, rtol=1e-3, atol=1e-3)
 
 
 @needs_torch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,3 +262,21 @@ async def test_closing_waits_for_the_device(trouble: dict[str, int]) -> None:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
         assert graph.engine.frames.in_flight == 0
+
+
+def test_a_graph_that_failed_and_is_dropped_leaves_nothing(trouble: dict[str, int]) -> None:
+    """The device keeps the error, which must not keep the graph, whose end ends the device."""
+
+    def fail_once() -> weakref.ref[af.Graph]:
+        graph = af.Graph("failing")
+        with graph.at("sim:0"):
+            x = graph.blob("x", SHAPE)
+            graph.apply(Fragile(), x)
+        trouble["run"] = 1
+        with pytest.raises(af.OpError):
+            graph.run_sync({x: np.ones(SHAPE, "f")})
+        return weakref.ref(graph)
+
+    graph = fail_once()
+    gc.collect()
+    assert graph() is None

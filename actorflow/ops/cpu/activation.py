@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,17 @@ _SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * 
 _Function = Callable[..., None]
 
 
-def _by_blocks(kind: type[Operation], inplace: bool = True, is_quiet: bool = True) -> Callable[[_Function], _Function]:
-    """Register a function of a block of ``x``, ``out`` and the parameters; a quiet one has infinities on its way."""
+def _by_blocks(
+    kind: type[Operation], inplace: bool = True, is_quiet: bool = True, passes: int = 4
+) -> Callable[[_Function], _Function]:
+    """Register a function of a block of ``x``, ``out`` and the parameters; a quiet one has infinities on its way.
+
+    ``passes``: those of `elementwise`.
+    """
 
     def register(function: _Function) -> _Function:
         @kernel(kind, inplace=inplace)
-        @elementwise
+        @partial(elementwise, passes=passes)
         @in_float32
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
             with np.errstate(all="ignore") if is_quiet else nullcontext():
@@ -145,7 +151,7 @@ def _softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
     np.copyto(out, scaled)
 
 
-@_by_blocks(ops.Gelu)
+@_by_blocks(ops.Gelu, passes=16)
 def _gelu(x: Array, out: Array) -> None:
     """``max(x, 0) - |x| * P(N > |x|)``, which has all digits on both sides."""
     size, rest = scratch("size", x.shape, x.dtype), scratch("rest", x.shape, x.dtype)
@@ -171,7 +177,7 @@ def _gelu_tanh(x: Array, out: Array) -> None:
     np.multiply(x, share, out=out)
 
 
-@_by_blocks(Erf, inplace=False)
+@_by_blocks(Erf, inplace=False, passes=16)
 def _error_function(x: Array, out: Array) -> None:
     """``1 - 2 * tail(sqrt(2) * |x|)`` with the sign of ``x``; its power series where that would lose digits."""
     size = scratch("size", x.shape, x.dtype)

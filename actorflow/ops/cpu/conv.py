@@ -32,8 +32,8 @@ from actorflow.ops.registry import kernel
 
 #: Columns of whole images are gathered up to this size; BLAS wants some hundred rows, the cache less than a few MB.
 _PIECE_BYTES = 2 << 20
-#: Windows in a piece, at least, unless it has to be smaller; where columns are added up, additions want long runs.
-_LEAST_WINDOWS, _SCATTERED_WINDOWS = 256, 1024
+#: Windows in a piece, about, unless it has to be smaller; where columns are added up, additions want long runs.
+_PIECE_WINDOWS, _SCATTERED_WINDOWS = 512, 1024
 #: Fewer images than this are cut into bands, for several cores.
 _FEW_IMAGES = 4
 #: Runs of pieces that are computed one after the other, at most. A weight gradient has a partial sum for each; the
@@ -78,12 +78,12 @@ class _Geometry:
     def columns(self) -> int:
         return math.prod(self.windows.kernel) * self.channels
 
-    def pieces(self, batch: int, outputs: int, least_windows: int) -> Iterator[Piece]:
+    def pieces(self, batch: int, outputs: int, piece_windows: int) -> Iterator[Piece]:
         """Pieces that fit the cache; more of them, where there is enough to multiply, for several cores."""
         sizes = (batch, *self.windows.out)
         item_bytes = max(1, self.groups * self.columns * self.dtype.itemsize)
         total_bytes = math.prod(sizes) * item_bytes
-        count = product_pieces(math.prod(sizes), self.columns, outputs, least_windows)
+        count = product_pieces(math.prod(sizes), self.columns, outputs, piece_windows)
         if batch < min(count, _FEW_IMAGES):
             piece_bytes = image_bytes = total_bytes // count
         else:
@@ -163,11 +163,13 @@ class _Geometry:
             shape, strides = (*shape, *windows_shape), (*strides, *windows_strides)
         else:
             shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
-        columns, found = scratch("columns", shape, self.dtype), as_strided(first, shape, strides, writeable=False)
+        columns = scratch("columns", shape, self.dtype)
         if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
-            np.copyto(_runs_as_one(columns, self.run), _runs_as_one(found, self.run))
+            before = len(shape) - (1 if self.run == self.channels else 2)
+            found = as_strided(first, (*shape[:before], self.run), (*strides[:before], channel), writeable=False)
+            np.copyto(_as_runs(columns.reshape(found.shape)), _as_runs(found))
         else:
-            np.copyto(columns, found, casting="unsafe")
+            np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
         return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
 
     def column_pieces(self, x: Array, run: Sequence[Piece], padded: Array | None) -> Iterator[tuple[Piece, Array]]:
@@ -181,12 +183,9 @@ class _Geometry:
             yield piece, self.gathered(padded, piece)
 
 
-def _runs_as_one(array: Array, run: int) -> Array:
-    """An array whose elements are the runs of another one, at its end: copying takes up to half the time so."""
-    axes = 1 if array.shape[-1] == run else 2
-    shape, strides = (*array.shape[:-axes], run), (*array.strides[:-axes], array.itemsize)
-    kind = np.dtype((np.void, run * array.itemsize))
-    return as_strided(array, shape, strides, writeable=array.flags.writeable).view(kind)[..., 0]
+def _as_runs(array: Array) -> Array:
+    """An array whose elements are the rows along another one's last axis: short ones are copied in half the time."""
+    return array.view(np.dtype((np.void, array.shape[-1] * array.itemsize)))[..., 0]
 
 
 def _geometry(
@@ -257,7 +256,7 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fin
 
 
 def _forward(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None = None) -> None:
-    found, padded = list(g.pieces(len(x), y.shape[-1], _LEAST_WINDOWS)), g.shared(x)
+    found, padded = list(g.pieces(len(x), y.shape[-1], _PIECE_WINDOWS)), g.shared(x)
     product = np.matmul if len(found) > 1 else multiply
 
     def compute(run: Sequence[Piece]) -> None:
@@ -295,7 +294,7 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
     if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
-    found = list(g.pieces(len(x), dy.shape[-1], _LEAST_WINDOWS))
+    found = list(g.pieces(len(x), dy.shape[-1], _PIECE_WINDOWS))
     if not found:
         flat.fill(0)
         return

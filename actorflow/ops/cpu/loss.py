@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, scratch
+from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, row_blocks, scratch
+from actorflow.ops.cpu.parallel import by_rows
 from actorflow.ops.nn import loss as ops
 from actorflow.ops.registry import kernel
 
@@ -71,16 +72,26 @@ def _check_range(
         raise ValueError(f"{kind}: labels must be from 0 to {classes - 1}, got {flat[wrong[0]]} at {where}")
 
 
+def _column(values: Array) -> Array:
+    return values[:, np.newaxis]
+
+
 @kernel(ops.SoftmaxLoss)
 @in_float32
 def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
     x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
-    rows = x.reshape(labels.size, x.shape[-1])
-    shifted = np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=scratch("scores", rows.shape, x.dtype))
-    picked = shifted[samples.rows, samples.labels]
-    log_sums = np.log(np.sum(np.exp(shifted, out=shifted), axis=1))
-    samples.reduce(operation, log_sums - picked, outputs[0])
+    losses = np.empty(labels.size, x.dtype)
+
+    def compute(*lines: Array) -> None:
+        for rows, own, loss in row_blocks(*lines):
+            shifted = np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=scratch("scores", rows.shape, x.dtype))
+            picked = np.take_along_axis(shifted, own, axis=1)
+            np.log(np.sum(np.exp(shifted, out=shifted), axis=1, keepdims=True), out=loss)
+            np.subtract(loss, picked, out=loss)
+
+    by_rows([x.reshape(labels.size, x.shape[-1]), _column(samples.labels), _column(losses)], compute, 8)
+    samples.reduce(operation, losses, outputs[0])
 
 
 @kernel(ops.SoftmaxLossDown)
@@ -88,12 +99,18 @@ def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list
 def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
-    rows, dx = x.reshape(labels.size, x.shape[-1]), outputs[0].reshape(labels.size, x.shape[-1])
-    np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=dx)
-    np.exp(dx, out=dx)
-    np.divide(dx, np.sum(dx, axis=1, keepdims=True), out=dx)
-    dx[samples.rows, samples.labels] -= 1
-    np.multiply(dx, samples.shares(operation, g), out=dx)
+    shares = np.broadcast_to(samples.shares(operation, g), (labels.size, 1))
+
+    def compute(*lines: Array) -> None:
+        for rows, own, share, dx in row_blocks(*lines):
+            np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=dx)
+            np.exp(dx, out=dx)
+            np.divide(dx, np.sum(dx, axis=1, keepdims=True), out=dx)
+            dx[np.arange(len(dx)), own[:, 0]] -= 1
+            np.multiply(dx, share, out=dx)
+
+    flat = (labels.size, x.shape[-1])
+    by_rows([x.reshape(flat), _column(samples.labels), shares, outputs[0].reshape(flat)], compute, 4)
 
 
 @kernel(ops.NllLoss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def _inverse_power(scale: Array, beta: float, out: Array) -> None:
 
 
 @kernel(ChannelWindowSum)
-@rowwise
+@partial(rowwise, passes=4)
 @in_float32
 def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in _pixels(inputs[0], outputs[0]):
@@ -46,7 +47,7 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 
 
 @kernel(LRN)
-@rowwise
+@partial(rowwise, passes=4)
 @in_float32
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y, scale in _pixels(inputs[0], *outputs):
@@ -59,7 +60,7 @@ def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
 
 
 @kernel(LRNDown)
-@rowwise
+@partial(rowwise, passes=4)
 @in_float32
 def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> None:
     factor = -2 * operation.alpha * operation.beta / operation.size

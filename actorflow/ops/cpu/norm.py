@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
-from actorflow.ops.cpu.parallel import rowwise
+from actorflow.ops.cpu.parallel import by_rows, rowwise
 from actorflow.ops.nn import norm as ops
 from actorflow.ops.registry import kernel
 
@@ -29,18 +29,26 @@ def _matrix(x: Array, width: int) -> Array:
 
 def _statistics(x: Array) -> tuple[Array, Array]:
     """Mean and variance of columns, in float64; the mean is subtracted before anything is squared."""
-    mean = np.zeros(x.shape[1])
-    for (part,) in row_blocks(x):
-        mean += _sum(part)
-    mean /= len(x)
+
+    def totals(rows: Array) -> Array:
+        found = np.zeros(x.shape[1])
+        for (part,) in row_blocks(rows):
+            found += _sum(part)
+        return found
+
+    mean = np.add.reduce(by_rows([x], totals, 2)) / len(x)
     rough = mean.astype(x.dtype)
-    rest, squares = np.zeros_like(mean), np.zeros_like(mean)
-    for (part,) in row_blocks(x):
-        centered = np.subtract(part, rough, out=scratch("centered", part.shape, x.dtype))
-        rest += _sum(centered)
-        squares += _sum(np.multiply(centered, centered, out=centered))
-    rest /= len(x)
-    return rough + rest, np.maximum(squares / len(x) - rest * rest, 0)
+
+    def moments(rows: Array) -> Array:
+        found = np.zeros((2, x.shape[1]))
+        for (part,) in row_blocks(rows):
+            centered = np.subtract(part, rough, out=scratch("centered", part.shape, x.dtype))
+            found[0] += _sum(centered)
+            found[1] += _sum(np.multiply(centered, centered, out=centered))
+        return found
+
+    rest, squares = np.add.reduce(by_rows([x], moments, 6)) / len(x)
+    return rough + rest, np.maximum(squares - rest * rest, 0)
 
 
 #: Writes ``(x - center) * factor + shift`` to the last argument; rows, and vectors of their width.
@@ -50,19 +58,25 @@ Combine = Callable[[Array, Array, Array, Array, Array, Array, Array], None]
 
 
 def _normalize(x: Array, center: Array, factor: Array, shift: Array, y: Array) -> None:
-    for part, out in row_blocks(x, y):
-        np.subtract(part, center, out=out)
-        np.multiply(out, factor, out=out)
-        np.add(out, shift, out=out)
+    def compute(rows: Array, results: Array) -> None:
+        for part, out in row_blocks(rows, results):
+            np.subtract(part, center, out=out)
+            np.multiply(out, factor, out=out)
+            np.add(out, shift, out=out)
+
+    by_rows([x, y], compute, 3)
 
 
 def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Array, dx: Array) -> None:
-    for g_part, x_part, out in row_blocks(g, x, dx):
-        centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
-        np.multiply(centered, of_x, out=centered)
-        np.multiply(g_part, of_g, out=out)
-        np.add(out, centered, out=out)
-        np.add(out, of_1, out=out)
+    def compute(*rows: Array) -> None:
+        for g_part, x_part, out in row_blocks(*rows):
+            centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
+            np.multiply(centered, of_x, out=centered)
+            np.multiply(g_part, of_g, out=out)
+            np.add(out, centered, out=out)
+            np.add(out, of_1, out=out)
+
+    by_rows([g, x, dx], compute, 3)
 
 
 def factor_of(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
@@ -100,14 +114,19 @@ def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array]
     _normalize(_matrix(x, width), mean.astype(x.dtype), factor, shift, _matrix(outputs[0], width))
 
 
-def _channel_sums(g: Array, x: Array, mean: Array, r: Array) -> tuple[Array, Array]:
-    """Sums of ``g * n`` and of ``g``, in float64, for the normalized ``n``."""
-    products, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for g_part, x_part in row_blocks(g, x):
-        centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
-        products += _sum(np.multiply(centered, g_part, out=centered))
-        total += _sum(g_part)
-    return products * r, total
+def _channel_sums(g: Array, x: Array, mean: Array) -> Array:
+    """Sums of ``g * (x - mean)`` and of ``g``, in float64."""
+
+    def sums(g_rows: Array, x_rows: Array) -> Array:
+        found = np.zeros((2, x.shape[1]))
+        for g_part, x_part in row_blocks(g_rows, x_rows):
+            centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
+            found[0] += _sum(np.multiply(centered, g_part, out=centered))
+            found[1] += _sum(g_part)
+        return found
+
+    total: Array = np.add.reduce(by_rows([g, x], sums, 3))
+    return total
 
 
 @kernel(ops.BatchNormInferenceDown)
@@ -123,7 +142,8 @@ def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: 
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, mean, variance = inputs[2:]
     r = 1 / np.sqrt(variance.astype(np.float64) + operation.epsilon)
-    products, total = _channel_sums(g, x, mean, r)
+    products, total = _channel_sums(g, x, mean)
+    products *= r
     outputs[1][...], outputs[2][...] = products, total
     if isinstance(operation, ops.BatchNormInferenceDown):
         np.multiply(g, (r * scale).astype(x.dtype), out=dx)
@@ -153,16 +173,20 @@ def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Arr
     x, y = _matrix(inputs[0], width), _matrix(outputs[0], width)
     mean, variance = (_matrix(statistic, 1) for statistic in outputs[1:])
     scale, shift = (array.reshape(-1) for array in inputs[1:])
-    for part, out, center, spread in row_blocks(x, y, mean, variance):
-        rough = _average(part)
-        np.subtract(part, rough, out=out)
-        rest = _average(out)
-        np.subtract(out, rest, out=out)
-        np.add(rough, rest, out=center)
-        spread[...] = _average_product(out, out)
-        np.multiply(out, 1 / np.sqrt(spread + x.dtype.type(operation.epsilon)), out=out)
-        np.multiply(out, scale, out=out)
-        np.add(out, shift, out=out)
+
+    def compute(*rows: Array) -> None:
+        for part, out, center, spread in row_blocks(*rows):
+            rough = _average(part)
+            np.subtract(part, rough, out=out)
+            rest = _average(out)
+            np.subtract(out, rest, out=out)
+            np.add(rough, rest, out=center)
+            spread[...] = _average_product(out, out)
+            np.multiply(out, 1 / np.sqrt(spread + x.dtype.type(operation.epsilon)), out=out)
+            np.multiply(out, scale, out=out)
+            np.add(out, shift, out=out)
+
+    by_rows([x, y, mean, variance], compute, 6)
 
 
 @kernel(ops.LayerNormDown)
@@ -171,18 +195,24 @@ def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs:
     width = math.prod(inputs[1].shape[-operation.axes :])
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, (mean, variance) = inputs[2].reshape(-1), (_matrix(statistic, 1) for statistic in inputs[3:])
-    dscale, dshift = np.zeros(width), np.zeros(width)
-    for g_part, x_part, out, center, spread in row_blocks(g, x, dx, mean, variance):
-        r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
-        normal = np.subtract(x_part, center, out=scratch("normal", x_part.shape, x.dtype))
-        np.multiply(normal, r, out=normal)
-        product = np.multiply(g_part, normal, out=scratch("product", x_part.shape, x.dtype))
-        dscale += _sum(product)
-        dshift += _sum(g_part)
-        np.multiply(g_part, scale, out=out)
-        mean_s, mean_product = _average(out), _average_product(out, normal)
-        np.subtract(out, mean_s, out=out)
-        np.multiply(normal, mean_product, out=normal)
-        np.subtract(out, normal, out=out)
-        np.multiply(out, r, out=out)
-    outputs[1].reshape(-1)[...], outputs[2].reshape(-1)[...] = dscale, dshift
+
+    def compute(*rows: Array) -> Array:
+        sums = np.zeros((2, width))
+        for g_part, x_part, out, center, spread in row_blocks(*rows):
+            r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
+            normal = np.subtract(x_part, center, out=scratch("normal", x_part.shape, x.dtype))
+            np.multiply(normal, r, out=normal)
+            product = np.multiply(g_part, normal, out=scratch("product", x_part.shape, x.dtype))
+            sums[0] += _sum(product)
+            sums[1] += _sum(g_part)
+            np.multiply(g_part, scale, out=out)
+            mean_s, mean_product = _average(out), _average_product(out, normal)
+            np.subtract(out, mean_s, out=out)
+            np.multiply(normal, mean_product, out=normal)
+            np.subtract(out, normal, out=out)
+            np.multiply(out, r, out=out)
+        return sums
+
+    outputs[1].reshape(-1)[...], outputs[2].reshape(-1)[...] = np.add.reduce(
+        by_rows([g, x, dx, mean, variance], compute, 5)
+    )

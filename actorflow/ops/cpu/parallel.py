@@ -21,6 +21,7 @@ from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array, is_half, scratch
 
 _P = TypeVar("_P")
+_R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., None])
 #: Takes rows of the result that are computed; see `Kernel.finishes`.
 Finish = Callable[[int, int], None]
@@ -31,9 +32,9 @@ WORTH_NS = 200_000
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
 _PIECE_ELEMENTS = 1 << 20
-#: Products in a piece of a product of matrices, and the rows or columns that it has at least: BLAS copies the other
-#: matrix for each piece.
-_PIECE_PRODUCTS, _PIECE_ROWS = 16 << 20, 128
+#: Products in a piece of a product of matrices, at least, and about how many rows or columns, of which two pieces may
+#: have half as many: BLAS copies the other matrix for each, which takes as long as products with some 40 rows.
+_PIECE_PRODUCTS, _PIECE_ROWS = 20 << 20, 256
 #: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
 _PIECE_DEPTH, _DEEP = 1024, 4
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
@@ -76,9 +77,9 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             team.spread(pieces, work)
 
 
-def product_pieces(rows: int, depth: int, columns: int, least_rows: int) -> int:
-    """In how many pieces of its rows a product of matrices is worth being computed by several threads."""
-    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, rows // least_rows))
+def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
+    """In how many pieces of about so many rows a product of matrices is worth being computed by several threads."""
+    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))
 
 
 def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> None:
@@ -117,28 +118,49 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
         finish(0, rows)
 
 
-def elementwise(kernel: _F) -> _F:
+def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -> list[_R]:
+    """What ``work(*parts)`` returns for pieces of the rows of arrays, in their order; computed on idle cores, too.
+
+    Args:
+        arrays: Of as many rows.
+        work: Computes one piece.
+        passes: About how many times it reads or writes each element.
+    """
+    elements = passes * sum(array.size for array in arrays)
+    cuts = even_cuts(len(arrays[0]), min(MOST_PIECES, elements // _PIECE_ELEMENTS), _ROWS)
+    results: list[Any] = [None] * len(cuts)
+
+    def part(index: int) -> None:
+        results[index] = work(*[array[cuts[index]] for array in arrays])
+
+    spread(range(len(cuts)), part, element_ns(elements), multiplies=True)
+    return results
+
+
+def elementwise(kernel: _F, passes: int = 1) -> _F:
     """A kernel each of whose outputs' elements depends on the elements of the inputs at the same place, in pieces.
 
     It is called with flat pieces of the arrays of the first output's shape, and all of those with a single element.
-    Arrays of other shapes, and those that do not lie flat in memory, are given whole.
+    Arrays of other shapes, and those that do not lie flat in memory, are given whole. ``passes``: about how many times
+    it reads or writes each element.
     """
-    return _in_pieces(kernel, by_rows=False)
+    return _in_pieces(kernel, passes, by_rows=False)
 
 
-def rowwise(kernel: _F) -> _F:
+def rowwise(kernel: _F, passes: int = 1) -> _F:
     """A kernel whose outputs' last axes depend on the inputs' at the same place, in pieces; else as `elementwise`.
 
     It is called with pieces of (rows, last axis) of the arrays that have the first output's leading axes. Arrays of one
     axis belong to every row and are given whole.
     """
-    return _in_pieces(kernel, by_rows=True)
+    return _in_pieces(kernel, passes, by_rows=True)
 
 
-def _in_pieces(kernel: _F, by_rows: bool) -> _F:
+def _in_pieces(kernel: _F, passes: int, by_rows: bool) -> _F:
     @wraps(kernel)
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        count = min(MOST_PIECES, outputs[0].size * (len(inputs) + len(outputs)) // _PIECE_ELEMENTS)
+        elements = passes * outputs[0].size * (len(inputs) + len(outputs))
+        count = min(MOST_PIECES, elements // _PIECE_ELEMENTS)
         if count < 2:
             kernel(operation, inputs, outputs)
             return
@@ -161,7 +183,7 @@ def _in_pieces(kernel: _F, by_rows: bool) -> _F:
             kernel(operation, parts[: len(inputs)], parts[len(inputs) :])
 
         cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
-        spread(cuts, part, element_ns(parted[-1].size * len(arrays)))
+        spread(cuts, part, element_ns(elements))
 
     compute.in_one_piece = kernel  # type: ignore[attr-defined]  # for what cuts the arrays itself
     return compute  # type: ignore[return-value]

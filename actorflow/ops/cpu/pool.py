@@ -17,7 +17,9 @@ from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
-_PIECE_BYTES = 512 << 10
+#: Passes of pieces that are smaller are so short that threads wait for each other; down to the second number, there are
+#: pieces for two of them.
+_PIECE_BYTES, _LEAST_BYTES = 2 << 20, 512 << 10
 #: An image that is larger is cut into bands.
 _IMAGE_BYTES = 4 << 20
 
@@ -25,7 +27,8 @@ _IMAGE_BYTES = 4 << 20
 def image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
     """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
-    return pieces((len(images), *w.out), item_bytes, _PIECE_BYTES, _IMAGE_BYTES)
+    piece_bytes = min(_PIECE_BYTES, max(_LEAST_BYTES, images.nbytes // 2))
+    return pieces((len(images), *w.out), item_bytes, piece_bytes, _IMAGE_BYTES)
 
 
 def work_ns(w: Windows, results: Array) -> float:

@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, in_float32
+from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
+from actorflow.ops.cpu.parallel import by_rows
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, SoftmaxDown
 from actorflow.ops.registry import kernel
 
+_F = Callable[..., None]
+
+
+def _by_lines(function: _F) -> _F:
+    """A kernel of a function of blocks (lines, along the operation's axis, the axes behind it) of all arrays."""
+
+    @in_float32
+    @wraps(function)
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        shape = inputs[0].shape
+        if not inputs[0].size:
+            return
+        axis = operation.axis % len(shape)
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        step = max(1, BLOCK // (shape[axis] * inner))
+
+        def work(*lines: Array) -> None:
+            for start in range(0, len(lines[0]), step):
+                function(*[array[start : start + step] for array in lines])
+
+        by_rows([array.reshape(outer, shape[axis], inner) for array in (*inputs, *outputs)], work, 4)
+
+    return compute
+
 
 @kernel(Softmax, inplace=True)
-@in_float32
-def _softmax(operation: Softmax, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    np.subtract(x, np.max(x, axis=operation.axis, keepdims=True), out=y)
+@_by_lines
+def _softmax(x: Array, y: Array) -> None:
+    np.subtract(x, np.max(x, axis=1, keepdims=True), out=y)
     np.exp(y, out=y)
-    np.divide(y, np.sum(y, axis=operation.axis, keepdims=True), out=y)
+    np.divide(y, np.sum(y, axis=1, keepdims=True), out=y)
 
 
 @kernel(SoftmaxDown)
-@in_float32
-def _softmax_down(operation: SoftmaxDown, inputs: list[Array], outputs: list[Array]) -> None:
-    (g, y), (dx,) = inputs, outputs
+@_by_lines
+def _softmax_down(g: Array, y: Array, dx: Array) -> None:
     np.multiply(g, y, out=dx)
-    np.subtract(g, np.sum(dx, axis=operation.axis, keepdims=True), out=dx)
+    np.subtract(g, np.sum(dx, axis=1, keepdims=True), out=dx)
     np.multiply(dx, y, out=dx)
 
 
 @kernel(LogSoftmax, inplace=True)
-@in_float32
-def _log_softmax(operation: LogSoftmax, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    np.subtract(x, np.max(x, axis=operation.axis, keepdims=True), out=y)
-    np.subtract(y, np.log(np.sum(np.exp(y), axis=operation.axis, keepdims=True)), out=y)
+@_by_lines
+def _log_softmax(x: Array, y: Array) -> None:
+    np.subtract(x, np.max(x, axis=1, keepdims=True), out=y)
+    powers = np.exp(y, out=scratch("powers", y.shape, y.dtype))
+    np.subtract(y, np.log(np.sum(powers, axis=1, keepdims=True)), out=y)

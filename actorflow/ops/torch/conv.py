@@ -9,16 +9,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from actorflow.ops.cpu.buffers import Array
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.conv import conv, conv_down, conv_weight
+from actorflow.ops.cpu.parallel import product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import is_even, pads_per_axis, per_axis
-from actorflow.ops.torch.tensors import images, lies_last, torch, torch_kernel, turned, weights
+from actorflow.ops.torch.tensors import (
+    image_cuts,
+    images,
+    lies_last,
+    torch,
+    torch_kernel,
+    turned,
+    weights,
+    within_share,
+)
 
 #: A call costs torch some 50 us more than NumPy; with fewer products than this it takes longer in all.
 LEAST_PRODUCTS = 5 << 20
 #: Torch wants weights turned: with fewer windows than this that takes longer than it saves.
 LEAST_WINDOWS = 64
+#: Products in a piece for several cores: with less, torch takes other ways, up to twice as long.
+_PIECE_PRODUCTS = 64 << 20
 
 
 def _is_sound(operation: ConvWeight) -> bool:
@@ -46,18 +60,30 @@ def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outpu
     w = operation.windows(x.shape[1:-1], weight.shape[:-2])
     pad, extra = tuple(before for before, _ in w.pad), (0,) * len(w.pad)
     how = (None, w.stride, pad, w.dilation, False, extra, operation.groups)
-    if gives == "g":
-        images(g).copy_(torch.ops.aten.convolution(images(x), turned(weight), *how))
-        return
-    if gives == "x":
-        to = images(x)  # also stands for x, of which only the type and the strides count
-        factors, wanted = (to, turned(weight)), [True, False, False]
-    else:
-        to = weights(weight)
+    products = windows, weight.size // weight.shape[-1], weight.shape[-1]
+    cuts = image_cuts(len(g), math.prod(products) // _PIECE_PRODUCTS)
+    aten = torch.ops.aten
+    if gives == "weight":
+        sums = weight[np.newaxis] if len(cuts) == 1 else scratch("weights", (len(cuts), *weight.shape), weight.dtype)
         memory_format = torch.channels_last if lies_last(weight) else torch.contiguous_format
         # Stands for the weight, of which only the type and the strides count; not every path takes those of `weight`.
-        factors, wanted = (images(x), torch.empty_like(to, memory_format=memory_format)), [False, True, False]
-    to.copy_(torch.ops.aten.convolution_backward(images(g), *factors, *how, wanted)[wanted.index(True)])
+        like = torch.empty_like(weights(weight), memory_format=memory_format)
+    else:
+        factor = turned(weight)
+
+    def compute(index: int) -> None:
+        some_g, some_x = images(g[cuts[index]]), images(x[cuts[index]])
+        if gives == "g":
+            some_g.copy_(aten.convolution(some_x, factor, *how))
+        elif gives == "x":  # which also stands for itself: only the type and the strides count
+            some_x.copy_(aten.convolution_backward(some_g, some_x, factor, *how, [True, False, False])[0])
+        else:
+            found = aten.convolution_backward(some_g, some_x, like, *how, [False, True, False])
+            weights(sums[index]).copy_(found[1])
+
+    spread(range(len(cuts)), within_share(compute), product_ns(*products))
+    if gives == "weight" and len(cuts) > 1:
+        np.add.reduce(sums, axis=0, out=weight)
 
 
 torch_kernel(Conv, lambda operation: is_even(operation.pad))(_compute)

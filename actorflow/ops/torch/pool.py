@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.parallel import element_ns, spread
 from actorflow.ops.cpu.pool import average_pool, average_pool_down, max_pool, max_pool_down
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool, MaxPoolDown
 from actorflow.ops.nn.windows import Windows, is_even
 from actorflow.ops.operation import Operation
-from actorflow.ops.torch.tensors import images, tensor, torch, torch_kernel
+from actorflow.ops.torch.tensors import image_cuts, images, tensor, torch, torch_kernel, within_share
+
+#: How many times about each element is read or written, and how often in a piece for several cores.
+_PASSES, _PIECE_ELEMENTS = 4, 1 << 20
 
 _aten = torch.ops.aten
 _Function = Callable[[Any, list[Array], list[Array]], None]
@@ -50,7 +54,16 @@ def _pool_kernel(
 
     def register(function: _Function) -> _Function:
         def dispatch(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-            (volumes if inputs[0].ndim == 5 else function)(operation, inputs, outputs)
+            if inputs[0].ndim == 5:
+                volumes(operation, inputs, outputs)
+                return
+            elements = _PASSES * sum(array.size for array in (*inputs, *outputs))
+            cuts = image_cuts(len(inputs[0]), elements // _PIECE_ELEMENTS)
+
+            def compute(cut: slice) -> None:
+                function(operation, [x[cut] for x in inputs], [y[cut] for y in outputs])
+
+            spread(cuts, within_share(compute), element_ns(elements))
 
         return torch_kernel(operation, supports)(wraps(function)(dispatch))
 

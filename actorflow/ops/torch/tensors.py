@@ -12,8 +12,12 @@ from threadpoolctl import ThreadpoolController
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import require
 from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
+
+#: Of a batch. With more, torch takes ways of few images with some convolutions, which last twice as long.
+_MOST_PIECES = 2
 
 torch = require("torch", extra="torch", purpose="kernel library 'torch'")
 
@@ -58,7 +62,7 @@ def lies_last(array: Array) -> bool:
     return array.ndim == 4 and array.shape[-2] > 1 and array.shape[-1] > 1
 
 
-def within_share(function: _Function) -> _Function:
+def within_share(function: Callable[..., None]) -> Callable[..., None]:
     """The function, its torch calls limited to this lane's share of the cores.
 
     ``torch.set_num_threads`` sets the calling thread's number, but also MKL's for the whole process and what threads
@@ -67,19 +71,27 @@ def within_share(function: _Function) -> _Function:
     """
 
     @wraps(function)
-    def limited(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+    def limited(*arguments: Any) -> None:
         share = blas_threads.share
         before = torch.get_num_threads()  # also lets torch begin with this thread, which would set the number later
         if before <= share:
-            function(operation, inputs, outputs)
+            function(*arguments)
             return
         _set_threads(share)
         try:
-            function(operation, inputs, outputs)
+            function(*arguments)
         finally:
             _set_threads(before)
 
     return limited
+
+
+def image_cuts(batch: int, pieces: int) -> list[slice]:
+    """Pieces of a batch for `spread`: several where a lane has one core for itself.
+
+    With `within_share`, torch's own threads are as many, however many other lanes have nothing to do.
+    """
+    return even_cuts(batch, min(pieces, _MOST_PIECES) if blas_threads.share == 1 else 1)
 
 
 def _set_threads(count: int) -> None:
