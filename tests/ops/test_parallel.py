@@ -17,11 +17,13 @@ from actorflow import ops
 from actorflow.devices import team as teams
 from actorflow.devices.team import Team
 from actorflow.ops import Operation
-from actorflow.ops.cpu import buffers, conv, linalg, parallel, pool
+from actorflow.ops.cpu import buffers, conv, fills, linalg, parallel, pool
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from actorflow.ops.nn.norm import BatchNormDown, LayerNormDown
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
+from actorflow.ops.nn.softmax import SoftmaxDown
 from tests.ops.conftest import Compute
 from tests.ops.every_operation import CASES
 
@@ -35,6 +37,7 @@ SMALL = {
         "_IMAGE_BYTES": 4096,
         "_TURNED_CHANNELS": 3,
     },
+    fills: {"BLOCK": 16},
     linalg: {"_SUMMED": 24},
     parallel: {
         "WORTH_NS": 0,
@@ -201,3 +204,48 @@ def test_even_cuts(count: int, pieces: int, unit: int) -> None:
     assert len(found) <= max(1, pieces)
     lengths = [cut.stop - cut.start for cut in found[:-1]]
     assert not lengths or max(lengths) - min(lengths) <= unit
+
+
+@given(SEEDS, st.integers(0, 3), st.integers(0, 130), st.sampled_from(["float32", "float64"]))
+def test_random_numbers_are_those_of_one_stream(seed: int, frame: int, size: int, dtype: str) -> None:
+    def drawn() -> list[np.ndarray]:
+        found = np.empty(size, dtype)
+        fills.spread_uniform(seed, frame, size, found.dtype, found.__setitem__)
+        return [found]
+
+    stream = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, frame, 0]))
+    expected = stream.random(size, np.dtype(dtype).type)
+    with cut_small():
+        np.testing.assert_array_equal(drawn()[0], expected)
+        np.testing.assert_array_equal(with_help(2, drawn)[0], expected)
+
+
+@given(SEEDS, st.integers(0, 40), st.integers(1, 9), st.integers(1, 5))
+def test_lines_and_losses(compute: Compute, seed: int, batch: int, classes: int, inner: int) -> None:
+    x = numbers(seed, batch, classes, inner)
+    (y,) = check_bits(compute, ops.Softmax(axis=1), x)
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    (logs,) = check_bits(compute, ops.LogSoftmax(axis=1), x)
+    np.testing.assert_allclose(np.exp(logs), y, rtol=1e-5)
+    (dx,) = check_bits(compute, SoftmaxDown(axis=1), x, y)
+    np.testing.assert_allclose(dx, y * (x - (x * y).sum(axis=1, keepdims=True)), rtol=1e-3, atol=1e-5)
+    rows, labels = np.ascontiguousarray(x[..., 0]), np.arange(batch) % classes
+    (loss,) = check_bits(compute, ops.SoftmaxLoss(reduction="none"), rows, labels)
+    np.testing.assert_allclose(loss, -logs[np.arange(batch), labels, 0], rtol=1e-4, atol=1e-5)
+
+
+@given(SEEDS, st.integers(2, 60), st.integers(1, 9))
+def test_norms(compute: Compute, seed: int, batch: int, channels: int) -> None:
+    x, g = numbers(seed, batch, channels), numbers(seed + 1, batch, channels)
+    ones, zeros = np.ones(channels, "f"), np.zeros(channels, "f")
+    y, mean, variance, *_ = check_bits(compute, ops.BatchNorm(), x, ones, zeros, zeros, ones)
+    np.testing.assert_allclose(mean, x.mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(variance, x.var(axis=0), rtol=1e-4, atol=1e-5)
+    _, dscale, dshift = check_bits(compute, BatchNormDown(), g, x, ones, mean, variance)
+    np.testing.assert_allclose(dscale, (g * y).sum(axis=0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(dshift, g.sum(axis=0), rtol=1e-4, atol=1e-5)
+    y, *statistics = check_bits(compute, ops.LayerNorm(), x, ones, zeros)
+    _, dscale, dshift = check_bits(compute, LayerNormDown(), g, x, ones, *statistics)
+    np.testing.assert_allclose(dscale, (g * y).sum(axis=0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(dshift, g.sum(axis=0), rtol=1e-4, atol=1e-5)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
 from actorflow.ops.fills import Bernoulli, Constant, Fill, Gaussian, Uniform
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
+
+#: A random number takes as long as reading or writing so many.
+_PASSES = 4
 
 
 @kernel(Constant)
@@ -22,31 +28,48 @@ def _fill(operation: Fill, inputs: list[Array], outputs: list[Array]) -> None:
     outputs[0].fill(operation.value)
 
 
-def stream(seed: int, frame: int) -> np.random.Generator:
-    """The random stream of a seed and a frame; the frame has the counter's upper half, so streams never meet."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, frame, 0]))
+def stream(seed: int, frame: int, words: int = 0) -> np.random.Generator:
+    """The random stream of a seed and a frame, behind so many 64-bit words, a multiple of 4.
+
+    The frame has the counter's upper half, so streams never meet.
+    """
+    return np.random.Generator(np.random.Philox(key=seed, counter=[words // 4, 0, frame, 0]))
+
+
+def spread_uniform(seed: int, frame: int, size: int, dtype: np.dtype[Any], use: Callable[[slice, Array], None]) -> None:
+    """Call ``use(places, numbers)`` with the stream's numbers from 0 to 1, block by block, on idle cores, too."""
+
+    def draw(cut: slice) -> None:
+        random = stream(seed, frame, cut.start * dtype.itemsize // 8)
+        for start in range(cut.start, cut.stop, BLOCK):
+            places = slice(start, min(start + BLOCK, cut.stop))
+            numbers = scratch("drawn", (places.stop - start,), dtype)
+            use(places, random.random(dtype=dtype.type, out=numbers))
+
+    work_ns = element_ns(_PASSES * size)
+    spread(even_cuts(size, min(MOST_PIECES, size // BLOCK), BLOCK), draw, work_ns)
 
 
 @kernel(Uniform, random=True)
 def _uniform(operation: Uniform, inputs: list[Array], outputs: list[Array], frame: int) -> None:
-    random, flat = stream(operation.seed, frame), outputs[0].reshape(-1)
-    wide = wide_dtype(flat.dtype)
-    for start in range(0, flat.size, BLOCK):
-        part = flat[start : start + BLOCK]
-        drawn = random.random(dtype=wide.type, out=scratch("drawn", part.shape, wide))
+    flat = outputs[0].reshape(-1)
+
+    def use(places: slice, drawn: Array) -> None:
         np.multiply(drawn, operation.high - operation.low, out=drawn)
         np.add(drawn, operation.low, out=drawn)
-        np.copyto(part, drawn, casting="unsafe")
+        np.copyto(flat[places], drawn, casting="unsafe")
+
+    spread_uniform(operation.seed, frame, flat.size, wide_dtype(flat.dtype), use)
 
 
 @kernel(Bernoulli, random=True)
 def _bernoulli(operation: Bernoulli, inputs: list[Array], outputs: list[Array], frame: int) -> None:
-    random, flat = stream(operation.seed, frame), outputs[0].reshape(-1)
-    probability = np.float32(operation.probability)
-    for start in range(0, flat.size, BLOCK):
-        part = flat[start : start + BLOCK]
-        drawn = random.random(dtype=np.float32, out=scratch("drawn", part.shape, np.float32))
-        np.copyto(part, drawn < probability, casting="unsafe")
+    flat, probability = outputs[0].reshape(-1), np.float32(operation.probability)
+
+    def use(places: slice, drawn: Array) -> None:
+        np.copyto(flat[places], drawn < probability, casting="unsafe")
+
+    spread_uniform(operation.seed, frame, flat.size, np.dtype(np.float32), use)
 
 
 @kernel(Gaussian, random=True)
