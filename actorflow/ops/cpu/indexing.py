@@ -160,7 +160,8 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
         left = left[counts[left] > rank]
     for i in left:
         run = order[starts[i] : starts[i] + counts[i]]
-        totals[:, i] = np.add.reduce(parts[:, run], axis=1, dtype=wide)
+        # From -0, so that a sum of those is one, as everywhere else here.
+        totals[:, i] = np.add.reduce(parts[:, run], axis=1, dtype=wide, initial=np.dtype(wide).type(-0.0))
     return totals
 
 

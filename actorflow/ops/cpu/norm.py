@@ -166,6 +166,28 @@ def _average_product(a: Array, b: Array) -> Array:
     return np.divide(column, a.shape[1], out=column)
 
 
+#: Of ``g, x, center, r, scale``: writes ``n = (x - center) * r``, ``g * n`` and ``g * scale`` to the last three.
+Begin = Callable[[Array, Array, Array, Array, Array, Array, Array, Array], None]
+#: Writes ``dx = (dx - mean - n * mean_product) * r`` in place; of ``dx, n, mean, mean_product, r``.
+Subtract = Callable[[Array, Array, Array, Array, Array], None]
+
+
+def _begin(
+    g: Array, x: Array, center: Array, r: Array, scale: Array, normal: Array, product: Array, scaled: Array
+) -> None:
+    np.subtract(x, center, out=normal)
+    np.multiply(normal, r, out=normal)
+    np.multiply(g, normal, out=product)
+    np.multiply(g, scale, out=scaled)
+
+
+def _subtract(dx: Array, normal: Array, mean: Array, mean_product: Array, r: Array) -> None:
+    np.subtract(dx, mean, out=dx)
+    np.multiply(normal, mean_product, out=normal)
+    np.subtract(dx, normal, out=dx)
+    np.multiply(dx, r, out=dx)
+
+
 @kernel(ops.LayerNorm)
 @in_float32
 def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
@@ -192,6 +214,13 @@ def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Arr
 @kernel(ops.LayerNormDown)
 @in_float32
 def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
+    layer_norm_down(operation, inputs, outputs, _begin, _subtract)
+
+
+def layer_norm_down(
+    operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array], begin: Begin, subtract: Subtract
+) -> None:
+    """Gradients of the normalization of samples; see `LayerNormDown`."""
     width = math.prod(inputs[1].shape[-operation.axes :])
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, (mean, variance) = inputs[2].reshape(-1), (_matrix(statistic, 1) for statistic in inputs[3:])
@@ -200,17 +229,11 @@ def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs:
         sums = np.zeros((2, width))
         for g_part, x_part, out, center, spread in row_blocks(*rows):
             r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
-            normal = np.subtract(x_part, center, out=scratch("normal", x_part.shape, x.dtype))
-            np.multiply(normal, r, out=normal)
-            product = np.multiply(g_part, normal, out=scratch("product", x_part.shape, x.dtype))
+            normal, product = (scratch(name, x_part.shape, x.dtype) for name in ("normal", "product"))
+            begin(g_part, x_part, center, r, scale, normal, product, out)
             sums[0] += _sum(product)
             sums[1] += _sum(g_part)
-            np.multiply(g_part, scale, out=out)
-            mean_s, mean_product = _average(out), _average_product(out, normal)
-            np.subtract(out, mean_s, out=out)
-            np.multiply(normal, mean_product, out=normal)
-            np.subtract(out, normal, out=out)
-            np.multiply(out, r, out=out)
+            subtract(out, normal, _average(out), _average_product(out, normal), r)
         return sums
 
     outputs[1].reshape(-1)[...], outputs[2].reshape(-1)[...] = np.add.reduce(

@@ -11,6 +11,9 @@ from actorflow.ops.numba.flat import call, elementwise
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 
+#: SGD of fewer elements takes NumPy less time than it takes to find the routine.
+LEAST = 2048
+
 _SQUARE = ("s = square[i] * beta + g * g * rest", "new_square[i] = s")
 
 
@@ -43,6 +46,8 @@ def _sgd(dtype: str, decays: bool, has_momentum: bool, nesterov: bool) -> Routin
 
 @kernel(SgdUpdate)
 def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array]) -> bool:
+    if inputs[0].size < LEAST:
+        return False
     decay, momentum, step = operation.weight_decay, operation.momentum, operation.rate_scale * float(inputs[3])
     routine = _sgd(inputs[0].dtype.name, decay != 0, momentum != 0, operation.nesterov)
     return _step(routine, [*inputs[:3], *outputs], decay, momentum, step)

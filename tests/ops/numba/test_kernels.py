@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,21 @@ from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.indexing import TakeDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
-from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, BatchNormInference
+from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, BatchNormInference, LayerNormDown
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
+from actorflow.ops.numba import norm, updates
 from actorflow.spec import TensorSpec
+
+
+@pytest.fixture(autouse=True, scope="module")
+def however_small() -> Iterator[None]:
+    """Small arrays are not left to NumPy, as they are where that is faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (norm, updates):
+            patch.setattr(module, "LEAST", 0)
+        yield
+
 
 SPECIALS = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e38, 1e-45])
 seeds = st.integers(0, 2**31)
@@ -107,7 +119,7 @@ def pooled(draw: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
     kernel = draw(st.sampled_from([(2, 2), (3, 3)]))
     how = {
         "kernel": kernel,
-        "stride": (draw(st.integers(1, 4)), draw(st.integers(1, 3))),
+        "stride": (draw(st.integers(1, 4)), draw(st.integers(1, 2))),
         "pad": tuple(draw(st.tuples(st.integers(0, k - 1), st.integers(0, k - 1))) for k in kernel),
         "ceil": draw(st.booleans()),
         "dilation": (draw(st.integers(1, 3)), 1),
@@ -164,9 +176,11 @@ def test_windows_of_channels(
 def test_normalization_of_batches(agree: Any, rows: int, channels: int, seed: int, dtype: str, odd: float) -> None:
     x, g = values(seed, (rows, channels), dtype, odd), values(seed + 1, (rows, channels), dtype, odd)
     scale, shift, mean, variance = (values(seed + i, (channels,), dtype) for i in range(4))
+    mean_of_rows = values(seed, (rows,), dtype)
     agree(BatchNorm(), x, scale, shift, mean, abs(variance))
     agree(BatchNormInference(), x, scale, shift, mean, abs(variance))
     agree(BatchNormDown(), g, x, scale, mean, abs(variance))
+    agree(LayerNormDown(), g, x, scale, mean_of_rows, abs(mean_of_rows))
 
 
 STEPS = [
