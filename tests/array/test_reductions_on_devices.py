@@ -35,8 +35,8 @@ def on_device(value: np.ndarray) -> xp.Array:
 def fused(session: Session) -> list[Fused]:
     """The chains of all graphs that were made."""
     (service,) = session.devices._running
-    ops = [op.operation for compiled in service._graphs for op in compiled.graph.ops]
-    return [operation for operation in ops if isinstance(operation, Fused)]
+    plans = [compiled.graph.compile(compiled.fetches) for compiled in service._graphs]
+    return [op.operation for plan in plans for op in plan.ops if isinstance(op.operation, Fused)]
 
 
 # -- what is one op -----------------------------------------------------------------------------------------------
