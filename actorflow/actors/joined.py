@@ -24,6 +24,10 @@ class Joined(OpActor):
     # No slots: a class cannot have those of two bases.
     parts: Sequence[OpActor]
 
+    @property
+    def what(self) -> str:
+        return " + ".join([part.what for part in self.parts])
+
     def shares(self) -> Sequence[int]:
         """Numbers that are to each other as the times of the parts in a call."""
         return (1,) * len(self.parts)
@@ -35,8 +39,12 @@ class Joined(OpActor):
         for part, share in zip(self.parts, shares, strict=True):
             so_far += share
             ended_ns = elapsed_ns * so_far // total
-            part._account(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, part.key)
+            part._account(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, self._key_of(part, key))
             begun_ns = ended_ns
+
+    def _key_of(self, part: OpActor, key: int) -> int:
+        """The key in the trace of a part of a call: on the loop, if the call has been there, or on the lane."""
+        return part.node_id if key == self.node_id else part.key
 
     def _show(self, frame: Frame, state: int) -> None:
         for part in self.parts:
@@ -51,11 +59,12 @@ class _FusedActor(Joined, KernelActor):
     def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.parts = parts
-        self.steps = steps  # for each of them, which step of the operation it is
+        self.steps = steps  # for each of them, its last step in the operation
 
     def shares(self) -> Sequence[int]:
         spent_ns = self.operation.spent_ns
-        found = [spent_ns[step] for step in self.steps] if spent_ns else ()
+        begins = [0, *[step + 1 for step in self.steps]]
+        found = [sum(spent_ns[begin : step + 1]) for begin, step in zip(begins, self.steps, strict=False)]
         return found if any(found) else super().shares()
 
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -70,7 +79,7 @@ class _FusedActor(Joined, KernelActor):
         if step is not None:
             part = next(part for part, own in zip(self.parts, self.steps, strict=True) if own >= step)
             error = error.__cause__ or error if isinstance(error, StepError) else error
-        part._account_failed(frame, error, elapsed_ns, end_ns, part.key)
+        part._account_failed(frame, error, elapsed_ns, end_ns, self._key_of(part, key))
         if frame.monitor is not None:
             self._show(frame, _CANCELLED)
             part._show(frame, int(NodeState.FAILED))

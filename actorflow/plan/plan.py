@@ -61,7 +61,7 @@ class PlannedOp:
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
         note: Text that says what is not as the user asked.
         parts: The steps that it computes in one pass, if it is `Fused`; it has the node of the last one.
-        steps: For each of them, which step of the operation it is.
+        steps: For each of them, the last one of the operation's steps that compute it.
     """
 
     index: int

@@ -31,10 +31,10 @@ def lazy() -> Any:
 
 
 def graphs(session: Session) -> list[list[str]]:
-    """The kinds of the ops of the graphs that were made, without those that give views."""
+    """The kinds of the steps of the graphs that were made, without those that give views or move values."""
     (service,) = session.devices._running
-    ops = [[op.operation.kind for op in compiled.graph.ops] for compiled in service._graphs]
-    return [[kind for kind in kinds if kind != "Reshape"] for kinds in ops]
+    kinds = [[op.operation.kind for op in compiled.graph.compile(compiled.fetches).ops] for compiled in service._graphs]
+    return [[kind for kind in of_graph if kind not in ("Reshape", "Transfer")] for of_graph in kinds]
 
 
 # -- where arrays are ---------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine import fusing
 from actorflow.devices.sim import SimDevice
 from actorflow.errors import KernelNotFoundError
 from actorflow.ops import registry
@@ -48,7 +47,6 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Ex
         monkeypatch.syspath_prepend(tmp_path)
         registry.register_library("sim", "broken", name)
         monkeypatch.setattr(SimDevice, "libraries", ("broken", *SimDevice.libraries))
-        monkeypatch.setattr(fusing, "_has_kernel", fusing._has_kernel.__wrapped__)
 
     return make
 

@@ -20,7 +20,7 @@ def names(plan: Plan) -> list[list[str]]:
 
 
 def graph(**options: Any) -> af.Graph:
-    return af.Graph("segments", **{"capture": True, **options})
+    return af.Graph("segments", **{"capture": True, "fuse": False, **options})
 
 
 def scaled(target: af.Graph, name: str, x: af.Blob, lane: str | None = "main", **options: Any) -> af.Blob:

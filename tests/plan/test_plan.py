@@ -16,7 +16,7 @@ from actorflow import ops
 
 @pytest.fixture
 def graph() -> af.Graph:
-    return af.Graph("g")
+    return af.Graph("g", fuse=False)
 
 
 def link(graph: af.Graph, name: str, inputs: Sequence[af.Blob], outputs: Sequence[af.Blob]) -> af.Op:

@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 #: Options of the graphs that others of the same place are compared with: of several places, BLAS has other threads.
-REFERENCE: Mapping[str, Any] = {"fuse": False}
+REFERENCE: Mapping[str, Any] = MappingProxyType({"fuse": False})
 SETTINGS = [Setting(), Setting(options={"sequential": True}), Setting("sim:0"), Setting("sim:0", {"capture": True})]
 if find_spec("torch") is not None:
     windows = ["Conv", "ConvDown", "ConvWeight", "AveragePool", "AveragePoolDown", "GlobalAverage"]

@@ -50,9 +50,9 @@ def calls() -> list[str]:
     return CALLS
 
 
-def network(place: str = "cpu") -> tuple[af.Graph, af.Blob, af.Blob]:
+def network(place: str = "cpu", **options: Any) -> tuple[af.Graph, af.Blob, af.Blob]:
     """``((x + c) * 2 - c.exp()) / 3``, where only what has ``x`` in it is computed in each frame."""
-    graph = af.Graph("constants")
+    graph = af.Graph("constants", **options)
     x = graph.blob("x", (3,), place=place)
     with graph.at(place):
         c = graph.constant(C, name="c")
@@ -133,7 +133,7 @@ def test_updates_and_sums_of_several_producers_are_not() -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_plan_shows_them_apart(place) -> None:
-    graph, _, y = network(place)
+    graph, _, y = network(place, fuse=False)
     plan = graph.compile([y])
     kinds = [op.operation.kind for op in plan.ops if op.operation.kind not in ("Stage", "Transfer")]
     assert kinds == ["Sum", "Multiply", "Subtract", "Divide"]
@@ -237,7 +237,7 @@ def test_a_dry_run_computes_none(calls) -> None:
 
 def test_a_budget_counts_them() -> None:
     def graph_with(budget: int) -> tuple[af.Graph, af.Blob]:
-        graph = af.Graph("g", memory_budget=budget)
+        graph = af.Graph("g", memory_budget=budget, fuse=False)
         x, big = graph.blob("x", (1000,)), graph.constant(np.ones(1000, "f"))
         return graph, ops.sum(ops.add(ops.add(x, big), big))
 

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 def wide_graph(branches: int, budget: int | None = None) -> tuple[af.Graph, af.Blob, af.Blob]:
     """Branches with 1 MiB at each of three steps, added up one after the other."""
-    graph = af.Graph("wide", memory_budget=budget)
+    graph = af.Graph("wide", memory_budget=budget, fuse=False)
     x = graph.blob("x", (MIB // 4,))
     total = af.ops.scale(x, 0.0)
     for i in range(branches):
@@ -33,7 +33,7 @@ def wide_graph(branches: int, budget: int | None = None) -> tuple[af.Graph, af.B
 
 class TestFootprint:
     def test_a_chain_holds_two_values_at_a_time(self) -> None:
-        graph = af.Graph("chain")
+        graph = af.Graph("chain", fuse=False)
         y = graph.blob("x", (1000,))
         for _ in range(10):
             y = af.ops.scale(y, 2.0)
@@ -223,7 +223,7 @@ async def test_any_graph_ends_within_the_tightest_budget(layout: Layout) -> None
 
 class TestInPlace:
     async def test_a_chain_of_elementwise_kernels_takes_one_buffer(self) -> None:
-        graph = af.Graph("chain")
+        graph = af.Graph("chain", fuse=False)
         y = x = graph.blob("x", (1000,))
         for _ in range(10):
             y = af.ops.relu(af.ops.scale(y, 2.0))

@@ -409,7 +409,7 @@ def shown_elsewhere(slow: SimOptions) -> tuple[af.Graph, list[af.Blob], list[af.
     Returns:
         The graph, the view and what ``slow`` makes of it, and what the segment writes.
     """
-    graph = af.Graph("shown", capture=True, devices={"sim:1": slow})
+    graph = af.Graph("shown", capture=True, fuse=False, devices={"sim:1": slow})
     with graph.at("sim:0"):
         x = graph.blob("x", (4, 4))
         viewed = af.ops.scale(x, 2.0)

@@ -227,24 +227,22 @@ class _Rewriter:
         """The new chain; None if there is no loop in it, or it cannot be computed in place where the old one can."""
         first, steps, operation = self._first, self._steps, self._operation
         stored = set(operation.results)
-        for i, step in enumerate(steps):
+        for i, step in reversed([*enumerate(steps)]):
+            if self._found[first + i].dtype == _BOOL and i in stored:
+                self._in_loop[i] = False  # loops store no truths
             if not self._in_loop[i]:
                 stored.add(i)
                 stored.update(position - first for position in step.arguments if position >= first)
-            elif self._found[first + i].dtype == _BOOL and i in stored:
-                self._in_loop[i] = False  # truths are not stored by loops
         made: list[ChainStep] = []
         origins: list[Sequence[int]] = []
         place = {position: position for position in range(first)}
         for i in sorted(stored):
-            if self._in_loop[i] and self._found[first + i].dtype != _BOOL:
+            if self._in_loop[i]:
                 loop = self._loop(i, stored, place)
                 if loop is None:
                     return None
                 step, own = loop
             else:
-                if any(position not in place for position in steps[i].arguments):
-                    return None
                 step = steps[i]._replace(arguments=tuple([place[position] for position in steps[i].arguments]))
                 own = [i]
             place[first + i] = first + len(made)
@@ -305,7 +303,7 @@ class _Rewriter:
             names[first + i] = len(leaves) + len(numbers) + len(lines)
             lines.append(_Line(text, tuple(arguments), compute, step.dtype))
         widths = [self._width(position) for position in leaves]
-        if any(position not in place for position in leaves) or len({w for w in widths if w not in (0, 1)}) > 1:
+        if len({width for width in widths if width not in (0, 1)}) > 1:
             return None
         if any(self._found[position].dtype != dtype for position in leaves):
             return None
