@@ -210,29 +210,47 @@ class _Rewriter:
         own = static[next((i for i, n in enumerate(static) if n != 1), len(static)) :]
         return size if own == self._whole[len(self._whole) - len(own) :] else None
 
+    def _kind(self, i: int) -> Operation:
+        return self._operation.steps[i].operation
+
+    def _number(self, position: int) -> Any:
+        """The value of a step that is a number; None for other values."""
+        value = self._steps[position - self._first].compute if position >= self._first else None
+        return value.item() if isinstance(value, np.ndarray) else None
+
     def _may_be_in_loop(self, i: int) -> bool:
-        step, operation = self._steps[i], self._operation.steps[i].operation
-        if isinstance(step.compute, np.ndarray) or self._first + i in self._chain.static:
+        step, position = self._steps[i], self._first + i
+        if self._number(position) is not None or position in self._chain.static or not self._chain.is_plain:
             return False
-        if _text(operation, len(step.arguments)) is None or not self._chain.is_plain:
+        if _text(self._kind(i), len(step.arguments)) is None:
             return False
-        kinds = {self._found[position].dtype for position in (*step.arguments, self._first + i)} - {_BOOL}
+        kinds = {self._found[position].dtype for position in (*step.arguments, position)} - {_BOOL}
         return (
-            len(kinds) == 1
+            len(kinds) <= 1
             and kinds <= {np.dtype(np.float32), np.dtype(np.float64)}
             and None not in [self._width(position) for position in step.arguments]
         )
 
+    def _stored(self) -> set[int]:
+        """Steps whose values are in memory. Steps that store or read truths there are left to NumPy."""
+        first, stored, before = self._first, set(self._operation.results), -1
+        while len(stored) != before:
+            before = len(stored)
+            for i, step in reversed([*enumerate(self._steps)]):
+                truths = [each for each in step.arguments if self._found[each].dtype == _BOOL]
+                if (i in stored and self._found[first + i].dtype == _BOOL) or any(
+                    position < first or position - first in stored for position in truths
+                ):
+                    self._in_loop[i] = False
+                if not self._in_loop[i] and self._number(first + i) is None:
+                    stored.add(i)
+                    stored.update(position - first for position in step.arguments if position >= first)
+        return stored
+
     def prepared(self) -> numpys.Prepared | None:
         """The new chain; None if there is no loop in it, or it cannot be computed in place where the old one can."""
         first, steps, operation = self._first, self._steps, self._operation
-        stored = set(operation.results)
-        for i, step in reversed([*enumerate(steps)]):
-            if self._found[first + i].dtype == _BOOL and i in stored:
-                self._in_loop[i] = False  # loops store no truths
-            if not self._in_loop[i]:
-                stored.add(i)
-                stored.update(position - first for position in step.arguments if position >= first)
+        stored = self._stored()
         made: list[ChainStep] = []
         origins: list[Sequence[int]] = []
         place = {position: position for position in range(first)}
@@ -259,41 +277,34 @@ class _Rewriter:
     def _loop(self, end: int, stored: set[int], place: dict[int, int]) -> tuple[ChainStep, list[int]] | None:
         """The loop that computes the value of a step from what is in memory, and the steps in it."""
         first = self._first
-        own: list[int] = []
-        stack = [end]
+        own, stack = {end}, [end]
         while stack:
-            i = stack.pop()
-            if i not in own:
-                own.append(i)
-                stack += [
-                    each - first for each in self._steps[i].arguments if each >= first and each - first not in stored
-                ]
-        own.sort()
-        leaves: list[int] = []
+            for position in self._steps[stack.pop()].arguments:
+                i = position - first
+                if i >= 0 and i not in stored and i not in own and self._number(position) is None:
+                    own.add(i)
+                    stack.append(i)
+        read = dict.fromkeys(position for i in sorted(own) for position in self._steps[i].arguments)
+        leaves = [each for each in read if each - first not in own and self._number(each) is None]
+        names = {position: k for k, position in enumerate(leaves)}
         numbers: list[float] = []
-        for i in own:
-            for position in self._steps[i].arguments:
-                value = self._steps[position - first].compute if position >= first else None
-                if not isinstance(value, np.ndarray) and position - first not in own and position not in leaves:
-                    leaves.append(position)
-        names: dict[int, int] = {position: k for k, position in enumerate(leaves)}
-        parameters: dict[int, int] = {}
-        for i in own:
-            for position in self._steps[i].arguments:
-                value = self._steps[position - first].compute if position >= first else None
-                if isinstance(value, np.ndarray) and position not in names:
-                    names[position] = len(leaves) + len(numbers)
-                    numbers.append(value.item())
-            operation = self._operation.steps[i].operation
-            if isinstance(operation, ew.Scale):
-                parameters[i] = len(leaves) + len(numbers)
-                numbers.append(operation.factor)
+
+        def name_of(number: float) -> int:
+            numbers.append(number)
+            return len(leaves) + len(numbers) - 1
+
+        for position in read:
+            number = self._number(position)
+            if number is not None:
+                names[position] = name_of(number)
+        factors = {i: operation.factor for i in sorted(own) if isinstance(operation := self._kind(i), ew.Scale)}
+        parameters = {i: name_of(factor) for i, factor in factors.items()}
         dtype = self._found[first + end].dtype
         lines: list[_Line] = []
-        for i in own:
-            step, operation = self._steps[i], self._operation.steps[i].operation
+        for i in sorted(own):
+            step = self._steps[i]
             arguments = [names[position] for position in step.arguments]
-            text = _text(operation, len(arguments))
+            text = _text(self._kind(i), len(arguments))
             assert text is not None
             assert callable(step.compute)
             compute = step.compute
@@ -305,10 +316,8 @@ class _Rewriter:
         widths = [self._width(position) for position in leaves]
         if len({width for width in widths if width not in (0, 1)}) > 1:
             return None
-        if any(self._found[position].dtype != dtype for position in leaves):
-            return None
         loop = _Loop(lines, [w or 0 for w in widths], numbers, dtype)
-        return ChainStep(loop, tuple([place[position] for position in leaves]), dtype, aligned=True), own
+        return ChainStep(loop, tuple([place[position] for position in leaves]), dtype, aligned=True), sorted(own)
 
 
 def _without_last(compute: Callable[..., Any]) -> Callable[..., Any]:
