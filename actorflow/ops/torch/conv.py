@@ -33,6 +33,8 @@ LEAST_PRODUCTS = 5 << 20
 LEAST_WINDOWS = 64
 #: Products in a piece for several cores: with less, torch takes other ways, up to twice as long.
 _PIECE_PRODUCTS = 64 << 20
+#: Images in a piece for 1x1 kernels, at least: torch leaves oneDNN for fewer, and takes twice as long.
+_POINTWISE_IMAGES = 16
 
 
 def _is_sound(operation: ConvWeight) -> bool:
@@ -61,7 +63,8 @@ def _compute(operation: Conv | ConvDown | ConvWeight, inputs: list[Array], outpu
     pad, extra = tuple(before for before, _ in w.pad), (0,) * len(w.pad)
     how = (None, w.stride, pad, w.dilation, False, extra, operation.groups)
     products = windows, weight.size // weight.shape[-1], weight.shape[-1]
-    cuts = image_cuts(len(g), math.prod(products) // _PIECE_PRODUCTS)
+    few = w.is_pointwise and len(g) < 2 * _POINTWISE_IMAGES
+    cuts = image_cuts(len(g), 1 if few else math.prod(products) // _PIECE_PRODUCTS)
     aten = torch.ops.aten
     if gives == "weight":
         sums = weight[np.newaxis] if len(cuts) == 1 else scratch("weights", (len(cuts), *weight.shape), weight.dtype)
