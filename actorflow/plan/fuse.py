@@ -326,6 +326,7 @@ class _Joiner:
         kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
         if kernel is None:
             return None
+        is_in_place = main is None and chain.may_write_over and slots[read[0]].spec == slots[outputs[0]].spec
         for op in part:
             for slot in op.inputs:
                 slots[slot].readers -= 1
@@ -339,7 +340,7 @@ class _Joiner:
             last.shown_as,
             operation,
             last.place,
-            replace(kernel, inplace=main is None and chain.may_write_over),
+            replace(kernel, inplace=is_in_place),
             tuple(read),
             outputs,
             waits,
