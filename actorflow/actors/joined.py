@@ -8,6 +8,7 @@ from typing import Any
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamKernelActor
+from actorflow.errors import DeviceError
 from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.trace.counters import NodeState
 
@@ -70,20 +71,33 @@ class _FusedActor(Joined, KernelActor):
     def replay(self, inputs: list[Any], number: int) -> Any:
         try:
             return super().replay(inputs, number)
-        except StepError as error:
-            raise error.__cause__ or error from None
+        except Exception as error:
+            _, own = self._own(error)
+            if own is error:
+                raise
+            raise own from own.__cause__
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
-        step = next((each.step for each in _causes(error) if isinstance(each, StepError)), None)
-        part = self.parts[-1]
-        if step is not None:
-            part = next(part for part, own in zip(self.parts, self.steps, strict=True) if own >= step)
-            error = error.__cause__ or error if isinstance(error, StepError) else error
+        part, error = self._own(error)
         part._account_failed(frame, error, elapsed_ns, end_ns, self._key_of(part, key))
         if frame.monitor is not None:
             self._show(frame, _CANCELLED)
             part._show(frame, int(NodeState.FAILED))
         frame.op_failed(self, error, part.node)
+
+    def _own(self, error: BaseException) -> tuple[OpActor, BaseException]:
+        """The part that has failed, and its error as if it had been computed by itself."""
+        failed = next((each for each in _causes(error) if isinstance(each, StepError)), None)
+        if failed is None:
+            return self.parts[-1], error
+        part = next(part for part, last in zip(self.parts, self.steps, strict=True) if last >= failed.step)
+        cause = failed.__cause__ or failed
+        if failed is error:
+            return part, cause
+        where = f"lane {self.lane.name!r} of {part.node.place}"
+        said = DeviceError(f"op {part.what!r} on {where} failed with {type(cause).__name__}: {cause}")
+        said.__cause__ = cause  # devices name the work that has failed: all of the parts
+        return part, said
 
 
 class FusedActor(_FusedActor):

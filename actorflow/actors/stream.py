@@ -68,7 +68,7 @@ class _OnStream(OpActor):
         """Repeat a call, alone, and wait for its end."""
         if any(value is None for value in inputs):
             raise GraphError(
-                f"op {self.node.name!r} on {self.device.place} cannot be replayed: the buffers of its inputs have been "
+                f"op {self.what!r} on {self.device.place} cannot be replayed: the buffers of its inputs have been "
                 "used again; with retries=1 or a memory budget they are kept until it has ended"
             )
         stream = self.lane.stream

@@ -17,8 +17,9 @@ import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, find_kernel
+from actorflow.ops.cpu import fused as kernels
 from actorflow.ops.cpu.buffers import BLOCK
-from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
+from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_follow, may_fuse, may_reduce
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
@@ -91,8 +92,8 @@ def at_once(operation: Fused, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @st.composite
-def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...]) -> Fused:
-    """Steps that fit to each other, on inputs of these types."""
+def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...], is_total: bool = True) -> Fused:
+    """Steps that fit to each other, on inputs of these types; in the end the sum of the inputs, if asked for."""
     whole = np.broadcast_shapes(*[spec.shape for spec in specs])
     found = list(specs)
     steps: list[FusedStep] = []
@@ -111,12 +112,32 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...]) -> Fused:
         operation, taken = draw(st.sampled_from(possible))
         steps.append(FusedStep(operation, taken))
         found.extend(operation.infer(*[found[i] for i in taken]) or ())
-    # All inputs together have the shape of the results.
-    total = [i for i, spec in enumerate(found) if spec.dtype == np.float64 and i < len(specs)]
-    steps.append(FusedStep(ops.Sum(), tuple(total)))
-    found.extend(ops.Sum().infer(*[found[i] for i in total]))
+    if is_total:  # all inputs together have the shape of the results
+        total = [i for i, spec in enumerate(found) if spec.dtype == np.float64 and i < len(specs)]
+        steps.append(FusedStep(ops.Sum(), tuple(total)))
+        found.extend(ops.Sum().infer(*[found[i] for i in total]))
     results = [i - len(specs) for i, spec in enumerate(found) if i >= len(specs) and spec.shape == whole]
+    assume(results)
     return Fused(tuple(steps), tuple(draw(st.sets(st.sampled_from(results), min_size=1).map(sorted))))
+
+
+@st.composite
+def chains_in_place(draw: st.DrawFn, shapes: Sequence[tuple[int, ...]]) -> tuple[Fused, list[np.ndarray]]:
+    """A chain whose first result may be written over its first input, and its inputs."""
+    dtypes = [np.dtype(draw(st.sampled_from(("float32", "float64"))))] * len(shapes)
+    if draw(st.booleans()):
+        dtypes[-1] = np.dtype(np.bool_)
+    specs = tuple(map(TensorSpec, shapes, dtypes))
+    chain = draw(chains(specs, is_total=False))
+    found = chain.specs(specs)
+    possible = [i for i, spec in enumerate(found[len(specs) :]) if spec == specs[0]]
+    writing = [Fused(chain.steps, (i, *[j for j in chain.results if j != i])) for i in possible]
+    writing = [each for each in writing if each.may_write_over]
+    assume(writing)
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    with np.errstate(all="ignore"):
+        inputs = [np.asarray(random.choice(SPECIAL, spec.shape)).astype(spec.dtype) for spec in specs]
+    return draw(st.sampled_from(writing)), inputs
 
 
 #: The reductions that may end a chain.
@@ -234,6 +255,54 @@ def test_it_is_what_the_steps_are(data: st.DataObject, shapes: Any, is_turned: b
     inputs.append(np.asarray(True))
     for found, expected in zip(at_once(operation, inputs), one_by_one(operation, inputs), strict=True):
         np.testing.assert_array_equal(found, expected, strict=True)
+
+
+IN_PLACE = (
+    ((10,), (10,), ()),
+    ((4, 10), (10,), (4, 10)),
+    ((4, 10), (4, 1), (1, 1)),
+    ((2, 3, 5), (2, 3, 5), (1,)),
+    ((1, 4), (4,), ()),
+)
+
+
+@pytest.mark.parametrize("shapes", IN_PLACE)
+@pytest.mark.parametrize("block", [3, 16, BLOCK])
+@given(data=st.data())
+def test_it_may_be_written_over_its_first_input(shapes: Any, block: int, data: st.DataObject) -> None:
+    """Values of steps are kept in the memory of results, which may be that of an input."""
+    operation, inputs = data.draw(chains_in_place(shapes))
+    expected = one_by_one(operation, inputs)
+    given = [x.copy() for x in inputs]
+    outputs = [given[0], *[np.empty_like(y) for y in expected[1:]]]
+    with mock.patch("actorflow.ops.cpu.blocks.BLOCK", block):
+        find_kernel(operation, "cpu", given[0].dtype).function(operation, given, outputs)
+    check_in_place(outputs, expected, given, inputs)
+
+
+@pytest.mark.parametrize("shapes", IN_PLACE[1:])
+@pytest.mark.parametrize("rows", [1, 2, 100])
+@given(data=st.data())
+def test_it_may_be_computed_for_some_rows_at_a_time(shapes: Any, rows: int, data: st.DataObject) -> None:
+    operation, inputs = data.draw(chains_in_place(shapes))
+    assume(may_follow(operation, [TensorSpec(x.shape, x.dtype) for x in inputs]))
+    expected = one_by_one(operation, inputs)
+    given = [x.copy() for x in inputs]
+    outputs = [given[0], *[np.empty_like(y) for y in expected[1:]]]
+    finish = kernels.Finish(kernels.prepared(operation, given, True).chain, given, outputs)
+    count = inputs[0].size // shapes[0][-1]
+    for start in range(0, count, rows):
+        finish(start, min(start + rows, count))
+    check_in_place(outputs, expected, given, inputs)
+
+
+def check_in_place(outputs: Any, expected: Any, given: list[np.ndarray], inputs: list[np.ndarray]) -> None:
+    for mine, its in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(mine, its, strict=True)
+        is_number = its == its  # noqa: PLR0124
+        np.testing.assert_array_equal(np.signbit(mine[is_number] * 1.0), np.signbit(its[is_number] * 1.0))
+    for x, before in zip(given[1:], inputs[1:], strict=True):
+        np.testing.assert_array_equal(x, before)
 
 
 @pytest.mark.parametrize("length", [32_767, 32_768, 100_001, 3_000_000])

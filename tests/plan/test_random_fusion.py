@@ -7,6 +7,7 @@ the reference itself changes by no more where the numbers that go in differ by a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -62,7 +63,7 @@ def _brittle(x: Any, out: Any) -> None:
     np.multiply(x, 0.5, out=out)
 
 
-Brittle, brittle = ops.unary("brittle", "A half of it, or an error.", _brittle, lambda g, x: g * 0.5, kinds="fV")
+Brittle, brittle = ops.unary("brittle", "A half of it, or an error.", _brittle, lambda g, x: g * 0.5, kinds="fV", cuda="x * T(0.5)")
 
 
 def planted(x: af.Blob) -> af.Blob:
@@ -156,8 +157,8 @@ async def failed(seed: int, setting: Setting) -> tuple[list[str], list[Found]]:
         ):  # of devices, the error of their lane is between
             cause = cause.__cause__
         assert cause is not None
-        said = str(error).replace(f" on {setting.place}", " on cpu").splitlines()
-        return [error.op_name, *said[1:]], await graph.run()
+        said = re.sub(r"'main[.\d]*'", "'main'", str(error)).splitlines()  # plans have as many lanes as they need
+        return [error.op_name, *said], await graph.run()
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
