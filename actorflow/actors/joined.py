@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from actorflow.actors.frame import Frame
@@ -24,6 +25,8 @@ class Joined(OpActor):
 
     # No slots: a class cannot have those of two bases.
     parts: Sequence[OpActor]
+    _accounted = 0
+    _ends: Sequence[float] = ()  # of the parts in a call, as parts of its time
 
     @property
     def what(self) -> str:
@@ -35,11 +38,13 @@ class Joined(OpActor):
 
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
-        shares = self.shares()
-        total, so_far, begun_ns = sum(shares), 0, 0
-        for part, share in zip(self.parts, shares, strict=True):
-            so_far += share
-            ended_ns = elapsed_ns * so_far // total
+        self._accounted += 1
+        if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
+            shares = [*accumulate(self.shares())]
+            self._ends = [share / shares[-1] for share in shares]
+        begun_ns = 0
+        for part, end in zip(self.parts, self._ends, strict=True):
+            ended_ns = int(elapsed_ns * end)
             part._account(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, self._key_of(part, key))
             begun_ns = ended_ns
 
@@ -63,7 +68,7 @@ class _FusedActor(Joined, KernelActor):
         self.steps = steps  # for each of them, its last step in the operation
 
     def shares(self) -> Sequence[int]:
-        spent_ns = self.operation.spent_ns
+        spent_ns = self.operation.times()
         begins = [0, *[step + 1 for step in self.steps]]
         found = [sum(spent_ns[begin : step + 1]) for begin, step in zip(begins, self.steps, strict=False)]
         return found if any(found) else super().shares()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import add
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,12 +28,6 @@ _REDUCED_KINDS: dict[type[Operation], str] = {
     CountNonzero: "biuf",
 }
 _HALF = np.dtype(np.float16)
-
-
-def note_times(operation: Fused | Followed, spent_ns: Sequence[int]) -> None:
-    """Add the times of the steps in a call."""
-    so_far = operation.spent_ns
-    so_far[:] = map(add, so_far, spent_ns) if so_far else spent_ns
 
 
 class FusedColumns(NamedTuple):
@@ -91,15 +85,13 @@ class Fused(Operation):
         steps: The operations, in order.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
             shape of all inputs together.
-        spent_ns: Time that the steps have taken so far, as far as kernels tell them apart.
-        prepared: What kernels keep for inputs of types that they have had before.
+        prepared: What kernels keep for inputs of known types; its ``times()`` are those of the steps so far.
     """
 
     arguments = ("*inputs",)
 
     steps: tuple[FusedStep, ...]
     results: tuple[int, ...]
-    spent_ns: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
     prepared: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -156,6 +148,11 @@ class Fused(Operation):
             specs.append(result)
         return specs
 
+    def times(self) -> list[int]:
+        """Time of each step so far, as far as kernels tell them apart."""
+        found = [each.times() for each in [*self.prepared.values()]]
+        return [sum(times) for times in zip_longest([0] * len(self.steps), *found, fillvalue=0)]
+
     @property
     def may_write_over(self) -> bool:
         """True if the first result may be written over the first input: nothing reads that afterwards."""
@@ -189,7 +186,7 @@ class Followed(Operation):
         chain: What follows.
         count: Number of inputs of the operation.
         kernel: Its kernel; see `Kernel.finishes`.
-        spent_ns: Time of the operation, then of the chain's steps, so far.
+        main_ns: Time of the operation so far, as far as it was measured: one number.
     """
 
     arguments = ("*inputs",)
@@ -198,12 +195,16 @@ class Followed(Operation):
     chain: Fused
     count: int
     kernel: Kernel = field(repr=False)
-    spent_ns: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
+    main_ns: list[int] = field(default_factory=lambda: [0], init=False, compare=False, repr=False)
 
     @property
     def results(self) -> tuple[int, ...]:
         """Positions of the steps whose values are the outputs; the operation is the first step."""
         return tuple([1 + i for i in self.chain.results])
+
+    def times(self) -> list[int]:
+        """Time of each step so far, as far as kernels tell them apart."""
+        return [*self.main_ns, *self.chain.times()]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (y,) = self.main.infer(*inputs[: self.count]) or ()

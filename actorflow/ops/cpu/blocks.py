@@ -119,6 +119,9 @@ class Chain:
             if i not in self.mapped and self.static.keys() >= {*step.arguments}:
                 self.static[first + i] = np.broadcast_shapes(*[self.static[position] for position in step.arguments])
         self.last = {position: i for i, step in enumerate(steps) for position in step.arguments}
+        #: Time of each step so far, as far as it was measured.
+        self.spent_ns = [0] * len(steps)
+        self._calls_made = 0
         self._inputs = inputs
         self.kept = self._kept()
 
@@ -180,16 +183,21 @@ class Chain:
         """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
         return not (self.is_cut or self.folds)
 
+    def is_sampled(self) -> bool:
+        """Return whether the times of a short call are measured: of every eighth one."""
+        self._calls_made += 1
+        return self._calls_made & 7 == 1
+
     def run_short(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], spent_ns: list[int], shape: tuple[int, ...]
+        self, inputs: Sequence[Array], outputs: Sequence[Array], shape: tuple[int, ...], *, is_timed: bool
     ) -> None:
         """Compute it at once, or one block of rows.
 
         Args:
             inputs: Arrays that it reads.
             outputs: Arrays for the results, in their order.
-            spent_ns: The times of the steps are added here.
             shape: Shape of the block.
+            is_timed: Whether to measure the times of the steps.
         """
         first, steps, static, kept = self.first, self.steps, self.static, self.kept
         values: list[Any] = [
@@ -210,9 +218,10 @@ class Chain:
                 except Exception as error:
                     raise StepError(i) from error
                 values[first + i] = out
-                end_ns = perf_counter_ns()
-                spent_ns[i] += end_ns - begin_ns
-                begin_ns = end_ns
+                if is_timed:
+                    end_ns = perf_counter_ns()
+                    self.spent_ns[i] += end_ns - begin_ns
+                    begin_ns = end_ns
 
     def bind(self, inputs: Sequence[Array], outputs: Mapping[int, Array]) -> BoundChain:
         """The chain on arrays.
@@ -243,12 +252,10 @@ class BoundChain:
     Attributes:
         count: Number of blocks.
         failure: The last step that failed, and why.
-        spent_ns: Time of each step so far.
     """
 
     def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Mapping[int, Array]) -> None:
         self.failure: tuple[int, Exception] | None = None
-        self.spent_ns = [0] * len(chain.steps)
         self.count = len(chain.blocks)
         self._chain = chain
         self._totals = {i: outputs[i] for i in chain.folds}
@@ -291,7 +298,8 @@ class BoundChain:
 
         Results are written; up to a step, reductions are left out.
         """
-        chain, spent_ns = self._chain, self.spent_ns
+        chain = self._chain
+        spent_ns = chain.spent_ns
         first, folds = chain.first, chain.folds
         shape: tuple[int, ...] | None = None
         memory: dict[int, Array] = {}

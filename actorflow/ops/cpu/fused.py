@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, sprea
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
-from actorflow.ops.fused import Followed, Fused, StepError, is_aligned, note_times
+from actorflow.ops.fused import Followed, Fused, StepError, is_aligned
 from actorflow.ops.operation import Operation, wide_dtype
 from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.rows import Elementwise
@@ -32,10 +33,10 @@ class Prepared(NamedTuple):
     chain: Chain
     origins: Sequence[Sequence[int]]
 
-    def times(self, spent_ns: Sequence[int]) -> list[int]:
-        """The times of the operation's steps for those of the chain's."""
+    def times(self) -> list[int]:
+        """Time of each of the operation's steps so far, as far as it was measured."""
         found = [0] * (1 + max(map(max, self.origins)))
-        for origins, time_ns in zip(self.origins, spent_ns, strict=True):
+        for origins, time_ns in zip(self.origins, self.chain.spent_ns, strict=True):
             for step in origins:
                 found[step] += time_ns // len(origins)
         return found
@@ -51,13 +52,11 @@ def fused(operation: Fused, inputs: list[Array], outputs: list[Array], prepare: 
     chain = prepared.chain
     try:
         if chain.is_short:
-            spent_ns = [0] * len(chain.steps)
-            chain.run_short(inputs, outputs, spent_ns, chain.whole)
+            chain.run_short(inputs, outputs, chain.whole, is_timed=chain.is_sampled())
         else:
-            spent_ns = _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
+            _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
     except StepError as error:
         raise StepError(prepared.origins[error.step][-1]) from error.__cause__
-    note_times(operation, prepared.times(spent_ns))
 
 
 def followed(operation: Followed, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> None:
@@ -73,8 +72,7 @@ def followed(operation: Followed, inputs: list[Array], outputs: list[Array], pre
         raise StepError(1 + prepared.origins[error.step][-1]) from error.__cause__
     except Exception as error:
         raise StepError(0) from error
-    main_ns = max(0, perf_counter_ns() - begin_ns - sum(finish.spent_ns))
-    note_times(operation, [main_ns, *prepared.times(finish.spent_ns)])
+    operation.main_ns[0] += perf_counter_ns() - begin_ns - finish.elapsed_ns
 
 
 @kernel(Fused)
@@ -91,7 +89,7 @@ class Finish:
     """Computes a chain for some rows of its first input, which are there; see `Kernel.finishes`.
 
     Attributes:
-        spent_ns: Time of each step so far, in all threads.
+        elapsed_ns: Time of that so far, in the thread that has made it: others take part in the whole of the work.
     """
 
     def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -99,18 +97,22 @@ class Finish:
         self._columns = columns = outputs[0].shape[-1]
         self._inputs = [(chain.seen(i, x), i in chain.static) for i, x in enumerate(inputs[1:], 1)]
         self._outputs = [y.reshape(-1, columns) for y in outputs]
-        self.spent_ns = [0] * len(chain.steps)
+        self._thread = get_ident()
+        self.elapsed_ns = 0
 
     def __call__(self, start: int, stop: int) -> None:
+        begin_ns, is_own = perf_counter_ns(), get_ident() == self._thread
         step = max(1, BLOCK // max(1, self._columns))
         for begin in range(start, stop, step):
             rows = slice(begin, min(begin + step, stop))
             outputs = [y[rows] for y in self._outputs]
             inputs = [outputs[0], *[x if is_static else x[rows] for x, is_static in self._inputs]]
-            self._chain.run_short(inputs, outputs, self.spent_ns, outputs[0].shape)
+            self._chain.run_short(inputs, outputs, outputs[0].shape, is_timed=is_own)
+        if is_own:
+            self.elapsed_ns += perf_counter_ns() - begin_ns
 
 
-def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> list[int]:
+def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> None:
     bound = chain.bind(inputs, outputs)
     touched = math.prod(chain.whole) * (len(inputs) + len(outputs) + len(chain.steps) * bool(chain.folds))
     cuts = even_cuts(bound.count, MOST_PIECES)
@@ -119,7 +121,6 @@ def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> lis
     except Exception as error:  # noqa: BLE001  whatever a step has raised
         step, cause = bound.failure or (len(chain.steps) - 1, error)
         raise StepError(step) from cause
-    return bound.spent_ns
 
 
 def prepared(operation: Fused, inputs: Sequence[Array], by_rows: bool) -> Prepared:

@@ -13,6 +13,7 @@ from typing import Any
 import actorflow.ops.cpu
 from actorflow.devices.sim import SimArray, launch_kernel
 from actorflow.ops.cpu.described import make
+from actorflow.ops.fused import Followed
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel, KernelKey, kernel, kernel_maker, kernels_of
 from actorflow.ops.shaping import Reshape
@@ -53,7 +54,7 @@ def _launcher(known: Kernel) -> Callable[..., None]:
 def _register_all() -> None:
     for known in kernels_of("cpu", "numpy"):
         key, is_ours = known.key, known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
-        if is_ours and key.operation != Reshape.__name__:
+        if is_ours and key.operation not in (Reshape.__name__, Followed.__name__):  # nothing here goes piece by piece
             register = kernel(
                 key.operation,
                 device="sim",
