@@ -299,7 +299,7 @@ def test_it_may_be_computed_for_some_rows_at_a_time(shapes: Any, rows: int, data
 def check_in_place(outputs: Any, expected: Any, given: list[np.ndarray], inputs: list[np.ndarray]) -> None:
     for mine, its in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(mine, its, strict=True)
-        is_number = its == its  # noqa: PLR0124
+        is_number = its == its
         np.testing.assert_array_equal(np.signbit(mine[is_number] * 1.0), np.signbit(its[is_number] * 1.0))
     for x, before in zip(given[1:], inputs[1:], strict=True):
         np.testing.assert_array_equal(x, before)

@@ -426,7 +426,7 @@ async def test_an_error_is_that_of_the_part(place: str) -> None:
     async with graph:
         await graph.run({x: X})
         Switch.on = True
-        with pytest.raises(af.OpError, match="op 'brittle' .* failed with") as caught:
+        with pytest.raises(af.OpError, match=r"op 'brittle' .* failed with") as caught:
             await graph.run({x: X})
         error = caught.value
         assert error.op is graph["brittle"]

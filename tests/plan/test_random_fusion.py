@@ -63,7 +63,9 @@ def _brittle(x: Any, out: Any) -> None:
     np.multiply(x, 0.5, out=out)
 
 
-Brittle, brittle = ops.unary("brittle", "A half of it, or an error.", _brittle, lambda g, x: g * 0.5, kinds="fV", cuda="x * T(0.5)")
+Brittle, brittle = ops.unary(
+    "brittle", "A half of it, or an error.", _brittle, lambda g, x: g * 0.5, kinds="fV", cuda="x * T(0.5)"
+)
 
 
 def planted(x: af.Blob) -> af.Blob:
