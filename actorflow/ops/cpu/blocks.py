@@ -85,12 +85,12 @@ class Chain:
         by_rows: bool = False,
     ) -> None:
         self.first = first = len(inputs)
-        self.steps, self.results = steps, [*results]
+        results = [*results]
+        self.steps, self.results = steps, results
         self.folds = {i: step.compute for i, step in enumerate(steps) if isinstance(step.compute, Fold)}
         self.mapped = {i for i in self.results if i not in self.folds}
         of_number = {i for i, step in enumerate(steps) if isinstance(step.compute, np.ndarray)}
         self.template: list[Any] = [step.compute if i in of_number else None for i, step in enumerate(steps)]
-        self.calls = [(i, step.compute, step.arguments) for i, step in enumerate(steps) if i not in of_number]
         self.is_cut = math.prod(shape) > BLOCK and not by_rows
         self.is_flat = all(len(fold.axes) == len(shape) for fold in self.folds.values()) and all(
             spec.size == 1 or spec.shape == shape for spec in inputs
@@ -109,15 +109,21 @@ class Chain:
         #: Shapes of the inputs, and of steps, that have not the leading axes: blocks see all of them.
         self.static: dict[int, tuple[int, ...]] = {}
         is_repeated = self.is_plain and not self.is_flat and math.prod(shape[:together]) != 1
+        #: Shapes that inputs have in blocks, but for what blocks have of the first axis.
+        self._targets: list[tuple[int, ...]] = []
         for i, spec in enumerate(inputs):
             own = (*[1] * (len(shape) - len(spec.shape)), *spec.shape)
-            if spec.size == 1:
+            if spec.size == 1 and not (by_rows and i == 0):
                 self.static[i] = ()
             elif is_repeated and all(n == 1 for n in own[:together]):
                 self.static[i] = own[together:]
+            self._targets.append(self.static.get(i, (math.prod(own[:together]), *own[together:])))
         for i, step in enumerate(steps):
-            if i not in self.mapped and self.static.keys() >= {*step.arguments}:
+            if i not in results and self.static.keys() >= {*step.arguments}:
                 self.static[first + i] = np.broadcast_shapes(*[self.static[position] for position in step.arguments])
+        calls = [(i, step.compute, step.arguments) for i, step in enumerate(steps) if i not in of_number]
+        self.calls = [call for call in calls if first + call[0] not in self.static]
+        self._static_calls = [call for call in calls if first + call[0] in self.static]
         self.last = {position: i for i, step in enumerate(steps) for position in step.arguments}
         #: Time of each step so far, as far as it was measured.
         self.spent_ns = [0] * len(steps)
@@ -137,19 +143,16 @@ class Chain:
         # Results whose memory nothing uses yet; a reduction may go through the steps once more when all are written.
         waiting = set() if self.folds else set(self.mapped)
 
-        def kind(i: int) -> Any:
-            return self.steps[i].dtype, self.static.get(first + i)
-
         for i, step in enumerate(self.steps):
-            if isinstance(step.compute, np.ndarray):
+            if isinstance(step.compute, np.ndarray) or first + i in self.static:
                 continue
             arguments = {position - first for position in step.arguments}
-            own = free.setdefault(kind(i), [])
+            own = free.setdefault(step.dtype, [])
             for releases in (step.aligned, not step.aligned):
                 if releases:
                     for a in arguments:
                         if a in taken and last[a + first] == i:
-                            free[kind(a)].append(taken[a])
+                            free[self.steps[a].dtype].append(taken[a])
                 elif i not in self.mapped and i not in self.folds:
                     usable = [where for where in own if isinstance(where, str) or self._may_be_in(i, where)]
                     where = usable[-1] if usable else next((j for j in sorted(waiting) if self._may_be_in(i, j)), None)
@@ -168,7 +171,7 @@ class Chain:
         It must have been read by then; so must inputs of that type, one of which that memory may be.
         """
         step, other, first, last = self.steps[i], self.steps[j], self.first, self.last
-        if first + i in self.static or j <= i or other.dtype != step.dtype:
+        if j <= i or other.dtype != step.dtype:
             return False
         end = last.get(first + i, i)
         read = [
@@ -188,22 +191,40 @@ class Chain:
         self._calls_made += 1
         return self._calls_made & 7 == 1
 
-    def run_short(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], shape: tuple[int, ...], *, is_timed: bool
-    ) -> None:
-        """Compute it at once, or one block of rows.
+    def begin(self, inputs: Sequence[Any], *, is_timed: bool) -> list[Any]:
+        """The values that blocks begin with: inputs, numbers, and those of steps that are the same for all blocks.
 
         Args:
-            inputs: Arrays that it reads.
-            outputs: Arrays for the results, in their order.
-            shape: Shape of the block.
+            inputs: What it reads; None for what is given to each block anew.
             is_timed: Whether to measure the times of the steps.
         """
-        first, steps, static, kept = self.first, self.steps, self.static, self.kept
+        first, static = self.first, self.static
         values: list[Any] = [
             x if i not in static or x.shape == static[i] else x.reshape(static[i]) for i, x in enumerate(inputs)
         ]
         values += self.template
+        for i, compute, arguments in self._static_calls:
+            begin_ns = perf_counter_ns()
+            out = values[first + i] = np.empty(static[first + i], self.steps[i].dtype)
+            try:
+                with np.errstate(all="ignore"):
+                    compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
+            except Exception as error:
+                raise StepError(i) from error
+            if is_timed:
+                self.spent_ns[i] += perf_counter_ns() - begin_ns
+        return values
+
+    def run_short(self, values: list[Any], outputs: Sequence[Array], shape: tuple[int, ...], *, is_timed: bool) -> None:
+        """Compute it at once, or one block of rows.
+
+        Args:
+            values: What `begin` gives, with all inputs; the values of the steps are put there.
+            outputs: Arrays for the results, in their order.
+            shape: Shape of the block.
+            is_timed: Whether to measure the times of the steps.
+        """
+        first, steps, kept = self.first, self.steps, self.kept
         memory: dict[int | str, Array] = dict(zip(self.results, outputs, strict=True))
         with np.errstate(all="ignore"):
             begin_ns = perf_counter_ns()
@@ -211,8 +232,7 @@ class Chain:
                 where = kept.get(i, i)
                 out = memory.get(where)
                 if out is None:
-                    out = scratch(where, static.get(first + i, shape), steps[i].dtype)  # type: ignore[arg-type]
-                    memory[where] = out
+                    out = memory[where] = scratch(where, shape, steps[i].dtype)  # type: ignore[arg-type]
                 try:
                     compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
                 except Exception as error:
@@ -238,12 +258,9 @@ class Chain:
 
     def seen(self, i: int, x: Array) -> Array:
         """An input as blocks are taken of it."""
-        static = self.static.get(i)
-        if static is not None:
-            return x.reshape(static)
-        own = (*[1] * (len(self.whole) - x.ndim), *x.shape)
-        x = x.reshape(math.prod(own[: self.together]), *own[self.together :])
-        return x if self.is_plain else np.broadcast_to(x, self.shape)
+        target = self._targets[i]
+        x = x if x.shape == target else x.reshape(target)
+        return x if self.is_plain or i in self.static else np.broadcast_to(x, self.shape)
 
 
 class BoundChain:
@@ -264,10 +281,10 @@ class BoundChain:
         self._computed: set[int] = set()
         self._same: int | None = None  # the result that is written over the first input
         if not chain.is_cut:
-            self._inputs = [x.reshape(chain.static.get(i, x.shape)) for i, x in enumerate(inputs)]
+            self._begun = chain.begin(inputs, is_timed=True)
             self._outputs = {i: outputs[i] for i in chain.mapped}
             return
-        self._inputs = [chain.seen(i, x) for i, x in enumerate(inputs)]
+        self._begun = chain.begin([chain.seen(i, x) for i, x in enumerate(inputs)], is_timed=True)
         self._outputs = {i: outputs[i].reshape(chain.shape) for i in chain.mapped}
         if inputs and any(inputs[0] is y for y in outputs.values()):  # one array is one object in each block, too
             self._same = next(i for i, y in outputs.items() if y is inputs[0])
@@ -307,8 +324,9 @@ class BoundChain:
             index, found = chain.blocks[number]
             if found != shape:
                 memory, shape = self._memory(found), found
-            values: list[Any] = [x[index] if index and i not in chain.static else x for i, x in enumerate(self._inputs)]
-            values += chain.template
+            values = self._begun.copy()
+            if index:
+                values[:first] = [x if i in chain.static else x[index] for i, x in enumerate(values[:first])]
             results = {i: y[index] if index else y for i, y in self._outputs.items()}
             if self._same is not None:
                 values[0] = results[self._same]
@@ -342,8 +360,8 @@ class BoundChain:
         memory = {}
         for i, where in chain.kept.items():
             if isinstance(where, str):
-                own, dtype = chain.static.get(chain.first + i, shape), chain.steps[i].dtype
-                memory[i] = scratch(where, own, dtype) if is_short else np.empty(own, dtype)
+                dtype = chain.steps[i].dtype
+                memory[i] = scratch(where, shape, dtype) if is_short else np.empty(shape, dtype)
         return memory
 
     def _fold(self, i: int, number: int, block: Array) -> None:
@@ -379,7 +397,7 @@ class BoundChain:
         chain = self._chain
         step = position - chain.first
         if step < 0:
-            return np.broadcast_to(self._inputs[position], chain.shape)
+            return np.broadcast_to(self._begun[position], chain.shape)
         if step in self._outputs:
             return self._outputs[step]
         whole = np.empty(chain.shape, chain.steps[step].dtype)

@@ -52,7 +52,8 @@ def fused(operation: Fused, inputs: list[Array], outputs: list[Array], prepare: 
     chain = prepared.chain
     try:
         if chain.is_short:
-            chain.run_short(inputs, outputs, chain.whole, is_timed=chain.is_sampled())
+            is_timed = chain.is_sampled()
+            chain.run_short(chain.begin(inputs, is_timed=is_timed), outputs, chain.whole, is_timed=is_timed)
         else:
             _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
     except StepError as error:
@@ -95,7 +96,8 @@ class Finish:
     def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._chain = chain
         self._columns = columns = outputs[0].shape[-1]
-        self._inputs = [(chain.seen(i, x), i in chain.static) for i, x in enumerate(inputs[1:], 1)]
+        self._begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
+        self._by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
         self._outputs = [y.reshape(-1, columns) for y in outputs]
         self._thread = get_ident()
         self.elapsed_ns = 0
@@ -106,8 +108,11 @@ class Finish:
         for begin in range(start, stop, step):
             rows = slice(begin, min(begin + step, stop))
             outputs = [y[rows] for y in self._outputs]
-            inputs = [outputs[0], *[x if is_static else x[rows] for x, is_static in self._inputs]]
-            self._chain.run_short(inputs, outputs, outputs[0].shape, is_timed=is_own)
+            values = self._begun.copy()
+            values[0] = outputs[0]
+            for i in self._by_row:
+                values[i] = values[i][rows]
+            self._chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
         if is_own:
             self.elapsed_ns += perf_counter_ns() - begin_ns
 
