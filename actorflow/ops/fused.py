@@ -153,15 +153,19 @@ class Fused(Operation):
         found = [each.times() for each in [*self.prepared.values()]]
         return [sum(times) for times in zip_longest([0] * len(self.steps), *found, fillvalue=0)]
 
-    @property
-    def may_write_over(self) -> bool:
-        """True if the first result may be written over the first input: nothing reads that afterwards."""
+    def may_write_over(self, in_place: bool) -> bool:
+        """Return whether the first result may be written over the first input: nothing reads that afterwards.
+
+        Args:
+            in_place: Whether the kernel of the step that gives the result may write over its first argument.
+        """
         result = self.results[0]
         last = max([i for i, step in enumerate(self.steps) if 0 in step.arguments], default=-1)
-        own = self.steps[result]
-        return not self.reductions and (
-            last < result or (last == result and is_aligned(own.operation, len(own.arguments)))
-        )
+        if last == result:
+            operation, arguments = self.steps[result]
+            is_first = in_place and arguments.index(0) == 0 and arguments.count(0) == 1
+            return not self.reductions and (is_first or is_aligned(operation, len(arguments)))
+        return not self.reductions and last < result
 
     def __str__(self) -> str:
         return f"Fused({', '.join(map(str, self.steps))})"
@@ -214,11 +218,14 @@ class Followed(Operation):
         return f"Followed({self.main}, {self.chain})"
 
 
-def may_follow(chain: Fused, inputs: Sequence[TensorSpec]) -> bool:
-    """Return whether a chain can take its first input piece by piece, and write its first result over it."""
+def may_follow(chain: Fused, inputs: Sequence[TensorSpec], in_place: bool) -> bool:
+    """Return whether a chain can take its first input piece by piece, and write its first result over it.
+
+    ``in_place``: see `Fused.may_write_over`.
+    """
     y = inputs[0]
     axes = len(y.shape) - 1
-    if axes < 1 or chain.reductions or not chain.may_write_over or chain.infer(*inputs)[0] != y:
+    if axes < 1 or chain.reductions or not chain.may_write_over(in_place) or chain.infer(*inputs)[0] != y:
         return False
     return all(spec.size == 1 or leading(spec.shape, y.shape) >= axes for spec in inputs)
 

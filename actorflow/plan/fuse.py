@@ -314,11 +314,13 @@ class _Joiner:
             return None
         outputs = tuple([part[i].outputs[0] for i in results])
         chain, steps = self._chain(part, inputs, constants, results)
+        first = part[results[0]].kernel
+        is_over = first is not None and first.inplace
         operation: Fused | Followed = chain
         read = inputs
         if main is not None:
             assert main.kernel is not None
-            if not may_follow(chain, [slots[slot].spec for slot in inputs]):
+            if not may_follow(chain, [slots[slot].spec for slot in inputs], is_over):
                 return None
             operation = Followed(main.operation, chain, len(main.inputs), main.kernel)
             read = [*main.inputs, *inputs[1:]]
@@ -326,7 +328,7 @@ class _Joiner:
         kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
         if kernel is None:
             return None
-        is_in_place = main is None and chain.may_write_over and slots[read[0]].spec == slots[outputs[0]].spec
+        is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
         for op in part:
             for slot in op.inputs:
                 slots[slot].readers -= 1

@@ -246,13 +246,17 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fin
     g = _geometry(operation, weight.shape, x.shape[1:-1], x)
     matrices = g.weight(_join(g, weight))
     if g.windows.is_pointwise:
-        to_end = finish if g.groups == 1 and y.dtype == g.dtype else None  # else all rows are there at the end alone
-        _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), partial(multiply, finish=to_end))
-        if finish is not None and to_end is None:
-            finish(0, y.size // y.shape[-1])
+        _pointwise(g, x, matrices, y, finish)
         return
 
     _forward(g, x, matrices, y, finish)
+
+
+def _pointwise(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None) -> None:
+    by_piece = finish if g.groups == 1 and y.dtype == g.dtype else None  # else no row is there before the end
+    _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), partial(multiply, finish=by_piece))
+    if finish is not None and by_piece is None:
+        finish(0, y.size // max(1, y.shape[-1]))
 
 
 def _forward(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None = None) -> None:
@@ -318,21 +322,21 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
         np.copyto(flat, sums[0], casting="unsafe")
 
 
-@kernel(ConvDown)
-def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ConvDown, finishes=True)
+def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
     """The data gradient; see `ConvDown`."""
     (dy, weight), (dx,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
-        depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
+        depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx, finish)
         return
     g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
     if _pays_turned(g, weight, dy):
         turned = _turned(g, weight.shape[-1])
-        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx)
+        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx, finish)
         return
     matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
     if g.windows.is_pointwise:
-        _multiply(g.grouped(g.rows(dy)), matrices, g.grouped(as_matrix(dx)), multiply)
+        _pointwise(g, dy, matrices, dx, finish)
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
     order = _order(g)
@@ -347,6 +351,9 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
             _scatter(g, columns, padded, piece)
             if is_last(piece, g.windows):
                 np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
+                if finish is not None:
+                    whole = tuple([slice(0, n) for n in dx.shape[1:-1]])
+                    finish(*rows_of((piece[0], *whole), dx.shape))
 
     runs = by_images(g.pieces(len(dx), dy.shape[-1], _SCATTERED_WINDOWS), g.windows)
     spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)

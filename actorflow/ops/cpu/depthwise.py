@@ -80,7 +80,7 @@ def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     np.copyto(dweights[..., 0, :], total, casting="unsafe")
 
 
-def down(w: Windows, g: Array, weights: Array, dx: Array) -> None:
+def down(w: Windows, g: Array, weights: Array, dx: Array, finish: Finish | None = None) -> None:
     """``dx`` of `ConvDown`; each element is a sum in the order of the kernel, whatever the pieces."""
     factors = _kernels(weights)
     times = g.shape[-1] // max(1, dx.shape[-1])
@@ -102,3 +102,5 @@ def down(w: Windows, g: Array, weights: Array, dx: Array) -> None:
         if not is_direct:
             summed = total.reshape(*part.shape, times).sum(axis=-1) if times > 1 else total
             np.copyto(part, summed, casting="unsafe")
+        if finish is not None:
+            finish(*rows_of(piece, dx.shape))

@@ -25,10 +25,10 @@ def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: 
     multiply(_rows(x), matrix(weight).T, _rows(outputs[0]), finish)
 
 
-@kernel(InnerDown)
-def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(InnerDown, finishes=True)
+def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
     g, weight = inputs
-    multiply(_rows(g), matrix(weight), _rows(outputs[0]))
+    multiply(_rows(g), matrix(weight), _rows(outputs[0]), finish)
 
 
 @kernel(InnerWeight)

@@ -57,11 +57,11 @@ def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fi
 
 
 @kernel(ConvDown, supports=_has_groups)
-def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> bool:
+def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (g, weight), (dx,) = inputs, outputs
     if g.shape[-1] != dx.shape[-1] or not _can(operation, weight) or not are_plain([g, weight, dx], g.dtype):
         return False
-    return slide(_PRODUCTS, _backwards(operation.windows(dx.shape[1:-1], weight.shape[:-2])), g, weight, dx)
+    return slide(_PRODUCTS, _backwards(operation.windows(dx.shape[1:-1], weight.shape[:-2])), g, weight, dx, finish)
 
 
 #: Sums over the windows of a row, then over the rows of a piece, as NumPy's kernel has them: all taps of a row of the

@@ -270,7 +270,7 @@ class _Rewriter:
             return None
         results = [place[first + i] - first for i in operation.results]
         chain = Chain(made, self._specs, self._whole, results, by_rows=self._by_rows)
-        if operation.may_write_over and chain.last.get(0, -1) > results[0]:
+        if chain.last.get(0, -1) > results[0]:
             return None
         return numpys.Prepared(chain, origins)
 
