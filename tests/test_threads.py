@@ -375,7 +375,7 @@ CASES = {
 }
 #: Where threads are started, too: for what compiles, and in programs without a loop, both of which have tests of their
 #: own, and as a rank begins.
-OTHERS = {"ops.numba.workshop", "pipeline.sync", "transport.mpi.deaths"}
+OTHERS = {"ops.numba.compile_queue", "pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):

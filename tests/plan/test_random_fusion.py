@@ -7,6 +7,7 @@ the reference itself changes by no more where the numbers that go in differ by a
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -18,12 +19,15 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.devices.cpu import CPU
 from tests.support.effort import FULL
 from tests.support.kernel_cases import TOLERANCE
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (60, 10)
 LEAST_KINDS = 180
+#: Each has some loops of its own, which take about a second each to be compiled.
+COMPILED = 500 if FULL else 20
 _NOISES = 3
 
 
@@ -87,10 +91,10 @@ def is_inexact(blob: af.Blob, kinds: frozenset[str]) -> bool:
     return False
 
 
-def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_same(found: np.ndarray, expected: np.ndarray, signs_of_zeros: bool = True) -> None:
     """Compare bit for bit, but for the bits of what is not a number."""
     np.testing.assert_array_equal(found, expected, strict=True)
-    if expected.dtype.kind in "fc":
+    if expected.dtype.kind in "fc" and signs_of_zeros:
         parts = expected.real.dtype
         one, other = (np.ascontiguousarray(x).reshape(-1).view(parts) for x in (found, expected))
         np.testing.assert_array_equal(np.signbit(one[~np.isnan(one)]), np.signbit(other[~np.isnan(other)]))
@@ -179,3 +183,23 @@ async def test_errors_do_not_depend_on_the_plan(first: int) -> None:
 def test_nearly_all_kinds_are_drawn() -> None:
     kinds = set().union(*(RandomGraph(seed).kinds for seed in range(GRAPHS // 5)))
     assert len(kinds) >= LEAST_KINDS, sorted({*cases()} - kinds)
+
+
+@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install 'actorflow[jit]'")
+@pytest.mark.parametrize("first", range(0, COMPILED, 5))
+async def test_compiled_kernels_give_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before they are compiled, and then; of two zeros, a maximum may be the other one."""
+    from actorflow.ops.numba import compiled
+
+    for seed in range(first, first + 5):
+        expected = await results(seed, Setting(options=REFERENCE))
+        with monkeypatch.context() as patch:
+            patch.setattr(CPU, "libraries", ("numba", "numpy"))
+            for _ in range(2):
+                for mine, its in zip(await results(seed, Setting()), expected, strict=True):
+                    try:
+                        assert_same(mine.value, its.value, signs_of_zeros=False)
+                    except AssertionError as error:
+                        error.add_note(f"seed {seed}: {its.blob.name}, {its.when}")
+                        raise
+                await asyncio.to_thread(compiled)

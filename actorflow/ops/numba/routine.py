@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actorflow.errors import DeviceError
+from actorflow.ops.numba.compile_queue import compile_queue
 from actorflow.ops.numba.machine import Function
-from actorflow.ops.numba.workshop import workshop
 
 
 class Routine:
@@ -46,7 +46,7 @@ class Routine:
     @property
     def function(self) -> Function | None:
         if not self.asked:
-            workshop.ask(self)
+            compile_queue.ask(self)
         return self._function
 
     @function.setter
@@ -59,8 +59,8 @@ class Routine:
         Raises:
             DeviceError: if it cannot be compiled.
         """
-        workshop.ask(self)
-        workshop.wait((self,))
+        compile_queue.ask(self)
+        compile_queue.wait((self,))
         assert self._function is not None
         return self._function
 
@@ -71,4 +71,4 @@ def compiled() -> None:
     Raises:
         DeviceError: if one cannot be.
     """
-    workshop.wait()
+    compile_queue.wait()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.errors import DeviceError
 from actorflow.ops import registry
-from actorflow.ops.numba import Routine, cache, compiled, workshop
+from actorflow.ops.numba import Routine, cache, compile_queue, compiled
 from actorflow.ops.numba.kernels import are_plain
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise OSError("nothing is compiled here")
 
     def forbid() -> None:
-        monkeypatch.setattr(workshop.Compiler, "compile", refuse)
+        monkeypatch.setattr(compile_queue.Compiler, "compile", refuse)
 
     return forbid
 
@@ -163,14 +163,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str
 def test_a_compiler_that_dies_fails_what_it_was_at_and_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compile_there = workshop.Compiler.compile
+    compile_there = compile_queue.Compiler.compile
 
-    def die(self: workshop.Compiler, routine: Routine) -> bytes:
+    def die(self: compile_queue.Compiler, routine: Routine) -> bytes:
         self.kill()
         return compile_there(self, routine)
 
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "actorflow.ops.numba.workshop"):
-        patch.setattr(workshop.Compiler, "compile", die)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "actorflow.ops.numba.compile_queue"):
+        patch.setattr(compile_queue.Compiler, "compile", die)
         lost = new_routine()
         with pytest.raises(DeviceError, match="the compiler's process has ended"):
             lost.wait()
@@ -180,7 +180,7 @@ def test_a_compiler_that_dies_fails_what_it_was_at_and_no_more(
 
 
 def test_what_cannot_be_compiled_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "actorflow.ops.numba.workshop"):
+    with caplog.at_level(logging.WARNING, "actorflow.ops.numba.compile_queue"):
         for _ in range(2):
             wrong = Routine("def wrong(x):\n    x[0] = what_is_this\n", "wrong", ("float32*",))
             with pytest.raises(DeviceError, match=r"(?s)routine 'wrong' could not be compiled: .*what_is_this"):
@@ -233,9 +233,9 @@ def test_without_a_thread_numpy_computes(folder: Path, monkeypatch: pytest.Monke
     def refuse(*_: Any) -> Any:
         raise DeviceError("thread 'actorflow-compiler' cannot be started")
 
-    own = workshop.Workshop()
-    monkeypatch.setattr("actorflow.ops.numba.routine.workshop", own)
-    monkeypatch.setattr(workshop, "start_thread", refuse)
+    own = compile_queue.CompileQueue()
+    monkeypatch.setattr("actorflow.ops.numba.routine.compile_queue", own)
+    monkeypatch.setattr(compile_queue, "start_thread", refuse)
     routine = new_routine()
     assert routine.function is None
     with pytest.raises(DeviceError, match="cannot be started"):
@@ -243,12 +243,12 @@ def test_without_a_thread_numpy_computes(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_the_thread_and_the_process_end_when_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workshop, "LINGER_S", 0.0)
-    own = workshop.Workshop()
-    monkeypatch.setattr("actorflow.ops.numba.routine.workshop", own)
-    made: list[workshop.Compiler] = []
-    start = workshop.Compiler.__init__
-    monkeypatch.setattr(workshop.Compiler, "__init__", lambda self: (made.append(self), start(self))[1])
+    monkeypatch.setattr(compile_queue, "LINGER_S", 0.0)
+    own = compile_queue.CompileQueue()
+    monkeypatch.setattr("actorflow.ops.numba.routine.compile_queue", own)
+    made: list[compile_queue.Compiler] = []
+    start = compile_queue.Compiler.__init__
+    monkeypatch.setattr(compile_queue.Compiler, "__init__", lambda self: (made.append(self), start(self))[1])
     assert works(new_routine())
     for thread in threading.enumerate():
         if thread.name == "actorflow-compiler":

@@ -102,7 +102,7 @@ class Compiler:
                 cast("IO[bytes]", pipe).close()
 
 
-class Workshop:
+class CompileQueue:
     """The routines that were asked for, and the thread that makes them."""
 
     def __init__(self) -> None:
@@ -237,4 +237,4 @@ def _on_loop() -> bool:
     return True
 
 
-workshop = Workshop()
+compile_queue = CompileQueue()
