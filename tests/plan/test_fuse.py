@@ -495,6 +495,18 @@ async def test_each_part_has_its_calls_and_its_share_of_the_time(place: str, cal
         assert (profile.calls, profile.total_ns, profile.last_ns) == (5, elapsed.sum(), elapsed[-1])
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("outputs", [0, 4])
+async def test_nothing_is_followed_by_nothing(shape: tuple[int, int], outputs: int) -> None:
+    graph = af.Graph("g")
+    x, weight, bias = (graph.blob(*each) for each in (("x", shape), ("w", (outputs, shape[1])), ("b", (outputs,))))
+    y = ops.relu(ops.bias(ops.inner(x, weight), bias))
+    async with graph:
+        feeds = {blob: np.ones(blob.shape, "float32") for blob in (x, weight, bias)}
+        np.testing.assert_array_equal((await graph.run(feeds))[y], np.ones((shape[0], outputs), "float32"))
+    assert [op.operation.kind for op in graph.compile().ops] == ["Followed"]
+
+
 async def test_the_time_of_a_part_is_that_of_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Normalization is seven steps, the rest is one each."""
     monkeypatch.setattr(Followed, "times", lambda operation: [1] * (1 + len(operation.chain.steps)))

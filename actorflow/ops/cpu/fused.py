@@ -98,7 +98,8 @@ class Finish:
         self._columns = columns = outputs[0].shape[-1]
         self._begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
         self._by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
-        self._outputs = [y.reshape(-1, columns) for y in outputs]
+        rows = math.prod(outputs[0].shape[:-1])
+        self._outputs = [y.reshape(rows, columns) for y in outputs]
         self._thread = get_ident()
         self.elapsed_ns = 0
 
