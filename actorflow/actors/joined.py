@@ -57,7 +57,7 @@ class Joined(OpActor):
             part._show(frame, state)
 
 
-class _FusedActor(Joined, KernelActor):
+class FusedActor(Joined, KernelActor):
     """Ops that are computed in one pass."""
 
     operation: Fused | Followed
@@ -105,11 +105,7 @@ class _FusedActor(Joined, KernelActor):
         return part, said
 
 
-class FusedActor(_FusedActor):
-    """Ops that are computed in one pass on the host."""
-
-
-class StreamFusedActor(_FusedActor, StreamKernelActor):
+class StreamFusedActor(FusedActor, StreamKernelActor):
     """Ops that are computed in one pass on a stream."""
 
 

@@ -27,13 +27,13 @@ class Compiled(NamedTuple):
         graph: The graph.
         feeds: Its sources, with the positions of their inputs.
         fetches: A blob for each result.
-        steps: For names of its ops, the positions of the steps that they compute.
+        steps: For names of its ops, the position of the step that each is made for.
     """
 
     graph: Graph
     feeds: Sequence[tuple[int, Blob]]
     fetches: Sequence[Blob]
-    steps: Mapping[str, Sequence[int]]
+    steps: Mapping[str, int]
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class Computation:
             ends.append(graph.size)
         first = len(self.reads)
         wanted = [self._at_place(graph, values[first + i], self.places[i]) for i in self.results]
-        names = {op.name: [min(bisect_right(ends, op.id), len(ends) - 1)] for op in graph.ops}
+        names = {op.name: min(bisect_right(ends, op.id), len(ends) - 1) for op in graph.ops}
         return Compiled(graph, feeds, wanted, names)
 
     def _translated(self, graph: Graph, step: OpStep, place: Place, inputs: list[Any]) -> Any:

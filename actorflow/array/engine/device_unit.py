@@ -122,5 +122,4 @@ class DeviceUnit(StepUnit):
 
     def _recorded(self, compiled: Compiled, error: OpError) -> tuple[int, BaseException]:
         """The step that an op was made for, and why it failed."""
-        steps = compiled.steps.get(error.op.name, ())
-        return steps[-1] if steps else len(self._steps) - 1, error.__cause__ or error
+        return compiled.steps.get(error.op.name, len(self._steps) - 1), error.__cause__ or error
