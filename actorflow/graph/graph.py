@@ -92,6 +92,8 @@ class Graph:
             that of the process, `actorflow.world`.
         trace_capacity: Number of newest calls that the graph keeps for `recording` and the live page, rounded up to a
             power of two; each takes 32 bytes.
+        max_plans: Number of plans that the graph keeps, one for each different ``fetch`` and lengths of open axes; what
+            was used least recently goes first.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -117,6 +119,7 @@ class Graph:
         fuse: bool = True,
         world: Transport | None = None,
         trace_capacity: int = 1 << 16,
+        max_plans: int = 64,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -140,6 +143,7 @@ class Graph:
             fuse,
             world,
             options.capacity_of(trace_capacity),
+            options.plans_of(max_plans),
         )
 
     def __repr__(self) -> str:
@@ -148,13 +152,18 @@ class Graph:
     # -- building -----------------------------------------------------------------------------------------------------
 
     def blob(
-        self, name: str, shape: Iterable[int] | int, dtype: npt.DTypeLike = "float32", place: Place | str | None = None
+        self,
+        name: str,
+        shape: Iterable[int | str] | int | str,
+        dtype: npt.DTypeLike = "float32",
+        place: Place | str | None = None,
     ) -> Blob:
         """Make a blob.
 
         Args:
             name: Unique in this graph, or in the scope of the ``with`` block around the call.
-            shape: Length of each axis.
+            shape: Length of each axis; a name, such as ``"batch"``, opens it: its length comes with the feeds, and
+                equal names are equal lengths.
             dtype: Type of the elements; ``object`` with shape ``()`` lets functions pass any Python object.
             place: Where it lives; the default is that of `at`.
         Raises:
@@ -184,6 +193,8 @@ class Graph:
         """
         scope = self._innermost
         full, spec = scope._full_name(name), TensorSpec.of(shape, dtype)
+        if spec.axes:
+            raise ShapeError(f"variable {full!r}: its value outlives frames, so no axis can be open, got {spec}")
         store = self._store
         store.check_free(full)
         variable = Variable(scope, store.take_id(), full, self.root._place(place), spec, init)
@@ -616,25 +627,28 @@ class Graph:
             return Engine(root)
         return root._engine
 
-    def compile(self, fetch: Fetch = None) -> Plan:
+    def compile(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Plan:
         """Check the graph and plan how it runs; `run` does this by itself when the graph has changed.
 
         Args:
             fetch: As for `run`.
+            axes: Length of each open axis, by its name; the plan for these lengths is then ready for `run`.
         Raises:
+            ShapeError: if lengths do not fit.
             GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
             KernelNotFoundError: if a device has no kernel for an operation.
             DeviceUnavailableError: if a place names a device that is not there.
         """
-        return self._runnable().plan(_targets(fetch))
+        return self._runnable().plan(_targets(fetch), axes)
 
-    def memory_cost(self, fetch: Fetch = None) -> Footprint:
+    def memory_cost(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Footprint:
         """Memory of the variables and of one frame; printing it shows the largest values.
 
         Args:
             fetch: As for `run`.
+            axes: As for `compile`.
         """
-        return self.compile(fetch).footprint()
+        return self.compile(fetch, axes=axes).footprint()
 
     async def run(
         self, feeds: Feeds | None = None, *, fetch: Fetch = None, timeout: float | None = None, atomic: bool = False

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
+from actorflow.length import assumed, may_equal
 from actorflow.ops.fills import Constant, Fill, check_number
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation, spec_of
@@ -398,8 +399,15 @@ class Op(Node):
         self.graph._store.revision += 1
 
     def _infer(self) -> None:
+        specs = [blob.spec for blob in self.inputs]
         try:
-            self._inferred = self.operation.infer(*[blob.spec for blob in self.inputs])
+            try:
+                self._inferred = self.operation.infer(*specs)
+            except ShapeError:
+                if not any(spec.axes for spec in specs):
+                    raise
+                with assumed():  # what cannot be decided here is checked when lengths are known
+                    self._inferred = self.operation.infer(*specs)
         except GraphError as error:
             inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
             raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None
@@ -442,7 +450,13 @@ class Op(Node):
         if len(blobs) != len(self._inferred):
             raise GraphError(f"{self._where()} has {len(self._inferred)} outputs, got {len(blobs)} blobs")
         for blob, spec in zip(blobs, self._inferred, strict=True):
-            kind = ShapeError if blob.shape != spec.shape else DTypeError if blob.dtype != spec.dtype else None
+            kind = (
+                ShapeError
+                if not may_equal(blob.shape, spec.shape)
+                else DTypeError
+                if blob.dtype != spec.dtype
+                else None
+            )
             if kind is not None:
                 raise kind(f"{self._where()} gives {spec}, blob {blob.name!r} is declared as {blob.spec}")
 

@@ -62,6 +62,7 @@ class GraphOptions(NamedTuple):
     fuse: bool = True
     world: Transport | None = None
     trace_capacity: int = 1 << 16
+    max_plans: int = 64
 
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
@@ -98,6 +99,17 @@ def capacity_of(calls: int) -> int:
     if calls < 1:
         raise GraphError(f"trace_capacity must be positive, got {calls}")
     return 1 << (calls - 1).bit_length()
+
+
+def plans_of(count: int) -> int:
+    """Number of plans that a graph keeps.
+
+    Raises:
+        GraphError: if it is not positive.
+    """
+    if count < 1:
+        raise GraphError(f"max_plans must be positive, got {count}")
+    return count
 
 
 def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:

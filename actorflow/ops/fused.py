@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
+from actorflow.length import broadcast_shapes
 from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Operation
@@ -102,7 +103,7 @@ class Fused(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         specs = self.specs(inputs)
         found = tuple([specs[len(inputs) + i] for i in self.results])
-        whole, reductions = np.broadcast_shapes(*[spec.shape for spec in inputs]), self.reductions
+        whole, reductions = broadcast_shapes(*[spec.shape for spec in inputs]), self.reductions
         for i, spec in zip(self.results, found, strict=True):
             if spec.shape != whole and i not in reductions:
                 raise ShapeError(f"Fused: step {i} must have the shape {whole} of all inputs together, got {spec}")

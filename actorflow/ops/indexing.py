@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
+from actorflow.length import broadcast_shapes
 from actorflow.ops.elementwise import add, divide, equal, multiply, subtract, where
 from actorflow.ops.fills import filled, number_like
 from actorflow.ops.operation import (
@@ -115,7 +116,7 @@ def part_shape(
     if places and places[-1] - places[0] != len(places) - 1:  # not neighbours: their axes go first
         at = 0
     try:
-        return (*rest[:at], *np.broadcast_shapes(*arrays), *rest[at:], *left)
+        return (*rest[:at], *broadcast_shapes(*arrays), *rest[at:], *left)
     except ValueError:
         raise ShapeError(f"{kind}: indices of shapes {', '.join(map(str, arrays[1:]))} do not broadcast") from None
 

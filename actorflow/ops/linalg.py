@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.length import broadcast_shapes
 from actorflow.ops import indexing, reductions
 from actorflow.ops.elementwise import absolute, as_dtype, conj, equal, multiply, plus, real, subtract
 from actorflow.ops.fills import filled, number_like
@@ -247,12 +248,12 @@ class Matmul(Operation):
             axis = "last" if self.transpose_b or len(b.shape) == 1 else "second last"
             raise ShapeError(f"Matmul: b must have length {inner} on its {axis} axis, got {b}; a is {a}")
         try:
-            batch = np.broadcast_shapes(left[:-2], right[:-2])
+            batch = broadcast_shapes(left[:-2], right[:-2])
         except ValueError:
             raise ShapeError(f"Matmul: b must broadcast with a's batch {left[:-2]}, got {b}; a is {a}") from None
         if self.batch is not None:
             try:
-                np.broadcast_shapes(batch, self.batch)
+                broadcast_shapes(batch, self.batch)
             except ValueError:
                 raise ShapeError(f"Matmul: products of batch {batch} cannot be summed to {self.batch}") from None
             batch = self.batch
@@ -924,7 +925,7 @@ def _check_tolerance(name: str, rtol: TensorSpec, x: TensorSpec) -> None:
     if rtol.dtype.kind not in "fc":
         raise DTypeError(f"{name}: rtol must be floating, got {rtol}")
     try:
-        fits = np.broadcast_shapes(rtol.shape, x.shape[:-2]) == x.shape[:-2]
+        fits = broadcast_shapes(rtol.shape, x.shape[:-2]) == x.shape[:-2]
     except ValueError:
         fits = False
     if not fits:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
+from actorflow.length import broadcast_shapes, integers
 from actorflow.ops.fills import number_like
 from actorflow.ops.operation import (
     Application,
@@ -30,13 +31,6 @@ from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
-
-_INTEGER = int | np.integer
-
-
-def integers(given: Iterable[int] | int) -> tuple[int, ...]:
-    """One integer or several, as Python's."""
-    return tuple(map(int, (given,) if isinstance(given, _INTEGER) else given))
 
 
 class Arrangement(Operation):
@@ -230,7 +224,7 @@ def broadcast_shape(kind: str, **inputs: TensorSpec) -> tuple[int, ...]:
     for name, other in rest:
         if other.shape != shape:
             try:
-                shape = np.broadcast_shapes(shape, other.shape)
+                shape = broadcast_shapes(shape, other.shape)
             except ValueError:
                 before = f"{first}'s shape" if name == rest[0][0] else "the shape of those before it,"
                 raise ShapeError(f"{kind}: {name} must broadcast with {before} {shape}, got {other}") from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,12 @@ from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
 from actorflow.plan.fuse import fuse as fused
 from actorflow.plan.kernels import Choice, Selector
+from actorflow.plan.lengths import Closed, Lengths
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.ranks import Identity, crosses_ranks, home_of, identity_of, is_gathered
-from actorflow.plan.validate import check_places, in_order, needed_ops, with_whole_groups
+from actorflow.plan.validate import check_places, chosen, in_order
 from actorflow.spec import TensorSpec
 
 #: Lanes of copies to a device and from it.
@@ -59,29 +61,34 @@ def collector_paused() -> Iterator[None]:
 
 
 @collector_paused()
-def make_plan(graph: Graph, targets: Sequence[Blob | Op | Graph] | None, *, fuse: bool | None = None) -> Plan:
+def make_plan(
+    graph: Graph,
+    targets: Sequence[Blob | Op | Graph] | None,
+    *,
+    fuse: bool | None = None,
+    lengths: Lengths | None = None,
+) -> Plan:
     """Check a graph, or the part of it that ``targets`` need, and plan it.
 
     Args:
         graph: A root graph.
         targets: Blobs, ops and sub-graphs; None for the whole graph.
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
+        lengths: Lengths of the axes that are open there; None if there are none.
     Raises:
-        GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run.
+        GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
+            lengths that do not fit (`ShapeError`).
         PlaceError, DeviceUnavailableError: if a place is not to be had.
         KernelNotFoundError: if neither a device nor the CPU has a kernel for an operation.
         OutOfMemoryError: if it can never fit a device's budget.
     """
-    if targets is None:
-        ops, fetched = graph.ops, graph.sinks
-    else:
-        ops = with_whole_groups(graph, needed_ops(targets))
-        fetched = tuple(dict.fromkeys(target for target in targets if isinstance(target, Blob)))
+    ops, fetched = chosen(graph, targets)
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = in_order(graph, ops)
     check_places(ordered, fetched, graph.world)
-    plan = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse).plan(fetched)
+    closed = None if lengths is None else Closed(ordered, lengths)
+    plan = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed).plan(fetched)
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
@@ -105,10 +112,13 @@ def _check_budget(plan: Plan, place: Place) -> None:
 class _Planner:
     """Builds one plan."""
 
-    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool) -> None:
+    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool, closed: Closed | None) -> None:
         self._graph = graph
         self._fuses = fuses
         self._ordered = ordered
+        # Types and operations of nodes.
+        self._spec: Callable[[Blob], TensorSpec] = _SPEC if closed is None else closed.spec
+        self._operation: Callable[[Op], Operation] = _OPERATION if closed is None else closed.operation
         self._chosen: set[Op] | None = None  # the same, once it is asked for
         self._selector = Selector(graph.options.hints, graph.options.devices)
         self._slots: list[Slot] = []
@@ -152,7 +162,7 @@ class _Planner:
         if self._graph.world.size > 1:
             constants = frozenset(blob for blob, slot in self._values.items() if slot.is_constant)
             if crosses_ranks(self._ordered, fetched, constants):
-                identity = identity_of(self._ordered, fetched, constants)
+                identity = identity_of(self._ordered, fetched, constants, self._spec)
         return Plan(
             self._graph,
             self._ops,
@@ -177,18 +187,18 @@ class _Planner:
         elements than what it reads together, or is small: of a number spread to the shape of a large batch, the number
         is kept and not the batch. A literal array is kept in any case.
         """
-        values, operation = self._values, op.operation
+        values, operation = self._values, self._operation(op)
         for blob in op.inputs:
             slot = values.get(blob)
             if slot is None or not slot.is_constant:
                 return None
         if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce):
             return None
-        specs = [blob.spec for blob in op.outputs]
-        if any(is_gathered(blob) or blob.spec.dtype.hasobject for blob in op.outputs):
+        specs = [self._spec(blob) for blob in op.outputs]
+        if any(is_gathered(blob) or blob.dtype.hasobject for blob in op.outputs):
             return None
         is_small = type(operation) is Constant or sum(spec.size_bytes for spec in specs) <= SMALL_BYTES
-        if not is_small and sum(spec.size for spec in specs) > sum(blob.spec.size for blob in set(op.inputs)):
+        if not is_small and sum(spec.size for spec in specs) > sum(self._spec(blob).size for blob in set(op.inputs)):
             return None
         host = op.place if op.place == self._host else self._host
         try:
@@ -199,7 +209,7 @@ class _Planner:
 
     def _plan_op(self, op: Op, once: Choice | None = None) -> None:
         """An op of each frame, or with a kernel that computes it ``once`` for all of them."""
-        operation, choice = op.operation, once
+        operation, choice = self._operation(op), once
         if choice is None:
             typed = op.inputs or op.outputs
             if isinstance(operation, AllReduce):
@@ -225,7 +235,7 @@ class _Planner:
 
     def _plan_converted(self, op: Op, choice: Choice, folds: bool) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
-        operation, place = op.operation, choice.place
+        operation, place = self._operation(op), choice.place
         layout = None if choice.layout is None else operation.layouts[choice.layout]
         dtype = (op.inputs or op.outputs)[0].dtype
         inputs = []
@@ -242,7 +252,7 @@ class _Planner:
         results = []
         for i, blob in enumerate(op.outputs):
             axes = None if layout is None else layout.output_axes(i, len(blob.shape))
-            spec = blob.spec
+            spec = self._spec(blob)
             if choice.dtype is not None and spec.dtype == dtype:
                 spec = TensorSpec(spec.shape, choice.dtype)
             if axes is not None:
@@ -296,12 +306,12 @@ class _Planner:
         if slot is None:
             self._check_sendable(blob)
             host = Place(self._rank)
-            slot = self._edges[edge] = self._new_slot(blob, blob.spec, host)
-            self._add(op, blob, Receive(rank, edge, blob.spec), Choice(host, None), [], [slot], f"from {rank}")
+            slot = self._edges[edge] = self._new_slot(blob, self._spec(blob), host)
+            self._add(op, blob, Receive(rank, edge, self._spec(blob)), Choice(host, None), [], [slot], f"from {rank}")
         return slot
 
     def _check_sendable(self, blob: Blob) -> None:
-        if blob.spec.dtype.hasobject:
+        if blob.dtype.hasobject:
             raise DTypeError(f"blob {blob.name!r} of Python objects cannot be sent to another rank")
 
     # -- sums and updates ---------------------------------------------------------------------------------------
@@ -325,7 +335,7 @@ class _Planner:
         written = dict(self._terms[blob])
         operation = Sum()
         try:
-            operation.infer(*[blob.spec] * len(written))
+            operation.infer(*[self._spec(blob)] * len(written))
         except DTypeError:
             names = ", ".join(op.name for op in blob.producers)
             raise DTypeError(
@@ -333,7 +343,7 @@ class _Planner:
             ) from None
         choice = self._choose(op, operation, blob.place, blob.dtype)
         inputs = [self._at(written[producer], choice.place, op) for producer in blob.producers if producer in written]
-        slot = self._new_slot(blob, blob.spec, choice.place)
+        slot = self._new_slot(blob, self._spec(blob), choice.place)
         self._add(op, blob, operation, choice, inputs, [slot])
         return slot
 
@@ -413,12 +423,12 @@ class _Planner:
         if home != self._rank:
             slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
         elif isinstance(blob, Variable):
-            slot = self._new_slot(blob, blob.spec, blob.place)
+            slot = self._new_slot(blob, self._spec(blob), blob.place)
             self._reads[blob] = slot.index
         else:
             # Fed from the host, as a rule.
             place = blob.place if device_kind(blob.place.kind).is_host else Place(blob.place.rank)
-            slot = self._new_slot(blob, blob.spec, place)
+            slot = self._new_slot(blob, self._spec(blob), place)
             slot.is_fed = True
             self._feeds[blob] = slot.index
         self._values[blob] = slot
@@ -426,7 +436,7 @@ class _Planner:
 
     def _output(self, op: Op, blob: Blob, place: Place) -> Slot:
         """The slot that one producer of a blob writes on a place."""
-        slot = self._new_slot(blob, blob.spec, place)
+        slot = self._new_slot(blob, self._spec(blob), place)
         self._written(op, blob, slot)
         return slot
 
@@ -444,7 +454,7 @@ class _Planner:
             choice = self._choose(op, copy, blob.place, blob.dtype)
             if choice.dtype is not None:
                 choice = self._choose(op, copy, self._host, blob.dtype)
-            slot = self._new_slot(blob, blob.spec, choice.place)
+            slot = self._new_slot(blob, self._spec(blob), choice.place)
             self._add(op, blob, copy, choice, [self._at(constant, choice.place, op)], [slot])
         if not slot.is_fed and slot.place != blob.place:
             slot = self._at(slot, blob.place, blob.producers[0])
@@ -556,3 +566,5 @@ class _Planner:
 
 #: For functions without inputs and outputs, which are computed whatever the dtype.
 _ANY = np.dtype(object)
+_SPEC = attrgetter("spec")
+_OPERATION = attrgetter("operation")

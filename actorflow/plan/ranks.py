@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
+from actorflow.spec import TensorSpec
 
 
 def home_of(blob: Blob) -> int:
@@ -70,22 +71,23 @@ class Identity(NamedTuple):
     ranks: frozenset[int]
 
 
-def identity_of(ops: Sequence[Op], fetched: Sequence[Blob], constants: frozenset[Blob]) -> Identity:
-    """The identity of a selection of ops, and of what is fetched of them."""
+def identity_of(
+    ops: Sequence[Op], fetched: Sequence[Blob], constants: frozenset[Blob], spec_of: Callable[[Blob], TensorSpec]
+) -> Identity:
+    """The identity of a selection of ops, and of what is fetched of them; ``spec_of`` gives the types of blobs."""
+
+    def shown(blobs: Iterable[Blob]) -> str:
+        return ", ".join(f"{blob.name} {spec_of(blob)} on {blob.place}" for blob in blobs) or "nothing"
 
     def where(op: Op) -> str:
         return str(op.place) if constants.isdisjoint(op.outputs) else f"{op.place}, once"
 
     lines = sorted(
-        f"op {op.name!r}\t{op.operation} on {where(op)}, {_blobs(op.inputs)} -> {_blobs(op.outputs)}" for op in ops
+        f"op {op.name!r}\t{op.operation} on {where(op)}, {shown(op.inputs)} -> {shown(op.outputs)}" for op in ops
     )
-    lines += sorted(f"fetch of {blob.name!r}\t{_blobs([blob])}" for blob in fetched)
+    lines += sorted(f"fetch of {blob.name!r}\t{shown([blob])}" for blob in fetched)
     text = "\n".join(lines).encode()
     return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks_of_edges(ops, fetched, constants))
-
-
-def _blobs(blobs: Iterable[Blob]) -> str:
-    return ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in blobs) or "nothing"
 
 
 def difference(here: bytes, there: bytes, rank: int, other: int) -> str:

@@ -39,6 +39,14 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
     return tuple(sorted(found, key=lambda op: op.id))
 
 
+def chosen(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> tuple[tuple[Op, ...], tuple[Blob, ...]]:
+    """The ops that targets need, and the blobs that are fetched; all ops and the sinks for None."""
+    if targets is None:
+        return graph.ops, graph.sinks
+    fetched = dict.fromkeys(target for target in targets if isinstance(target, Blob))
+    return with_whole_groups(graph, needed_ops(targets)), tuple(fetched)
+
+
 def with_whole_groups(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """All parts of the collectives that ``ops`` have a part of, and what they need: the ranks compute them together."""
     groups = {op.operation.group for op in ops if isinstance(op.operation, AllReduce)}

@@ -22,8 +22,10 @@ from actorflow.loop import wait_out
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
+from actorflow.plan.lengths import Lengths, OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import make_plan
+from actorflow.plan.validate import chosen
 from actorflow.runtime.build import build
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
@@ -43,8 +45,6 @@ _log = logging.getLogger("actorflow")
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
 
-#: Plans kept per graph; one is needed for each different ``fetch``.
-_MAX_PROGRAMS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
 
@@ -94,7 +94,9 @@ class Engine:
         self._noted: set[NodeNote] = set()
         self.build: Callable[[Plan, Resources], Program] = build
         self._fuses = graph.options.fuse
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, Program] = {}  # the one that was used last comes last
+        self._planned: dict[Any, Plan] = {}  # plans that programs will be made of, made ahead of time
+        self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -123,31 +125,78 @@ class Engine:
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def plan(self, fetch: Fetch) -> Plan:
+    def plan(self, fetch: Fetch, axes: Mapping[str, int] | None = None) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        targets = None if fetch is None else [self.graph.resolve(target) for target in fetch]
-        return make_plan(self.graph, targets, fuse=self._fuses and traps_here() is None)
+        self._notice()
+        targets = None if fetch is None else tuple(fetch)
+        known = self._open_axes(targets)
+        if known is None and not axes:
+            return self._plan(targets, None)
+        known = known or OpenAxes(self.graph.name, (), ())
+        lengths = known.checked(axes or {})
+        plan = self._plan(targets, lengths)
+        self._planned[targets, traps_here(), lengths] = plan
+        return plan
 
-    def program(self, fetch: Fetch) -> Program:
-        """The plan for ``fetch``, made ready to run; kept until the graph changes."""
+    def program(self, fetch: Fetch, feeds: Feeds) -> Program:
+        """The plan for ``fetch``, and for the lengths that feeds have, made ready to run.
+
+        The ones that were used last are kept, until the graph changes.
+
+        Raises:
+            FeedError, ShapeError: if the feeds do not say the lengths of open axes.
+        """
+        if self._revision != self.graph.revision or self._order != self.resources.order:
+            self._notice()
+        targets = None if fetch is None else tuple(fetch)
+        axes = self._open_axes(targets)
+        return self._program(targets, None if axes is None else axes.of(feeds))
+
+    def _notice(self) -> None:
+        """Forget what was made of a graph that has changed since."""
         resources = self.resources
         if self._revision != self.graph.revision or self._order != resources.order:
             self._programs.clear()
+            self._planned.clear()
+            self._axes.clear()
             self._revision, self._order = self.graph.revision, resources.order
             resources.common_budget()
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
                 resources.monitor = Monitor(self.graph.size)
-        targets, traps = None if fetch is None else tuple(fetch), traps_here()
-        program = self._programs.get((targets, traps))
-        if program is None:
-            if len(self._programs) >= _MAX_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-            plan = self.plan(targets)
-            self._note(plan)
-            if traps is not None:
-                plan = with_traps(plan, traps)
-            program = self._programs[targets, traps] = self.build(plan, resources)
+
+    def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
+        """The open axes of the part that targets need; None if there are none."""
+        if targets not in self._axes:
+            axes = OpenAxes(self.graph.name, *chosen(self.graph, self._resolved(targets)))
+            if len(self._axes) >= self.graph.options.max_plans:
+                self._axes.clear()
+            self._axes[targets] = axes if axes.names else None
+        return self._axes[targets]
+
+    def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
+        return None if targets is None else [self.graph.resolve(target) for target in targets]
+
+    def _plan(self, targets: tuple[Any, ...] | None, lengths: Lengths | None) -> Plan:
+        fuse = self._fuses and traps_here() is None
+        return make_plan(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+
+    def _program(self, targets: tuple[Any, ...] | None, lengths: Lengths | None, plan: Plan | None = None) -> Program:
+        traps, programs = traps_here(), self._programs
+        key = (targets, traps, lengths)
+        program = programs.get(key)
+        if program is not None:
+            if lengths is not None:
+                del programs[key]
+                programs[key] = program
+            return program
+        if len(programs) >= self.graph.options.max_plans:
+            del programs[next(iter(programs))]
+        plan = self._planned.pop(key, None) or self._plan(targets, lengths)
+        self._note(plan)
+        if traps is not None:
+            plan = with_traps(plan, traps)
+        program = programs[key] = self.build(plan, self.resources)
         return program
 
     def build_with(self, build: Callable[[Plan, Resources], Program], *, fuse: bool = True) -> None:
@@ -160,6 +209,7 @@ class Engine:
         self.build = build
         self._fuses = fuse and self.graph.options.fuse
         self._programs.clear()
+        self._planned.clear()
 
     def _note(self, plan: Plan) -> None:
         """Log, once, what a plan does that the user may not expect, and keep it for those who watch."""
@@ -213,7 +263,7 @@ class Engine:
         permit: Permit | None = None,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on."""
-        program = self.program(fetch)
+        program = self.program(fetch, feeds)
         if program.exchange is not None:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
@@ -239,7 +289,7 @@ class Engine:
                 with self.queue.enter() as ticket:
                     while True:
                         await ticket.come()
-                        program = self.program(fetch)  # now, as the graph may have changed meanwhile
+                        program = self.program(fetch, feeds)  # now, as the graph may have changed meanwhile
                         exchange = program.exchange
                         waiting = None if exchange is None else exchange.peers.prepare(exchange)
                         if waiting is None:
@@ -351,7 +401,7 @@ class Engine:
             number, before = self.next_number, [frame for frame in self.running if frame.turns]
             started = None
             if variables:
-                program = self.program(tuple(variables))
+                program = self.program(tuple(variables), {})
                 frame = self.start(program, {})
                 self.next_number = number
                 self._snapshots.add(frame)

@@ -21,6 +21,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
+from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
@@ -116,9 +117,9 @@ class Program:
         self._shared = [built.blobs[slot.index].slot for slot in shared]
         tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in shared}}
         self._tokens = [tokens[slot.readers] for slot in shared]
-        self._feeds: dict[Blob | str, tuple[int, Blob]] = {}
+        self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec]] = {}
         for source, slot_index in plan.feeds.items():
-            self._feeds[source] = self._feeds[source.name] = (slot_index, source)
+            self._feeds[source] = self._feeds[source.name] = (slot_index, source, plan.slots[slot_index].spec)
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
@@ -159,7 +160,7 @@ class Program:
             if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
         self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
-        self._fetch_specs = [blob.spec for blob in plan.fetches]
+        self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
@@ -206,17 +207,16 @@ class Program:
             if known is None:
                 self._check_unneeded(key)
                 continue
-            index, blob = known
+            index, blob, spec = known
             if values[index] is not _NOT_FED:
                 raise FeedError(f"blob {blob.name!r} is fed twice")
-            spec = blob.spec
             if (
                 type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype
             ) or spec.is_object:
                 values[index] = value
             else:
                 try:
-                    values[index] = self._converted(value, index, blob)
+                    values[index] = self._converted(value, index, blob, spec)
                 except (ActorflowError, KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:  # the value's own methods may raise anything
@@ -308,18 +308,18 @@ class Program:
 
     # -- feeds ---------------------------------------------------------------------------------------------------------
 
-    def _converted(self, value: Any, index: int, blob: Blob) -> Any:
-        if blob.spec.is_object:
+    def _converted(self, value: Any, index: int, blob: Blob, spec: TensorSpec) -> Any:
+        if spec.is_object:
             return value
         what = f"feed for blob {blob.name!r}"
         device = self._resources.device(blob.place)
         adopted = None if device.is_host else device.adopt(value)
         if adopted is None:
-            return as_array(value, blob.spec, what)
-        if adopted.shape != blob.shape:
-            raise ShapeError(f"{what}: expected shape {blob.shape}, got {adopted.shape}")
-        if adopted.dtype != blob.dtype:
-            raise DTypeError(f"{what}: expected dtype {blob.dtype}, got {adopted.dtype} on {blob.place}")
+            return as_array(value, spec, what)
+        if adopted.shape != spec.shape:
+            raise ShapeError(f"{what}: expected shape {spec.shape}, got {adopted.shape}")
+        if adopted.dtype != spec.dtype:
+            raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {adopted.dtype} on {blob.place}")
         return to_numpy(adopted) if index in self._read_on_host else adopted
 
     def _check_unneeded(self, key: Any) -> None:

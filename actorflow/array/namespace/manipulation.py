@@ -9,6 +9,7 @@ from actorflow.array.namespace.apply import applied_to, applied_to_all
 from actorflow.array.namespace.operate import broadcast, node_of
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import Record, record
+from actorflow.length import integers
 from actorflow.ops import shaping
 from actorflow.ops.elementwise import Where
 from actorflow.ops.indexing import Flip, triangle
@@ -18,7 +19,6 @@ from actorflow.ops.shaping import (
     Concat,
     Reshape,
     Transpose,
-    integers,
     moveaxis,
     roll,
     tile,

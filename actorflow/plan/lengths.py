@@ -1,0 +1,146 @@
+"""The lengths of open axes: from the feeds of a frame, and what types and operations become with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from actorflow.errors import FeedError, GraphError, ShapeError, text_of
+from actorflow.graph.nodes import Blob, Op
+from actorflow.length import Length, at, axes_in
+from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
+
+#: Lengths of all open axes of a plan, by their names in alphabetical order.
+Lengths = tuple[tuple[str, int], ...]
+
+
+class Closed:
+    """The types of blobs and the operations of ops, for certain lengths of the open axes.
+
+    Types are inferred once more, by the same rules: so what was not decided when the ops were connected is checked now.
+
+    Args:
+        ops: All that are planned, in a topological order.
+        lengths: Lengths of all axes that are open there.
+    Raises:
+        ShapeError: if they do not fit; it names the op, the line that made it, and the lengths.
+    """
+
+    def __init__(self, ops: Iterable[Op], lengths: Lengths) -> None:
+        self._lengths = dict(lengths)
+        self._specs: dict[Blob, TensorSpec] = {}
+        self._operations: dict[Op, Operation] = {}
+        for op in ops:
+            try:
+                self._close(op)
+            except GraphError as error:
+                raise type(error)(f"op {op.name!r}, with {said(lengths)}: {error}\n  created at {op.site}") from None
+
+    def spec(self, blob: Blob) -> TensorSpec:
+        """The type of a blob."""
+        found = self._specs.get(blob)
+        if found is None:
+            found = self._specs[blob] = at(blob.spec, self._lengths)
+        return found
+
+    def operation(self, op: Op) -> Operation:
+        """The operation of an op."""
+        return self._operations.get(op, op.operation)
+
+    def _close(self, op: Op) -> None:
+        operation: Operation = at(op.operation, self._lengths)
+        if operation is not op.operation:
+            self._operations[op] = operation
+        elif not any(axes_in(blob.spec.shape) for blob in (*op.inputs, *op.outputs)):
+            return
+        inferred = operation.infer(*[self.spec(blob) for blob in op.inputs])
+        for blob, found in zip(op.outputs, inferred or (), strict=bool(inferred)):
+            shape = self.spec(blob).shape
+            if found.shape != shape:
+                raise ShapeError(f"{operation} gives shape {found.shape}, but {blob.name!r} has {blob.shape} = {shape}")
+
+
+class OpenAxes:
+    """The open axes of a part of a graph, and the sources whose feeds say how long they are.
+
+    Args:
+        name: The graph's.
+        ops: Those of the part.
+        fetched: What is fetched.
+    """
+
+    def __init__(self, name: str, ops: Sequence[Op], fetched: Sequence[Blob]) -> None:
+        blobs = dict.fromkeys((*fetched, *[blob for op in ops for blob in (*op.inputs, *op.outputs)]))
+        self.names = sorted({*axes_in(tuple([op.operation for op in ops])), *axes_in(tuple([b.spec for b in blobs]))})
+        self._name = name
+        self._sources = [blob for blob in blobs if not blob.producers and not blob.is_variable and blob.spec.axes]
+
+    def checked(self, given: Mapping[str, Any]) -> Lengths:
+        """Lengths that the user gives.
+
+        Raises:
+            GraphError: if one is missing, is no length, or is of no axis.
+        """
+        if sorted(given) != self.names or not all(
+            isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in given.values()
+        ):
+            wanted = ", ".join(map(repr, self.names)) or "none"
+            raise GraphError(
+                f"the open axes of graph {self._name!r} are {wanted}: give the length of each, got {given}"
+            )
+        return tuple([(name, int(given[name])) for name in self.names])
+
+    def of(self, feeds: Any) -> Lengths:
+        """The lengths that feeds have.
+
+        Raises:
+            FeedError, ShapeError: if an axis has no length, or several ones.
+        """
+        found: dict[str, tuple[int, Blob]] = {}
+        for blob in self._sources:
+            value = feeds.get(blob, feeds.get(blob.name, feeds)) if hasattr(feeds, "get") else feeds
+            if value is feeds:
+                continue
+            shape = _shape_of(value, blob)
+            if len(shape) != len(blob.shape):
+                raise ShapeError(f"feed for blob {blob.name!r}: expected shape {blob.shape}, got {shape}")
+            lengths: tuple[Any, ...] = blob.shape
+            for length, n in zip(lengths, shape, strict=True):
+                name = length.name if isinstance(length, Length) else None
+                if name is None:
+                    continue
+                known, other = found.setdefault(name, (n, blob))
+                if known != n:
+                    raise ShapeError(
+                        f"axis {name!r} is {known} in the feed for blob {other.name!r} {other.spec}, "
+                        f"and {n} in the one for {blob.name!r} {blob.spec}"
+                    )
+        missing = [name for name in self.names if name not in found]
+        if missing:
+            sources = ", ".join(f"{blob.name!r} {blob.spec}" for blob in self._sources) or "no source"
+            raise FeedError(
+                f"graph {self._name!r}: no feed says the length of {', '.join(map(repr, missing))}; "
+                f"open axes are those of {sources}"
+            )
+        return tuple([(name, found[name][0]) for name in self.names])
+
+
+def said(lengths: Lengths) -> str:
+    """Lengths as text: ``batch = 32, time = 7``."""
+    return ", ".join(f"{name} = {n}" for name, n in lengths)
+
+
+def _shape_of(value: Any, blob: Blob) -> tuple[int, ...]:
+    try:
+        shape = getattr(value, "shape", None)
+        return tuple(shape) if shape is not None else np.shape(value)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the value's own methods may raise anything
+        raise FeedError(
+            f"feed for blob {blob.name!r}: a {type(value).__name__} has no shape: "
+            f"{type(error).__name__}: {text_of(error)}"
+        ) from error
