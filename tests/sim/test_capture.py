@@ -485,5 +485,52 @@ def test_captured_work_knows_addresses_alone() -> None:
     device.join()
 
 
+def test_captured_work_tells_arrays_apart_by_their_addresses() -> None:
+    """One without elements from one that was there first, and what an array is from a view of it."""
+    device = SimDevice(SIM)
+    stream = device.make_stream("main")
+    x, y, z = device.upload(np.ones(3)), device.upload(np.zeros(3)), device.upload(np.zeros((3, 1)))
+    empty, view = device.upload(np.ones(0)), y.reshape(3, 1)
+
+    def launch(_: object) -> None:
+        launch_kernel(lambda *_: None, [], [empty], "nothing")
+        launch_kernel(_add, [y, x], [y], "add")
+        launch_kernel(lambda inputs, outputs: np.copyto(*outputs, *inputs), [view], [z], "copy")
+
+    segment = SimSegment("works", device, [launch], is_warm=True)
+    with stream.current():
+        segment()
+        segment()
+        stream.record().synchronize()
+    assert segment.replays == 2
+    assert np.array_equal(z.get(), np.full((3, 1), 2.0))
+    assert len({array.block.low for array in (x, y, z, empty)}) == 4
+    device.close()
+    device.join()
+
+
+def test_what_was_replayed_is_there_whatever_failed_before() -> None:
+    """An array without elements, too, which is written by a call that fails, and by a replay that does not."""
+    device = SimDevice(SIM)
+    stream = device.make_stream("main")
+    x, errors = device.upload(np.ones(0)), [ArithmeticError("odd")]
+
+    def compute(*_: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    segment = SimSegment("fragile", device, [lambda _: launch_kernel(compute, [], [x], "fragile")])
+    with stream.current():
+        segment()
+        with pytest.raises(af.DeviceError, match="odd"):
+            stream.record().synchronize()
+        segment()
+        launch_kernel(compute, [x], [], "reader")
+        stream.record().synchronize()
+    assert segment.replays == 1
+    device.close()
+    device.join()
+
+
 def _add(inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
     outputs[0] += inputs[1]

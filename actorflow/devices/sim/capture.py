@@ -49,7 +49,7 @@ class Captured:
         self._arrays: dict[_At, int] = {}
         self._read: dict[int, None] = {}  # before any of the pieces writes there
         self._written: dict[int, None] = {}
-        self._overwritten: set[int] = set()
+        self._overwritten: set[int] = set()  # addresses
 
     def add(self, stream: SimStream, function: Function, reads: Arrays, writes: Arrays, cost_ns: int, by: str) -> None:
         """Capture a launch instead of doing it; raises CaptureRefusedError if it uses memory of the host."""
@@ -72,12 +72,12 @@ class Captured:
             RaceError: if it is not ordered with other work.
         """
         arrays = [device.array_at(*at) for at in self._arrays]
-        reads, writes = list(self._read), list(self._written)
+        contents = [array.contents for array in arrays]
         stream.label = name
         stream.launch(
-            lambda inputs, outputs: self._compute(dict(zip((*reads, *writes), (*inputs, *outputs), strict=True))),
-            [arrays[number] for number in reads],
-            [arrays[number] for number in writes],
+            lambda *_: self._compute(contents),
+            [arrays[number] for number in self._read],
+            [arrays[number] for number in self._written],
             cost_ns=self.cost_ns,
             name=name,
         )
@@ -87,7 +87,7 @@ class Captured:
             raise CaptureRefusedError(f"{by} uses memory of the host")
         return self._arrays.setdefault(array.at, len(self._arrays))
 
-    def _compute(self, contents: dict[int, Array]) -> None:
+    def _compute(self, contents: Sequence[Array]) -> None:
         for piece in self._pieces:
             try:
                 piece.function([contents[i] for i in piece.reads], [contents[i] for i in piece.writes])

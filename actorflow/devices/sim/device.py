@@ -145,8 +145,7 @@ class SimDevice(StreamDevice):
         if spec.dtype.hasobject:
             raise DeviceError(f"{self.place} has no memory for Python objects: {spec}")
         array = SimArray(self.place, self.arena.allocate(spec), np.empty(spec.shape, spec.dtype))
-        if spec.size_bytes:
-            self._arrays[array.block.low] = array
+        self._arrays[array.block.low] = array
         return array
 
     def array_at(self, address: int, spec: TensorSpec) -> SimArray:
@@ -155,8 +154,6 @@ class SimDevice(StreamDevice):
         Raises:
             DeviceError: if no array of this type is there any more.
         """
-        if not spec.size_bytes:
-            return self.allocate(spec)
         array = self._arrays.get(address)
         if array is None or array.nbytes != spec.size_bytes or array.dtype != spec.dtype:
             found = "nothing" if array is None else repr(array)

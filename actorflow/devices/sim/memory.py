@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy.typing as npt
@@ -46,7 +47,10 @@ class Block:
 
 
 class Arena:
-    """Addresses from 0 up to the device's size; an array gets the first hole that is large enough."""
+    """Addresses from 0 up to the device's size; an array gets the first hole that is large enough.
+
+    One without elements takes no memory, and gets an address beyond it: what is captured tells arrays apart by theirs.
+    """
 
     def __init__(self, where: str, size_bytes: int, races: bool) -> None:
         self._where = where
@@ -54,6 +58,7 @@ class Arena:
         self._races = races
         self._lock = held_at_fork(threading.Lock())
         self._holes = [(0, size_bytes)]
+        self._beyond = [size_bytes]  # a heap; its greatest is the first that none has had
         self._left: list[Access] = []  # uses of freed memory that the host has not seen end
         self.dead: deque[Block] = deque()
 
@@ -79,7 +84,10 @@ class Arena:
 
     def _take(self, spec: TensorSpec, size_bytes: int) -> int:
         if not size_bytes:
-            return 0
+            low = heappop(self._beyond)
+            if not self._beyond:
+                self._beyond.append(low + _ALIGNMENT)
+            return low
         for at, (low, high) in enumerate(self._holes):
             if high - low >= size_bytes:
                 self._holes[at : at + 1] = [(low + size_bytes, high)] if low + size_bytes < high else []
@@ -99,6 +107,8 @@ class Arena:
             block = self.dead.popleft()
             if block.low < block.high:
                 holes.append((block.low, -(-block.high // _ALIGNMENT) * _ALIGNMENT))
+            else:
+                heappush(self._beyond, block.low)
             if block.region is not None:
                 self._left += block.region.pending
         holes.sort()

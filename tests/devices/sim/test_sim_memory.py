@@ -69,6 +69,7 @@ def test_arrays_never_share_addresses(steps: list[tuple[int, int]]) -> None:
         blocks.append(arena.allocate(af.TensorSpec.of(size, "uint8")))
         if drop < len(blocks):
             blocks.pop(drop).free()
+        assert len({block.low for block in blocks}) == len(blocks)  # those that take nothing, too
         spans = sorted((block.low, block.high) for block in blocks if block.low < block.high)
         assert all(high <= low for (_, high), (low, _) in pairwise(spans))
         assert arena.used_bytes == sum(-(-(high - low) // 256) * 256 for low, high in spans)
