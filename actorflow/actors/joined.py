@@ -92,7 +92,8 @@ class FusedActor(Joined, KernelActor):
 
     def _own(self, error: BaseException) -> tuple[OpActor, BaseException]:
         """The part that has failed, and its error as if it had been computed by itself."""
-        failed = next((each for each in _causes(error) if isinstance(each, StepError)), None)
+        # What lies further behind may be a step of another op, whose result this one has not got.
+        failed = next((each for each in (error, error.__cause__) if isinstance(each, StepError)), None)
         if failed is None:
             return self.parts[-1], error
         part = next(part for part, last in zip(self.parts, self.steps, strict=True) if last >= failed.step)
@@ -116,10 +117,3 @@ def parts_of(actor: OpActor) -> Iterator[OpActor]:
             yield from parts_of(part)
     else:
         yield actor
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__

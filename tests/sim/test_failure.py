@@ -16,6 +16,7 @@ from actorflow import ops
 from actorflow.devices.sim import RaceError, launch_kernel
 from actorflow.ops import registry
 from actorflow.testing import inject
+from tests.plan.test_random_fusion import Switch, brittle
 from tests.sim.conftest import Standstill
 
 SHAPE = (4, 4)
@@ -136,6 +137,35 @@ async def test_a_buffer_of_a_call_that_failed_is_not_used_too_early(
             errors = [task.exception() for task in tasks if task.exception() is not None]
             assert [error.op.name for error in errors] == ["fragile"]  # type: ignore[union-attr]
             assert not any(isinstance(error.__cause__, RaceError) for error in errors)
+
+
+@pytest.mark.parametrize("capture", [False, True])
+async def test_a_chain_that_needs_what_another_chain_has_not_made(
+    still: Standstill, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capture: bool
+) -> None:
+    """The step that has failed is the other's, whose steps have names and numbers of their own."""
+    still.graph = graph = af.Graph("chains", capture=capture, devices={"sim:0": still.options()})
+    with graph.at("sim:0"):
+        y = graph.blob("x", SHAPE)
+        for name in ("a", "b"):
+            y = ops.scale(y, 2.0, name=name)
+        y = ops.transpose(brittle(y), name="between")
+        with graph.at("sim:0", "other"):
+            y = ops.relu(ops.scale(y, 3.0, name="c"), name="d")
+    assert [step.operation.kind for step in graph.compile().ops].count("Fused") == 2
+    async with graph:
+        monkeypatch.setattr(Switch, "on", True)
+        with pytest.raises(af.OpError, match=r"^op 'brittle'"):
+            await still.run([batch(0)], [y])
+        monkeypatch.setattr(Switch, "on", False)
+        (result,) = await still.run([batch(0)], [y])
+        np.testing.assert_array_equal(af.to_numpy(result[y]), np.full(SHAPE, 6.0))
+    calls = graph.engine.trace.since(0)
+    names = {node.id: node.name for node in graph.nodes}
+    failed = {names[calls.node[row]]: error for row, error in calls.errors.items()}
+    assert [name for name, error in failed.items() if "was skipped" not in error] == ["brittle"]
+    assert {"brittle", "d"} == failed.keys() - {"between"}  # which may be launched as one with the first chain
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("when", ["launch", "run"])
