@@ -1,15 +1,29 @@
-"""The static type of a tensor: shape and dtype."""
+"""The static type of a tensor: dtype and shape, whose lengths may be open until a run.
+
+An axis is opened by its name, ``shape=("batch", 28, 28, 1)``. Its length is a `Length`, which computes as an integer
+does: sums, products and floor divisions give further lengths, in one normal form, so that equal ones are equal however
+they were written. The idea, and most of the rules, are those of symbolic dimensions in JAX's shape polymorphism.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields, is_dataclass, replace
+from functools import total_ordering
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.length import Length, axes_in, axis
+
+#: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``.
+_LONG = 1 << 20
+#: Whether two lengths that may be equal are taken as equal.
+_assumes: ContextVar[bool] = ContextVar("actorflow.assumes", default=False)
 
 
 class TensorSpec(NamedTuple):
@@ -77,3 +91,343 @@ class TensorSpec(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+# -- lengths of open axes ---------------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """What is no sum of products: a floor division, or the smaller of two."""
+
+    name: str
+    left: Length | int
+    right: Length | int
+
+    def __str__(self) -> str:
+        if self.name == "min":
+            return f"min({self.left}, {self.right})"
+        return f"({self.left})//{self.right}" if isinstance(self.right, int) else f"({self.left})//({self.right})"
+
+    def at(self, lengths: Mapping[str, int]) -> int:
+        left, right = int(at(self.left, lengths)), int(at(self.right, lengths))
+        if self.name == "min":
+            return min(left, right)
+        if not right:
+            raise ShapeError(f"{self} with {_said(lengths)} divides by zero")
+        return left // right
+
+
+#: An axis by its name, or a part.
+_Atom: TypeAlias = str | _Part
+_Product: TypeAlias = tuple[_Atom, ...]
+
+
+@total_ordering
+class Length:
+    """The length of an open axis, or one that follows from such lengths.
+
+    ``==`` compares the formulas: it is true if two are equal whatever the axes' lengths are. Where that is not known,
+    ``<``, ``>`` and the truth value answer as for long axes; what has relied on that is checked when a plan is made,
+    for the lengths that there are then.
+
+    Attributes:
+        terms: Factors of the products that are added up: (atoms in order, factor).
+    """
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[_Product, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """Names of the axes that it depends on."""
+        found: set[str] = set()
+        for product, _ in self.terms:
+            for atom in product:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    found.update(axes_in((atom.left, atom.right)))
+        return frozenset(found)
+
+    @property
+    def name(self) -> str | None:
+        """The axis whose length it is; None if it follows from others."""
+        ((product, factor), *rest) = self.terms
+        return product[0] if not rest and factor == 1 and len(product) == 1 and isinstance(product[0], str) else None
+
+    def at(self, lengths: Mapping[str, int]) -> int:
+        """The number, for axes of these lengths.
+
+        Raises:
+            KeyError: if one is missing.
+        """
+        total = 0
+        for product, factor in self.terms:
+            for atom in product:
+                factor *= lengths[atom] if isinstance(atom, str) else atom.at(lengths)
+            total += factor
+        return total
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        terms = _terms(other)
+        if terms is None:
+            return NotImplemented
+        total = Counter(dict(self.terms))
+        for product, factor in terms:
+            total[product] += factor
+        return _made(total)
+
+    def __mul__(self, other: Any) -> Any:
+        terms = _terms(other)
+        if terms is None:
+            return NotImplemented
+        total: Counter[_Product] = Counter()
+        for left, a in self.terms:
+            for right, b in terms:
+                total[tuple(sorted((*left, *right), key=str))] += a * b
+        return _made(total)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __sub__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else self + other * -1
+
+    def __rsub__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else self * -1 + other
+
+    def __floordiv__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else _divided(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else _divided(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else self - _divided(self, other) * other
+
+    def __rmod__(self, other: Any) -> Any:
+        return NotImplemented if _terms(other) is None else other - _divided(other, self) * self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pow__(self, power: int) -> Any:
+        return math.prod([self] * power)
+
+    # -- comparison ----------------------------------------------------------------------------------------------------
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Length) and self.terms == other.terms:
+            return True
+        return _assumes.get() and may_equal(self, other)
+
+    def __lt__(self, other: Any) -> bool:
+        if _terms(other) is None:
+            return NotImplemented
+        difference = self - other
+        return cast("bool", at(difference, dict.fromkeys(axes_in((difference,)), _LONG)) < 0)
+
+    def __bool__(self) -> bool:
+        return self > 0
+
+    # -- what needs the number -----------------------------------------------------------------------------------------
+
+    def __index__(self) -> int:
+        raise ShapeError(f"the length {self} of an open axis is not known before a run, and is needed here")
+
+    __int__ = __float__ = __index__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.__index__()
+
+    __rtruediv__ = __truediv__
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        texts = []
+        for product, factor in self.terms:
+            powers = Counter(map(str, product))
+            shown = "*".join(name if power == 1 else f"{name}**{power}" for name, power in powers.items())
+            number = "" if abs(factor) == 1 and shown else str(abs(factor))
+            texts.append(("- " if factor < 0 else "+ ", "*".join(filter(None, (number, shown)))))
+        (sign, first), *rest = texts
+        return ("-" if sign == "- " else "") + " ".join([first, *[sign + text for sign, text in rest]])
+
+
+def axis(name: str) -> Any:
+    """The length of the axis of this name.
+
+    Raises:
+        ShapeError: if that is no name.
+    """
+    if not name.isidentifier():
+        raise ShapeError(f"{name!r} cannot name an axis: a name has letters, digits and _, and begins with no digit")
+    return Length((((name,), 1),))
+
+
+def at(value: Any, lengths: Mapping[str, int]) -> Any:
+    """A length as a number; what holds some, such as shapes, types and operations, with numbers in their place."""
+    if isinstance(value, Length):
+        return value.at(lengths)
+    if isinstance(value, tuple):
+        found = [at(each, lengths) for each in value]
+        if all(new is old for new, old in zip(found, value, strict=True)):
+            return value
+        return type(value)(*found) if hasattr(value, "_fields") else tuple(found)
+    if isinstance(value, slice):
+        return slice(at(value.start, lengths), at(value.stop, lengths), at(value.step, lengths))
+    if is_dataclass(value) and not isinstance(value, type):
+        old = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        new = {name: at(each, lengths) for name, each in old.items()}
+        return value if all(new[name] is each for name, each in old.items()) else replace(value, **new)
+    return value
+
+
+def axes_in(value: Any) -> frozenset[str]:
+    """Names of the axes that lengths in shapes, types and operations depend on."""
+    if isinstance(value, Length):
+        return value.axes
+    if isinstance(value, tuple):
+        return frozenset().union(*map(axes_in, value)) if value else frozenset()
+    if isinstance(value, slice):
+        return axes_in((value.start, value.stop, value.step))
+    if is_dataclass(value) and not isinstance(value, type):
+        return axes_in(tuple([getattr(value, field.name) for field in fields(value)]))
+    return frozenset()
+
+
+def may_equal(left: Any, right: Any) -> bool:
+    """Return whether two lengths, or two shapes, are equal for some lengths of axes of at least 2."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(may_equal, left, right))
+    if _terms(left) is None or _terms(right) is None or not isinstance(left - right, Length):
+        return bool(left == right)
+    return not any(isinstance(each, int) and each < 2 for each in (left, right))
+
+
+@contextmanager
+def assumed() -> Iterator[None]:
+    """Take lengths that may be equal as equal inside the ``with`` block: what cannot be decided is checked later."""
+    token = _assumes.set(True)
+    try:
+        yield
+    finally:
+        _assumes.reset(token)
+
+
+def minimum(left: Any, right: Any) -> Any:
+    """The smaller one of two lengths or numbers, as a formula."""
+    difference = left - right
+    if isinstance(difference, Length):
+        return _made(Counter({(_Part("min", left, right),): 1}))
+    return left if difference < 0 else right
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """`numpy.broadcast_shapes`, of lengths, too.
+
+    An open axis stands for more than one element here, beside which an axis of length 1 is repeated.
+
+    Raises:
+        ValueError: if they do not broadcast.
+    """
+    if not any(isinstance(n, Length) for shape in shapes for n in shape):
+        return np.broadcast_shapes(*map(tuple, shapes))
+    rank = max(map(len, shapes))
+    found: list[Any] = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(shape, rank - len(shape)):
+            known = found[i]
+            if _is_one(known) or (known == n and isinstance(known, Length)):  # a number, if they are assumed equal
+                found[i] = n
+            elif not _is_one(n) and n != known:
+                raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(found)
+
+
+def _is_one(length: Any) -> bool:
+    return not isinstance(length, Length) and length == 1
+
+
+def integers(given: Iterable[Any] | Any) -> tuple[int, ...]:
+    """One integer or several, as Python's; lengths as they are, and names of axes as their lengths."""
+    one = isinstance(given, int | np.integer | Length | str)
+    return tuple([_integer(each) for each in (cast("Any", (given,)) if one else given)])
+
+
+def _integer(value: Any) -> Any:
+    return value if isinstance(value, Length) else axis(value) if isinstance(value, str) else int(value)
+
+
+def _said(lengths: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {length}" for name, length in lengths.items())
+
+
+# -- the normal form ---------------------------------------------------------------------------------------------------
+
+
+def _terms(value: Any) -> tuple[tuple[_Product, int], ...] | None:
+    """Of a length, or of a number; None of anything else."""
+    if isinstance(value, Length):
+        return value.terms
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return (((), int(value)),)
+    return None
+
+
+def _made(total: Mapping[_Product, int]) -> Any:
+    """A length, or a number where no axis is left."""
+    terms = sorted(((p, factor) for p, factor in total.items() if factor), key=_order)
+    if not terms:
+        return 0
+    return terms[0][1] if len(terms) == 1 and not terms[0][0] else Length(tuple(terms))
+
+
+def _order(term: tuple[_Product, int]) -> tuple[int, tuple[str, ...]]:
+    """The graded lexicographic order, which products keep, so that a division comes to its end."""
+    return -len(term[0]), tuple(map(str, term[0]))
+
+
+def _divided(left: Any, right: Any) -> Any:
+    """The floor division, as far as it leaves no rest, and a part for what is left."""
+    if isinstance(right, int | np.integer):
+        if not right:
+            raise ZeroDivisionError(f"{left} // 0")
+        terms = _terms(left) or ()
+        whole = _made(Counter({product: factor // right for product, factor in terms if product}))
+        rest = _made(Counter({product: factor % right for product, factor in terms if product}))
+        constant = dict(terms).get((), 0)
+        if not isinstance(rest, Length):
+            return whole + constant // right
+        whole, rest = whole + constant // right, rest + constant % right
+        return whole + _made(Counter({(_Part("//", rest, int(right)),): 1}))
+    quotient, rest = 0, left
+    (divisor, by), *_ = right.terms
+    while isinstance(rest, Length):
+        (product, factor), *_ = rest.terms
+        over = Counter(product) - Counter(divisor)
+        if factor % by or Counter(divisor) - Counter(product):
+            break
+        part = _made(Counter({tuple(sorted(over.elements(), key=str)): factor // by}))
+        quotient, rest = quotient + part, rest - part * right
+    if not isinstance(rest, Length) and rest == 0:
+        return quotient
+    return quotient + _made(Counter({(_Part("//", rest, right),): 1}))

@@ -48,13 +48,13 @@ def test_type_of_any_object() -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((2, -1), r"shape \(2, -1\): every axis must be a non-negative integer, got -1"),
+        ((2, -1), r"shape \(2, -1\): every axis must be a non-negative integer or a name, got -1"),
         ((2, 1.0), r"got 1\.0"),
         ((True,), "got True"),
-        ("ab", "got 'a'"),
+        ("a b", "'a b' cannot name an axis"),
         (None, r"shape \(None,\): .* got None"),
         (2.5, r"got 2\.5"),
-        ((None, 3), "got None"),
+        ((None, 3), "got None: give the axis a name"),
     ],
 )
 def test_wrong_shapes(shape: Any, message: str) -> None:

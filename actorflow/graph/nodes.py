@@ -16,14 +16,13 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
-from actorflow.length import assumed, may_equal
 from actorflow.ops.fills import Constant, Fill, check_number
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation, spec_of
 from actorflow.ops.operators import Operators
 from actorflow.ops.rows import with_constants
 from actorflow.place import Place
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, assumed, may_equal
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph

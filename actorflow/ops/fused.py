@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.length import broadcast_shapes
 from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Operation
@@ -19,7 +18,7 @@ from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceM
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, broadcast_shapes
 
 #: Kinds of the dtypes for which all devices compute the same, of the reductions that may end a chain.
 _REDUCED_KINDS: dict[type[Operation], str] = {

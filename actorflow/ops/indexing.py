@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
-from actorflow.length import broadcast_shapes
 from actorflow.ops.elementwise import add, divide, equal, multiply, subtract, where
 from actorflow.ops.fills import filled, number_like
 from actorflow.ops.operation import (
@@ -46,7 +45,7 @@ from actorflow.ops.shaping import (
     total,
     unstack,
 )
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, broadcast_shapes
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob

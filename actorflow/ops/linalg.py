@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.length import broadcast_shapes
 from actorflow.ops import indexing, reductions
 from actorflow.ops.elementwise import absolute, as_dtype, conj, equal, multiply, plus, real, subtract
 from actorflow.ops.fills import filled, number_like
@@ -51,7 +50,7 @@ from actorflow.ops.shaping import (
     sum_to,
     transpose,
 )
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, broadcast_shapes
 
 # fmt: off
 __all__ = [

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.length import broadcast_shapes, integers
 from actorflow.ops.fills import number_like
 from actorflow.ops.operation import (
     Application,
@@ -27,7 +26,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, broadcast_shapes, integers
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob

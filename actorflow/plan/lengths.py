@@ -9,9 +9,8 @@ import numpy as np
 
 from actorflow.errors import FeedError, GraphError, ShapeError, text_of
 from actorflow.graph.nodes import Blob, Op
-from actorflow.length import Length, at, axes_in
 from actorflow.ops.operation import Operation
-from actorflow.spec import TensorSpec
+from actorflow.spec import Length, TensorSpec, at, axes_in
 
 #: Lengths of all open axes of a plan, by their names in alphabetical order.
 Lengths = tuple[tuple[str, int], ...]

@@ -239,7 +239,7 @@ class TestFunctions:
     def test_specs_made_without_a_check_are_checked(self, graph: af.Graph) -> None:
         y = graph.function("f", lambda: 1.0, outputs=af.TensorSpec((), "float64"))()  # type: ignore[arg-type]
         assert y.dtype == np.dtype("float64")
-        with pytest.raises(af.ShapeError, match="every axis must be a non-negative integer, got -1"):
+        with pytest.raises(af.ShapeError, match="every axis must be a non-negative integer or a name, got -1"):
             graph.function("g", lambda: 1.0, outputs=af.TensorSpec((-1,), np.dtype("f")))
 
     def test_outputs_that_are_no_specs(self, graph: af.Graph) -> None:

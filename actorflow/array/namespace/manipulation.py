@@ -9,7 +9,6 @@ from actorflow.array.namespace.apply import applied_to, applied_to_all
 from actorflow.array.namespace.operate import broadcast, node_of
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import Record, record
-from actorflow.length import integers
 from actorflow.ops import shaping
 from actorflow.ops.elementwise import Where
 from actorflow.ops.indexing import Flip, triangle
@@ -24,6 +23,7 @@ from actorflow.ops.shaping import (
     tile,
     unstack,
 )
+from actorflow.spec import integers
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
