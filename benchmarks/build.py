@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.runtime.build import build
+from actorflow.loop import at_once
+from actorflow.runtime.build import building
 from benchmarks.dispatch import trivial
 from benchmarks.harness import Budget, Harness, Relation, Table
 from benchmarks.workloads import build_graph, layered
@@ -86,7 +87,7 @@ async def _figures(count: int) -> dict[str, float]:
     # A run of one op opens the device and puts the engine on this loop, which actors need.
     await graph.run({source: np.ones(1, dtype=np.float32)}, fetch=["task0"])
     start_actors = process_time()
-    program = build(plan, graph.engine.resources)
+    program = at_once(building(plan, graph.engine.resources))
     prepared = process_time()
     del plan
     gc.collect()

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.devices import device_kind
+from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
@@ -67,7 +68,7 @@ class _Link(NamedTuple):
 
 def fuse(
     ops: Sequence[PlannedOp], slots: Sequence[Slot], folded: Sequence[PlannedOp], choose: ChooseKernel
-) -> list[PlannedOp] | None:
+) -> Steps[list[PlannedOp] | None]:
     """Join ops that can be computed in one pass.
 
     Args:
@@ -84,25 +85,30 @@ def fuse(
             link = _link(op, slots)
             if link is not None:
                 links[op.index] = link
+            yield
     if not links:
         return None
     parts = {index: [op] for index, op in enumerate(ops) if index in links}  # what each op is computed with
     for group in _groups(ops, slots, links):
+        yield
         together = [ops[index] for index in group]
         parts.update((index, together) for index in group)
     joiner = _Joiner(slots, folded, links, choose)
     joined: dict[int, PlannedOp] = {}  # by the index of each part
     for op in reversed(ops):  # of several that a chain reads, it takes the result of the last one
         if op.kernel is not None and op.kernel.finishes:
+            yield
             part = _following(op, parts, joined, links, slots)
             made = None if part is None else joiner.join(part, op)
             if made is not None:
                 joined.update({each.index: made for each in made.parts})
     for part in {id(part): part for part in parts.values()}.values():
         if len(part) > 1 and part[0].index not in joined:
+            yield
             made = joiner.join(part)
             if made is not None:
                 joined.update({each.index: made for each in made.parts})
+    yield
     return _in_order(ops, slots, joined) if joined else None
 
 

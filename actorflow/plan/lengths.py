@@ -9,6 +9,7 @@ import numpy as np
 
 from actorflow.errors import FeedError, GraphError, ShapeError, text_of
 from actorflow.graph.nodes import Blob, Op
+from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
 from actorflow.spec import Length, TensorSpec, at, axes_in
 
@@ -22,21 +23,29 @@ class Closed:
     Types are inferred once more, by the same rules: so what was not decided when the ops were connected is checked now.
 
     Args:
-        ops: All that are planned, in a topological order.
         lengths: Lengths of all axes that are open there.
-    Raises:
-        ShapeError: if they do not fit; it names the op, the line that made it, and the lengths.
     """
 
-    def __init__(self, ops: Iterable[Op], lengths: Lengths) -> None:
+    def __init__(self, lengths: Lengths) -> None:
         self._lengths = dict(lengths)
         self._specs: dict[Blob, TensorSpec] = {}
         self._operations: dict[Op, Operation] = {}
+
+    def close(self, ops: Iterable[Op]) -> Steps[None]:
+        """Infer the types of what ops give.
+
+        Args:
+            ops: All that are planned, in a topological order.
+        Raises:
+            ShapeError: if the lengths do not fit; it names the op, the line that made it, and the lengths.
+        """
         for op in ops:
             try:
                 self._close(op)
             except GraphError as error:
-                raise type(error)(f"op {op.name!r}, with {said(lengths)}: {error}\n  created at {op.site}") from None
+                with_lengths = said(tuple(self._lengths.items()))
+                raise type(error)(f"op {op.name!r}, with {with_lengths}: {error}\n  created at {op.site}") from None
+            yield
 
     def spec(self, blob: Blob) -> TensorSpec:
         """The type of a blob."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -14,6 +12,7 @@ from actorflow.devices import Device, device_kind
 from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.loop import Steps, at_once
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
@@ -43,24 +42,6 @@ SMALL_BYTES = 1 << 16
 REDUCE = "reduce"
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keep the collector from running inside the ``with`` block, unless the application has turned it off anyway.
-
-    For synchronous code that makes very many objects and keeps nearly all of them: the collector looks at all of them
-    again and again and finds nothing, which takes half of the time with a million ops.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@collector_paused()
 def make_plan(
     graph: Graph,
     targets: Sequence[Blob | Op | Graph] | None,
@@ -68,7 +49,18 @@ def make_plan(
     fuse: bool | None = None,
     lengths: Lengths | None = None,
 ) -> Plan:
-    """Check a graph, or the part of it that ``targets`` need, and plan it.
+    """Check a graph, or the part of it that ``targets`` need, and plan it at once; see `planning`."""
+    return at_once(planning(graph, targets, fuse=fuse, lengths=lengths))
+
+
+def planning(
+    graph: Graph,
+    targets: Sequence[Blob | Op | Graph] | None,
+    *,
+    fuse: bool | None = None,
+    lengths: Lengths | None = None,
+) -> Steps[Plan]:
+    """Check a graph, or the part of it that ``targets`` need, and plan it. The graph must not change meanwhile.
 
     Args:
         graph: A root graph.
@@ -87,8 +79,11 @@ def make_plan(
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = in_order(graph, ops)
     check_places(ordered, fetched, graph.world)
-    closed = None if lengths is None else Closed(ordered, lengths)
-    plan = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed).plan(fetched)
+    closed = None
+    if lengths is not None:
+        closed = Closed(lengths)
+        yield from closed.close(ordered)
+    plan = yield from _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed).plan(fetched)
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
@@ -136,7 +131,7 @@ class _Planner:
         self._host = Place(self._rank)
         self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
 
-    def plan(self, fetched: Sequence[Blob]) -> Plan:
+    def plan(self, fetched: Sequence[Blob]) -> Steps[Plan]:
         rank, values = self._rank, self._values
         for op in self._ordered:
             first = values.get(op.inputs[0]) if op.inputs else None
@@ -147,16 +142,20 @@ class _Planner:
                 self._plan_op(op, once)
             else:
                 self._plan_elsewhere(op)
+            yield
         fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
         if self._fuses:
-            self._fuse()
+            yield from self._fuse()
         if any(self._graph.budget_of(place) is not None for place in places_of(self._slots)):
             self._save_memory()
+        yield
         lengths = remaining_lengths(self._ops, self._slots)
+        yield
         roots = put_critical_first(self._ops, self._slots, lengths)
         capture = captures(self._graph)
+        yield
         assign_lanes(self._ops, self._slots, lengths, capture)
         identity: Identity | None = None
         if self._graph.world.size > 1:
@@ -512,9 +511,9 @@ class _Planner:
             self._chosen = set(self._ordered)
         return sum(producer in self._chosen for producer in blob.producers)
 
-    def _fuse(self) -> None:
+    def _fuse(self) -> Steps[None]:
         """Join what can be computed in one pass, and drop the slots of values that are not there any more."""
-        found = fused(self._ops, self._slots, self._folded, self._fused_kernel)
+        found = yield from fused(self._ops, self._slots, self._folded, self._fused_kernel)
         if found is None:
             return
         self._ops = found

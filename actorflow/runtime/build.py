@@ -18,13 +18,13 @@ from actorflow.actors.segment import SegmentActor
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.nodes import Variable
+from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.registry import ANY, Kernel, KernelKey
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.planner import collector_paused
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
 from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
@@ -35,7 +35,7 @@ from actorflow.trace.counters import OpProfile, SegmentProfile
 _MESSAGES = (Send, Receive, AllReduce)
 
 
-def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None) -> Program:
+def building(plan: Plan, resources: Resources, builder: type[Builder] | None = None) -> Steps[Program]:
     """Make a plan ready to run.
 
     Args:
@@ -43,8 +43,9 @@ def build(plan: Plan, resources: Resources, builder: type[Builder] | None = None
         resources: Its frames will run on these.
         builder: Makes the actors; tests pass one whose actors fail.
     """
-    with collector_paused():
-        return Program(plan, (builder or Builder)(plan, resources), resources)
+    made = (builder or Builder)(plan, resources)
+    yield from made.make_actors()
+    return Program(plan, made, resources)
 
 
 class Builder:
@@ -67,29 +68,40 @@ class Builder:
         self._plan = plan
         self._resources = resources
         self.exchange = None if plan.identity is None else Exchange(resources.peers, plan.identity)
-        writers = {slot: op for op in plan.ops for slot in op.outputs}
-        self.constants = constants_of(plan, resources)  # values that frames begin with, by slot
+        self.constants: dict[int, Any] = {}  # values that frames begin with, by slot
+        self.blobs: list[BlobActor] = []  # one actor per slot
+        self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
+        self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
+        self.receivers = self.ops if not plan.segments else [*self.ops]
+        self.fired: list[OpActor] = self.ops
+        self._users: dict[int, tuple[StreamLane, ...]] = {}
+        self._is_sequential = plan.graph.options.sequential
+        self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
+
+    def make_actors(self) -> Steps[None]:
+        """Make all of them, and compute the constants that they begin with."""
+        plan, resources = self._plan, self._resources
+        self.constants = constants_of(plan, resources)
         resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
+        yield
         self._users = _users(plan, resources)
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
-        self.blobs: list[BlobActor] = []  # one actor per slot
+        writers = {slot: op for op in plan.ops for slot in op.outputs}
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))
-        self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
-        self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
-        self.receivers = self.ops if not plan.segments else [*self.ops]
-        self._is_sequential = plan.graph.options.sequential
-        self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
+            yield
         for unit in self._units():
             for index in reversed(unit):
                 self.ops[index] = self.receivers[index] = self.op_actor(plan.ops[index], index)
+                yield
             if len(unit) > 1:
                 joined = self._segment_actor(unit)
                 for index in unit:
                     self.receivers[index] = joined
-        self.fired: list[OpActor] = self.ops if not plan.segments else [*dict.fromkeys(self.receivers)]
+        if plan.segments:
+            self.fired = [*dict.fromkeys(self.receivers)]
         if self.exchange is not None:
             self.exchange.connect([actor for actor in self.fired if isinstance(actor, ChannelActor)])
 

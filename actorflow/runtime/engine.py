@@ -18,15 +18,15 @@ from actorflow.devices import Device
 from actorflow.errors import GraphError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
-from actorflow.loop import wait_out
+from actorflow.loop import Steps, at_once, in_slices, wait_out
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
 from actorflow.plan.lengths import Lengths, OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
-from actorflow.plan.planner import make_plan
+from actorflow.plan.planner import planning
 from actorflow.plan.validate import chosen
-from actorflow.runtime.build import build
+from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
@@ -44,6 +44,8 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
+#: Targets, floating-point errors that are raised, lengths of open axes.
+_Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
 
 #: Names of ops that a log line shows.
 _SHOWN = 10
@@ -92,10 +94,10 @@ class Engine:
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
         self.instrumentation: Instrumentation | None = None
         self._noted: set[NodeNote] = set()
-        self.build: Callable[[Plan, Resources], Program] = build
+        self.build: Callable[[Plan, Resources], Steps[Program]] = building
         self._fuses = graph.options.fuse
-        self._programs: dict[Any, Program] = {}  # the one that was used last comes last
-        self._planned: dict[Any, Plan] = {}  # plans that programs will be made of, made ahead of time
+        self._programs: dict[_Key, Program] = {}
+        self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
@@ -129,41 +131,47 @@ class Engine:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
-        known = self._open_axes(targets)
-        if known is None and not axes:
-            return self._plan(targets, None)
-        known = known or OpenAxes(self.graph.name, (), ())
-        lengths = known.checked(axes or {})
-        plan = self._plan(targets, lengths)
-        self._planned[targets, traps_here(), lengths] = plan
+        known, lengths = self._open_axes(targets), None
+        if known is not None or axes:
+            lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
+        plan = at_once(self._planning(targets, lengths))
+        if lengths is not None:
+            self._planned[targets, traps_here(), lengths] = plan
         return plan
 
     def program(self, fetch: Fetch, feeds: Feeds) -> Program:
         """The plan for ``fetch``, and for the lengths that feeds have, made ready to run.
 
-        The ones that were used last are kept, until the graph changes.
-
         Raises:
             FeedError, ShapeError: if the feeds do not say the lengths of open axes.
         """
+        key = self._key(fetch, feeds)
+        return self._known(key) or self._keep(key, at_once(self._making(key)))
+
+    def _key(self, fetch: Fetch, feeds: Feeds) -> _Key:
+        """What a program is kept by; at most ``max_plans`` are, until the graph changes."""
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
         axes = self._open_axes(targets)
-        return self._program(targets, None if axes is None else axes.of(feeds))
+        return targets, traps_here(), None if axes is None else axes.of(feeds)
 
     def _notice(self) -> None:
         """Forget what was made of a graph that has changed since."""
         resources = self.resources
         if self._revision != self.graph.revision or self._order != resources.order:
-            self._programs.clear()
-            self._planned.clear()
-            self._axes.clear()
+            self._forget()
             self._revision, self._order = self.graph.revision, resources.order
             resources.common_budget()
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
                 resources.monitor = Monitor(self.graph.size)
+
+    def _forget(self) -> None:
+        """Forget all that was made of the graph."""
+        self._programs = {}
+        self._planned.clear()
+        self._axes.clear()
 
     def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
@@ -177,29 +185,47 @@ class Engine:
     def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
 
-    def _plan(self, targets: tuple[Any, ...] | None, lengths: Lengths | None) -> Plan:
+    def _planning(self, targets: tuple[Any, ...] | None, lengths: Lengths | None) -> Steps[Plan]:
         fuse = self._fuses and traps_here() is None
-        return make_plan(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+        return planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
 
-    def _program(self, targets: tuple[Any, ...] | None, lengths: Lengths | None, plan: Plan | None = None) -> Program:
-        traps, programs = traps_here(), self._programs
-        key = (targets, traps, lengths)
-        program = programs.get(key)
-        if program is not None:
-            if lengths is not None:
-                del programs[key]
-                programs[key] = program
-            return program
-        if len(programs) >= self.graph.options.max_plans:
-            del programs[next(iter(programs))]
-        plan = self._planned.pop(key, None) or self._plan(targets, lengths)
+    def _known(self, key: _Key) -> Program | None:
+        """The program, if there is one already."""
+        program = self._programs.get(key)
+        if program is not None and key[2] is not None:  # the one that was used last comes last
+            del self._programs[key]
+            self._programs[key] = program
+        return program
+
+    def _making(self, key: _Key) -> Steps[Program]:
+        targets, traps, lengths = key
+        plan = self._planned.pop(key, None)
+        if plan is None:
+            plan = yield from self._planning(targets, lengths)
         self._note(plan)
         if traps is not None:
             plan = with_traps(plan, traps)
-        program = programs[key] = self.build(plan, self.resources)
+        return (yield from self.build(plan, self.resources))
+
+    def _keep(self, key: _Key, program: Program) -> Program:
+        if len(self._programs) >= self.graph.options.max_plans:
+            del self._programs[next(iter(self._programs))]
+        self._programs[key] = program
         return program
 
-    def build_with(self, build: Callable[[Plan, Resources], Program], *, fuse: bool = True) -> None:
+    def _making_one(self, key: _Key) -> Steps[Program | None]:
+        """A program that is then known; None once the graph has changed or was closed meanwhile."""
+        work, programs, graph, resources = self._making(key), self._programs, self.graph, self.resources
+        revision, order = graph.revision, resources.order
+        while programs is self._programs and revision == graph.revision and order == resources.order:
+            try:
+                next(work)
+            except StopIteration as end:
+                return self._keep(key, end.value)
+            yield
+        return None
+
+    def build_with(self, build: Callable[[Plan, Resources], Steps[Program]], *, fuse: bool = True) -> None:
         """Build programs anew, and otherwise; frames in flight end as they began.
 
         Args:
@@ -208,8 +234,7 @@ class Engine:
         """
         self.build = build
         self._fuses = fuse and self.graph.options.fuse
-        self._programs.clear()
-        self._planned.clear()
+        self._forget()
 
     def _note(self, plan: Plan) -> None:
         """Log, once, what a plan does that the user may not expect, and keep it for those who watch."""
@@ -262,13 +287,19 @@ class Engine:
         streamed: bool = False,
         permit: Permit | None = None,
     ) -> tuple[Program, Frame]:
-        """Start a frame, when it may start, which it may at once by a permit; its time runs from now on."""
-        program = self.program(fetch, feeds)
-        if program.exchange is not None:
+        """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
+
+        Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
+        """
+        key = self._key(fetch, feeds)
+        program = self._known(key)
+        if program is None and self.queue.pause is not None:  # other ranks must hear of it
+            program = self._keep(key, at_once(self._making(key)))
+        if program is not None and program.exchange is not None:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if self.queue.closed and not self.queue.holds(permit):
+        if program is None or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
         else:
             frame = self.start(program, feeds, atomic)
@@ -283,13 +314,17 @@ class Engine:
     async def _begin_in_turn(
         self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
     ) -> tuple[Program, Frame]:
-        """Start a frame behind those that came before, when the graph is not paused."""
+        """Start a frame behind those that came before, when it has a program and the graph is not paused."""
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 with self.queue.enter() as ticket:
                     while True:
                         await ticket.come()
-                        program = self.program(fetch, feeds)  # now, as the graph may have changed meanwhile
+                        key = self._key(fetch, feeds)  # now, as the graph may have changed meanwhile
+                        program = self._known(key)
+                        if program is None:
+                            await in_slices(self._making_one(key))
+                            continue
                         exchange = program.exchange
                         waiting = None if exchange is None else exchange.peers.prepare(exchange)
                         if waiting is None:
@@ -300,7 +335,7 @@ class Engine:
         except TimeoutError:
             if not limit.expired():
                 raise
-            why = self.queue.pause or "not paused any more"
+            why = self.queue.pause or "not paused: its plan was being made, or that of a run before it"
             raise RunTimeoutError(
                 f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
             ) from None
@@ -361,13 +396,13 @@ class Engine:
             await self.observer.rest()
             self.observer.limits.close()
             resources.close()
-            self._programs.clear()
+            self._forget()
         finally:
             claim.release()
 
     def forget_parent(self) -> None:
         """Make programs anew in the child of a fork."""
-        self._programs.clear()
+        self._forget()
         self._snapshots.clear()
 
     # -- streams -------------------------------------------------------------------------------------------------------

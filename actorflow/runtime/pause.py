@@ -1,4 +1,4 @@
-"""Pausing: while a graph is paused, runs and streams wait here, in order, before their frames start.
+"""Pausing: while a graph is paused, or a plan is made, runs and streams wait here, in order, until they may start.
 
 A run has its feed already, and starts its frame when its turn comes. A stream asks for a feed only then, which may take
 any time: it keeps a permit meanwhile, and the others in the queue go on.
@@ -191,6 +191,7 @@ class Ticket:
 
     def __enter__(self) -> Self:
         self._tickets.append(self)
+        self._queue.closed = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -15,8 +15,9 @@ from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
+from actorflow.loop import Steps
 from actorflow.plan.plan import Plan, PlannedOp
-from actorflow.runtime.build import Builder, build
+from actorflow.runtime.build import Builder, building
 from actorflow.runtime.engine import Engine
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
@@ -128,7 +129,7 @@ class Injection:
 
     def _set(self, injections: Sequence[Injection]) -> None:
         # Faults are injected into ops as they are, each by itself.
-        builder = _FaultyBuild(tuple(injections)) if injections else build
+        builder = _FaultyBuild(tuple(injections)) if injections else building
         self._engine.build_with(builder, fuse=not injections)
 
 
@@ -239,5 +240,5 @@ class _FaultyBuild:
     def __init__(self, injections: tuple[Injection, ...]) -> None:
         self.injections = injections
 
-    def __call__(self, plan: Plan, resources: Resources) -> Program:
-        return build(plan, resources, type("_Builder", (_FaultyBuilder,), {"injections": self.injections}))
+    def __call__(self, plan: Plan, resources: Resources) -> Steps[Program]:
+        return building(plan, resources, type("_Builder", (_FaultyBuilder,), {"injections": self.injections}))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.plan.planner import collector_paused
-from actorflow.runtime.build import build
+from actorflow.loop import at_once, collector_paused
+from actorflow.runtime.build import building
 
 SPEC = af.TensorSpec.of((1,))
 
@@ -55,7 +55,7 @@ async def test_a_program_keeps_no_object_of_its_plan() -> None:
         await graph.run({"x": [1]})
         plan = graph.compile()
         of_plan = {id(number) for entry in [*plan.ops, *plan.slots] if (number := entry.index) > 256}
-        program = build(plan, graph.engine.resources)
+        program = at_once(building(plan, graph.engine.resources))
         kept = [actor.index for actor in program._ops]
         kept += [blob.slot for actor in program._ops for blob in (*actor.inputs, *actor.outputs)]
         assert len(of_plan) > 600

@@ -160,7 +160,7 @@ async def test_a_removed_injection_leaves_the_programs_as_they_were() -> None:
         second.remove()
         second.remove()
         await graph.run({x: np.ones(4)})
-        assert type(graph.engine.program(None)) is Program
+        assert type(graph.engine.program(None, {})) is Program
     assert first.struck == 0
 
 
