@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from actorflow.checkpoint import save_weights_sync as save_weights_sync
     from actorflow.errors import ActorflowError as ActorflowError
     from actorflow.errors import AxisError as AxisError
+    from actorflow.errors import BatcherClosedError as BatcherClosedError
     from actorflow.errors import CheckpointError as CheckpointError
     from actorflow.errors import CycleError as CycleError
     from actorflow.errors import DataError as DataError
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from actorflow.errors import PeerLostError as PeerLostError
     from actorflow.errors import PipelineError as PipelineError
     from actorflow.errors import PlaceError as PlaceError
+    from actorflow.errors import QueueFullError as QueueFullError
     from actorflow.errors import RaceError as RaceError
     from actorflow.errors import RunCancelledError as RunCancelledError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from actorflow.loop import run as run
     from actorflow.place import Place as Place
     from actorflow.plan.plan import Plan as Plan
+    from actorflow.runtime.batched import Batcher as Batcher
     from actorflow.runtime.pause import Pause as Pause
     from actorflow.runtime.program import Result as Result
     from actorflow.runtime.stream import FrameStream as FrameStream
@@ -111,6 +114,7 @@ _HOMES = {
     ),
     "interchange": ("to_numpy",),
     "runtime.program": ("Result",),
+    "runtime.batched": ("Batcher",),
     "runtime.stream": ("FrameStream",),
     "runtime.pause": ("Pause",),
     "trace.statistics": ("GraphStatistics",),
@@ -119,6 +123,8 @@ _HOMES = {
 __all__ = [
     "ActorflowError",
     "AxisError",
+    "Batcher",
+    "BatcherClosedError",
     "Blob",
     "Chain",
     "Checkpoint",
@@ -148,6 +154,7 @@ __all__ = [
     "PipelineError",
     "PlaceError",
     "Plan",
+    "QueueFullError",
     "RaceError",
     "Result",
     "RunCancelledError",

@@ -20,6 +20,8 @@
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
     ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
+    ├── QueueFullError (RuntimeError)        .waiting_rows, .queue_rows: too many rows wait for batched runs
+    ├── BatcherClosedError (RuntimeError)    a batcher takes no request any more, or was closed before a request's end
     ├── TransportError (RuntimeError)        messages between ranks
     │   ├── PeerLostError                    .rank: a rank has died, or does not answer
     │   └── PeerFailedError                  .rank: a frame cannot end, as that rank has given it up or left; says why
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActorflowError",
     "AxisError",
+    "BatcherClosedError",
     "CheckpointError",
     "CycleError",
     "DTypeError",
@@ -65,6 +68,7 @@ __all__ = [
     "PeerLostError",
     "PipelineError",
     "PlaceError",
+    "QueueFullError",
     "RaceError",
     "RunCancelledError",
     "RunTimeoutError",
@@ -367,6 +371,27 @@ class RunCancelledError(ActorflowError, RuntimeError):
         super().__init__(f"frame {frame} of graph {graph!r} was cancelled {reason}; variables updated before: {names}")
         self.frame = frame
         self.updated = tuple(updated)
+
+
+class QueueFullError(ActorflowError, RuntimeError):
+    """So many rows wait for batched runs that a request was refused; a service answers it with status 503.
+
+    Attributes:
+        waiting_rows: Rows that wait.
+        queue_rows: Number of rows that may wait.
+    """
+
+    def __init__(self, graph: str, rows: int, waiting_rows: int, queue_rows: int) -> None:
+        super().__init__(
+            f"batched runs of graph {graph!r} are too many: {waiting_rows} rows wait, {rows} more would be more than "
+            f"queue_rows={queue_rows}"
+        )
+        self.waiting_rows = waiting_rows
+        self.queue_rows = queue_rows
+
+
+class BatcherClosedError(ActorflowError, RuntimeError):
+    """A batcher takes no request any more, or was closed before the request's end; services answer with status 503."""
 
 
 class TransportError(ActorflowError, RuntimeError):

@@ -29,6 +29,7 @@ QUESTIONS = (
     "wide",
     "allocation",
     "service",
+    "batched",
     "sim",
     "pipeline",
     "arrays",

@@ -139,6 +139,7 @@ def every_error() -> dict[str, af.ActorflowError]:
         "CycleError": af.CycleError([f"n{number}" for number in range(100)]),
         "OpError": af.OpError.of(op, ZeroDivisionError("by nothing"), lambda: 1 / 0),
         "OpTimeoutError": af.OpTimeoutError(op, 1.5),
+        "QueueFullError": af.QueueFullError("g", 3, 6, 8),
         "RunCancelledError": af.RunCancelledError("g", 7, "by somebody", ["w", "v"]),
         "PeerLostError": errors.PeerLostError(3),
         "PeerFailedError": errors.PeerFailedError(2, "op 'f' has failed there"),

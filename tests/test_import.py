@@ -144,6 +144,8 @@ def test_public_names() -> None:
     assert af.__all__ == [
         "ActorflowError",
         "AxisError",
+        "Batcher",
+        "BatcherClosedError",
         "Blob",
         "Chain",
         "Checkpoint",
@@ -173,6 +175,7 @@ def test_public_names() -> None:
         "PipelineError",
         "PlaceError",
         "Plan",
+        "QueueFullError",
         "RaceError",
         "Result",
         "RunCancelledError",

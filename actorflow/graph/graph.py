@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from os import PathLike
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
+    from actorflow.runtime.batched import Batcher
     from actorflow.runtime.engine import Engine
     from actorflow.runtime.pause import Pause
     from actorflow.runtime.program import Result
@@ -722,6 +723,71 @@ class Graph:
         from actorflow.runtime.stream import FrameStream
 
         return FrameStream(self._runnable(), feeds, _targets(fetch), in_flight, atomic)
+
+    def batched(
+        self,
+        *,
+        fetch: Fetch = None,
+        max_rows: int = 32,
+        max_wait: float = 0.002,
+        buckets: Sequence[int] | None = None,
+        queue_rows: int = 1024,
+        key: Callable[[dict[Any, Any]], Hashable] | None = None,
+        pad: Callable[[list[dict[Any, Any]]], Sequence[Mapping[Any, Any]]] | None = None,
+        in_flight: int = 2,
+        isolate: bool = True,
+        axis: str | None = None,
+    ) -> Batcher:
+        """Compute the requests of many callers in few frames, each caller's rows beside those of others.
+
+        ::
+
+            async with graph.batched(fetch=y) as batcher:
+                result = await batcher.run({x: rows})  # in as many tasks as there are callers
+
+        While no frame is in flight, what waits goes at once: all requests that came in one turn of the loop. While
+        some are, and fewer than ``in_flight``, a further one starts when ``max_rows`` rows wait, or when the oldest
+        request has waited for ``max_wait``. So a request that comes alone never waits for company, and under load full
+        frames follow each other. A frame takes requests in their order as long as they fit as a whole; one of more than
+        ``max_rows`` rows is computed in several frames and put together again.
+
+        A request whose feed is wrong is refused before it joins others. Where an op fails for a frame of several
+        requests, each half of them is computed again, and so on, until those are found that it fails for: they alone
+        get the error. Functions are then called more than once for the same rows. It is not done where that would
+        update a variable twice.
+
+        Leaving the block refuses further requests and waits for all that are there. Where it is left by an error or a
+        cancellation, and in `Batcher.aclose`, the frames are cancelled instead, and the callers get
+        `BatcherClosedError`; as they do if the graph is closed.
+
+        Args:
+            fetch: As for `run`; each blob must have one row for each row that is fed, along its first axis.
+            max_rows: Most rows of a frame.
+            max_wait: Longest time in seconds that a request waits for company while another frame runs.
+            buckets: Numbers of rows that frames are padded to, ascending, by repeating the last row; the results of
+                these rows are dropped. There is one plan per bucket then, instead of one per number of rows. With a
+                single bucket no row's result depends on its company, to the bit, at the same place of a frame. It does
+                depend in its last bits on that place, and on the length of the frame, as BLAS rounds otherwise there:
+                some 1e-6 of its size in float32.
+            queue_rows: Number of rows that may wait; a request that finds no room gets `QueueFullError` at once.
+            key: Called with a request's arrays by blob; only requests with equal values share a frame. Without it and
+                ``pad`` those do whose other open axes have the same lengths.
+            pad: Called with the arrays by blob of each request of a frame, whatever the lengths of their other open
+                axes are; returns feeds with the same numbers of rows, and with the same lengths in these axes.
+            in_flight: Most frames that overlap.
+            isolate: Whether to look for the requests that an op fails for; otherwise all of their frame get the error.
+            axis: Name of the open axis that is batched; None for the one that the sources begin with.
+        Returns:
+            An async context manager that takes requests; `Batcher.run` says how.
+        Raises:
+            GraphError: if a source or a result has no rows, or if results would depend on the rows of other callers.
+            ValueError: if a number is out of its range.
+        """
+        from actorflow.runtime.batched import Batcher, BatchOptions
+        from actorflow.runtime.rows import Rows
+
+        options = BatchOptions(max_rows, max_wait, tuple(buckets or ()), queue_rows, key, pad, in_flight, isolate)
+        return Batcher(Rows(self._runnable(), _targets(fetch), axis), options)
 
     def trim(self) -> None:
         """Give the free buffers of all devices that the graph has opened back to the system."""

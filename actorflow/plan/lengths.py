@@ -112,7 +112,7 @@ class OpenAxes:
             value = feeds.get(blob, feeds.get(blob.name, feeds)) if hasattr(feeds, "get") else feeds
             if value is feeds:
                 continue
-            shape = _shape_of(value, blob)
+            shape = shape_of(value, blob)
             if len(shape) != len(blob.shape):
                 raise ShapeError(f"feed for blob {blob.name!r}: expected shape {blob.shape}, got {shape}")
             lengths: tuple[Any, ...] = blob.shape
@@ -141,7 +141,12 @@ def said(lengths: Lengths) -> str:
     return ", ".join(f"{name} = {n}" for name, n in lengths)
 
 
-def _shape_of(value: Any, blob: Blob) -> tuple[int, ...]:
+def shape_of(value: Any, blob: Blob) -> tuple[int, ...]:
+    """The shape of a feed.
+
+    Raises:
+        FeedError: if it has none.
+    """
     try:
         shape = getattr(value, "shape", None)
         return tuple(shape) if shape is not None else np.shape(value)

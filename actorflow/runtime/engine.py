@@ -36,6 +36,9 @@ from actorflow.trace.counters import Monitor, NodeNote, Scalars
 from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from actorflow.runtime.batched import Batcher
     from actorflow.runtime.pause import Permit
     from actorflow.runtime.stream import FrameStream
     from actorflow.trace.spans import Instrumentation
@@ -71,6 +74,7 @@ class Engine:
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
+        batchers: Those that are open, by number: batchers of a graph are numbered from 0 in the order of their opening.
     """
 
     def __init__(
@@ -103,6 +107,8 @@ class Engine:
         self._snapshots: set[Frame] = set()
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
+        self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
+        self._batcher_count = 0
         forget_in_child(self)
 
     @property
@@ -286,10 +292,12 @@ class Engine:
         *,
         streamed: bool = False,
         permit: Permit | None = None,
+        requesters: Sequence[Span] = (),
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
+        Its span is linked with those of the requests that it computes.
         """
         key = self._key(fetch, feeds)
         program = self._known(key)
@@ -308,7 +316,7 @@ class Engine:
             if timeout_s is not None:
                 limit_time(frame, timeout_s, timeout_s)
         if self.instrumentation is not None:
-            self.instrumentation.begin(frame, streamed=streamed)
+            self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
         return program, frame
 
     async def _begin_in_turn(
@@ -386,6 +394,8 @@ class Engine:
                 raise GraphError(f"op {op.what!r} of graph {self.graph.name!r} cannot close the graph that runs it")
         claim = resources.claim()  # moves here from a loop that was closed, which does not tell of the ends of threads
         try:
+            for batcher in list(self.batchers.values()):
+                batcher.abort("ends with its graph, which was closed")
             self.queue.dismiss()
             tasks: set[asyncio.Task[Any]] = set()
             for frame in list(resources.running):
@@ -417,6 +427,12 @@ class Engine:
         self._streams.add(stream)
         self._stream_count += 1
         return self._stream_count - 1
+
+    def open_batcher(self, batcher: Batcher) -> int:
+        """Know of a batcher until it is removed from `batchers`; returns its number."""
+        number, self._batcher_count = self._batcher_count, self._batcher_count + 1
+        self.batchers[number] = batcher
+        return number
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

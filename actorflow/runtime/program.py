@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -25,6 +25,7 @@ from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
     from actorflow.runtime.build import Builder
 
 _NOT_FED = object()
@@ -35,14 +36,32 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
     The arrays are the application's: no later frame changes them.
+
+    Attributes:
+        frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
     """
 
-    __slots__ = ("_blobs", "_by_name", "_values")
+    __slots__ = ("_blobs", "_by_name", "_values", "frames")
 
-    def __init__(self, blobs: Mapping[Blob, int], by_name: Mapping[str, int], values: list[Any]) -> None:
+    def __init__(
+        self, blobs: Mapping[Blob, int], by_name: Mapping[str, int], values: list[Any], frames: tuple[int, ...]
+    ) -> None:
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
+        self.frames = frames
+
+    def rows(self, start: int, stop: int) -> Result:
+        """Some rows of all values, as views of them."""
+        values = [value[start:stop] for value in self._values]
+        return Result(self._blobs, self._by_name, values, self.frames)
+
+    @classmethod
+    def joined(cls, results: Sequence[Result]) -> Result:
+        """The rows of several results one after the other, as arrays in the host's memory."""
+        values = [np.concatenate(list(map(to_numpy, parts))) for parts in zip(*[r._values for r in results])]  # noqa: B905
+        frames = tuple(dict.fromkeys(number for result in results for number in result.frames))
+        return cls(results[0]._blobs, results[0]._by_name, values, frames)
 
     def __getitem__(self, key: Blob | str) -> npt.NDArray[Any]:
         index = self._index(key)
@@ -205,7 +224,7 @@ class Program:
         for key, value in pairs:
             known = self._feeds.get(key)
             if known is None:
-                self._check_unneeded(key)
+                check_unneeded(self.graph, key)
                 continue
             index, blob, spec = known
             if values[index] is not _NOT_FED:
@@ -296,7 +315,7 @@ class Program:
                 for value in fetched:
                     if device.is_array(value):
                         device.lend(value)
-        return Result(self._fetch_by_blob, self._fetch_by_name, fetched)
+        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,))
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
@@ -322,20 +341,24 @@ class Program:
             raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {adopted.dtype} on {blob.place}")
         return to_numpy(adopted) if index in self._read_on_host else adopted
 
-    def _check_unneeded(self, key: Any) -> None:
-        """A source that this program does not need may be fed; nothing else may."""
-        graph = self.graph
-        try:
-            blob = graph.resolve(key)
-        except GraphError as error:
-            sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
-            raise FeedError(f"cannot feed {key!r}, sources are {sources}: {error}") from None
-        if not isinstance(blob, Blob):
-            raise FeedError(f"cannot feed {blob!r}: it is not a blob")
-        if isinstance(blob, Variable):
-            raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
-        if blob.producers:
-            raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+def check_unneeded(graph: Graph, key: Any) -> None:
+    """Check what is fed and not needed: that may be another source of the graph, and nothing else.
+
+    Raises:
+        FeedError: if it is.
+    """
+    try:
+        blob = graph.resolve(key)
+    except GraphError as error:
+        sources = ", ".join(repr(source.name) for source in graph.sources) or "none"
+        raise FeedError(f"cannot feed {key!r}, sources are {sources}: {error}") from None
+    if not isinstance(blob, Blob):
+        raise FeedError(f"cannot feed {blob!r}: it is not a blob")
+    if isinstance(blob, Variable):
+        raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
+    if blob.producers:
+        raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
 
 
 def _moves(op: PlannedOp) -> bool:

@@ -14,7 +14,7 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
@@ -107,13 +107,13 @@ class Instrumentation:
         self._nodes: dict[int, Node] = {}
 
     @_harmless
-    def begin(self, frame: _Frame, *, streamed: bool) -> None:
-        """A frame has started, and none of its calls has."""
+    def begin(self, frame: _Frame, *, streamed: bool, requesters: Sequence[Span] = ()) -> None:
+        """A frame has started, and none of its calls has; ``requesters`` are spans of the requests that it computes."""
         current: Context = frame.context.run(contexts.get_current)
         links = None
-        if streamed and not self._nest_streams:
-            linked = trace.get_current_span(current).get_span_context()
-            links = [Link(linked)] if linked.is_valid else None
+        if requesters or (streamed and not self._nest_streams):
+            linked = [span.get_span_context() for span in requesters or [trace.get_current_span(current)]]
+            links = [Link(each) for each in linked if each.is_valid]
             current = trace.set_span_in_context(trace.INVALID_SPAN, current)  # but for the span, the same: its baggage
         span = self.tracer.start_span(
             f"run {self.graph.name}",
@@ -121,12 +121,18 @@ class Instrumentation:
             attributes={"actorflow.graph": self.graph.name, "actorflow.frame": frame.number},
             links=links,
         )
+        for requester in requesters:
+            requester.add_link(span.get_span_context(), {"actorflow.frame": frame.number})
         spans = FrameSpans(self, frame, span, trace.set_span_in_context(span, current))
         if frame.ended.done():  # there was nothing to do
             spans.end(frame)
         else:
             frame.context.run(contexts.attach, spans.context)
             frame.spans = spans
+
+    def current(self) -> Span:
+        """The span that is current here."""
+        return trace.get_current_span()
 
     def node(self, node_id: int) -> Node | None:
         """A node by its id; None if it was deleted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from actorflow.errors import MissingExtraError, require
 from actorflow.graph.graph import Graph
+from actorflow.trace.batches import HistogramStatistics
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.recording import TraceCopy
 from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to_json
@@ -22,8 +24,8 @@ from actorflow.web.vitals import memory_of, pipelines
 #: Samples that are made text at once.
 _BLOCK = 100
 
-#: Values of labels, and the number.
-_Sample = tuple[list[str], float]
+#: Values of labels, and the number; of a histogram its buckets and the sum.
+_Sample = tuple[Any, ...]
 
 
 def exposition(graph: Graph) -> tuple[Callable[[], Iterable[str]], str]:
@@ -85,6 +87,34 @@ def _families(graph: Graph) -> Iterator[_Family]:
     yield _Family(
         "Gauge", "actorflow_memory_bytes", "Memory of a device's buffers.", ["graph", "place", "kind"], memory
     )
+    if engine.batchers:
+        yield from _batches(graph)
+
+
+def _batches(graph: Graph) -> Iterator[_Family]:
+    """Counters of the batchers that are open."""
+    figures = [([graph.name, str(n)], batcher.statistics()) for n, batcher in graph.engine.batchers.items()]
+    labels, ends = ["graph", "batcher"], ("finished", "failed", "cancelled", "expired", "refused")
+    waiting = [(of, each.waiting_rows) for of, each in figures]
+    yield _Family("Gauge", "actorflow_batch_waiting_rows", "Rows that wait for a frame.", labels, waiting)
+    requests = [([*of, end], getattr(each, end)) for of, each in figures for end in ends]
+    meaning = "Requests of batched runs that have ended, by how."
+    yield _Family("Counter", "actorflow_batch_requests", meaning, [*labels, "end"], requests)
+    padded = [(of, each.padded_rows) for of, each in figures]
+    yield _Family("Counter", "actorflow_batch_padded_rows", "Rows that were added to fill frames up.", labels, padded)
+    for name, what, meaning in (
+        ("rows", "rows", "Rows of requests per frame."),
+        ("wait_seconds", "wait_s", "Time from a request to the start of its frame."),
+        ("latency_seconds", "latency_s", "Time from a request to its result."),
+    ):
+        samples = [(of, *_histogram(getattr(each, what))) for of, each in figures]
+        yield _Family("Histogram", f"actorflow_batch_{name}", meaning, labels, samples)
+
+
+def _histogram(values: HistogramStatistics) -> tuple[list[tuple[str, int]], float]:
+    """Upper ends of buckets with how many values are not above them, and the sum of all values."""
+    limits = [*[str(float(limit)) for limit in values.limits], "+Inf"]
+    return list(zip(limits, accumulate(values.counts), strict=True)), values.total
 
 
 def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[_Family]) -> Iterator[str]:
@@ -93,8 +123,8 @@ def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[_Family])
     for family in families:
         for at in range(0, max(len(family.samples), 1), _BLOCK):
             block = getattr(core, f"{family.kind}MetricFamily")(*family.about, labels=family.labels)
-            for labels, value in family.samples[at : at + _BLOCK]:
-                block.add_metric(labels, value)
+            for sample in family.samples[at : at + _BLOCK]:
+                block.add_metric(*sample)
             text = generate_latest(SimpleNamespace(collect=lambda block=block: [block])).decode()
             yield text if at == 0 else text.split("\n", 2)[2]  # what it means is said once
 

@@ -22,6 +22,7 @@ from actorflow.pipeline import live_loaders
 from actorflow.pipeline.stages.stage import Stage
 from actorflow.ranks.edges import messages_under_way
 from actorflow.runtime.engine import Engine
+from actorflow.trace.batches import HistogramStatistics
 
 
 def pipelines(graph: Graph) -> list[dict[str, Any]]:
@@ -81,6 +82,29 @@ def _behind(stages: list[Stage]) -> list[list[int]]:
 def _ids(graph: Graph, blobs: Iterable[Blob | str]) -> list[int]:
     nodes = [graph.resolve(blob) for blob in blobs if blob in graph]
     return [node.id for node in nodes if isinstance(node, Blob)]
+
+
+def batches(engine: Engine) -> list[dict[str, Any]]:
+    """One entry for each open batcher: its queue, what became of requests, and histograms; times in seconds."""
+    return [
+        {"number": number, **_plain(batcher.statistics()._asdict())}
+        for number, batcher in sorted(engine.batchers.items())
+    ]
+
+
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        if not isinstance(value, HistogramStatistics)
+        else {
+            "limits": value.limits,
+            "counts": value.counts,
+            "mean": value.mean,
+            "p50": value.quantile(0.5),
+            "p99": value.quantile(0.99),
+        }
+        for name, value in figures.items()
+    }
 
 
 #: Programs that are known at a time.
@@ -231,6 +255,7 @@ class Vitals:
             "calls": self._engine.trace.total,
             "tracks": self._engine.trace.tracks,
             "pipelines": pipelines(self._engine.graph),
+            "batchers": batches(self._engine),
         }
 
     def _stalled(self, now_s: float) -> float | None:

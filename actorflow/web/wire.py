@@ -69,6 +69,7 @@ import numpy.typing as npt
 
 from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.spec import Length
 from actorflow.trace.counters import NodeNote
 from actorflow.trace.ring import Calls, Trace
 from actorflow.web.http import to_json
@@ -287,10 +288,11 @@ def _describe(node: Node) -> dict[str, Any]:
             "lane": node.lane or "auto",
         }
     elif isinstance(node, Blob):
+        shape: tuple[Any, ...] = node.shape
         described |= {
             "kind": "variable" if isinstance(node, Variable) else "blob",
-            "shape": node.shape,
+            "shape": [str(length) if isinstance(length, Length) else length for length in shape],
             "dtype": str(node.dtype),
-            "bytes": node.spec.size_bytes,
+            "bytes": None if node.spec.axes else node.spec.size_bytes,
         }
     return described

@@ -574,3 +574,28 @@ async def test_without_a_provider_nothing_happens() -> None:
     async with graph:
         await graph.run(FEED)
     assert not trace.get_current_span().is_recording()
+
+
+async def test_requests_of_a_batch_and_their_frame_link_to_each_other(telemetry: Telemetry) -> None:
+    graph = af.Graph("batched")
+    af.ops.scale(graph.blob("x", ("batch", 2)), 2.0)
+    graph.instrument(telemetry.provider)
+    numbers = {}
+
+    async def request(name: str, rows: int) -> None:
+        with telemetry.tracer.start_as_current_span(name):
+            numbers[name] = (await batcher.run({"x": np.ones((rows, 2), "float32")})).frames
+
+    async with graph, graph.batched(max_rows=4) as batcher:
+        await asyncio.gather(request("a", 1), request("b", 1), request("c", 6))
+        await batcher.run({"x": np.ones((1, 2), "float32")})  # of no span
+    frames = {(run.attributes or {})["actorflow.frame"]: run for run in telemetry.spans("run batched")}
+    assert {name: set(found) for name, found in numbers.items()} == {"a": {0}, "b": {0}, "c": {1, 2}}
+    assert all(run.parent is None for run in frames.values())
+    for name, found in numbers.items():
+        span = telemetry.span(name)
+        links = {(link.attributes or {})["actorflow.frame"]: link.context.span_id for link in span.links}
+        assert links == {number: frames[number].context.span_id for number in found}
+    linked = {number: {link.context.span_id for link in run.links} for number, run in frames.items()}
+    ids = {name: telemetry.span(name).context.span_id for name in numbers}
+    assert linked == {0: {ids["a"], ids["b"]}, 1: {ids["c"]}, 2: {ids["c"]}, 3: set()}

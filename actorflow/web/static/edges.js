@@ -127,7 +127,8 @@ export class EdgePainter {
   #carried(edge) {
     const { from, to, rank } = edge, { nodes } = this.model;
     const carried = this.view.blobsOf(edge);
-    const bytes = format.bytes(carried.reduce((sum, blob) => sum + (nodes[blob].bytes ?? 0), 0));
+    const sizes = carried.map((blob) => nodes[blob].bytes), isOpen = sizes.includes(null);
+    const bytes = format.bytes(isOpen ? null : sizes.reduce((sum, size) => sum + (size ?? 0), 0));
     const what = carried.length === 1 ? format.shape(nodes[carried[0]].shape) : `${format.count(carried.length)} blobs`;
     const ranks = rank ? `rank ${this.#rankOf(from)} → ${this.#rankOf(to)}, ` : "";
     return `${ranks}${what}, ${bytes}`;

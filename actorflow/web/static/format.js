@@ -14,7 +14,9 @@ export function duration(us) {
   return `${Math.floor(us / 6e7)} min ${Math.round((us % 6e7) / 1e6)} s`;
 }
 
+/** @param {number | null} size null where it depends on the length of an open axis */
 export function bytes(size) {
+  if (size === null) return "open";
   if (size < 1000) return `${Math.round(size)} B`;
   const power = Math.min(Math.floor(Math.log10(size) / 3), 4);
   const scaled = size / 1000 ** power;

@@ -1,6 +1,7 @@
 // Wires the page: messages change the model, the model is drawn once per animation frame at most.
 
 import { Arranging } from "./arranging.js";
+import { BatchesCard } from "./batches.js";
 import { Calls } from "./calls.js";
 import { Camera, attachGestures } from "./camera.js";
 import { Drawing, LIT_MS } from "./canvas.js";
@@ -57,7 +58,7 @@ const panel = new Panel(model, theme, {
   showCall,
 });
 const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
-const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model);
+const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model), batches = new BatchesCard(model);
 const controlBar = new ControlBar(model);
 const fullness = new FullnessCard(model, (node) => explorer.choose(node));
 const failures = new FailuresCard(model, (node) => explorer.choose(node));
@@ -190,6 +191,7 @@ function refresh() {
   fullness.refresh();
   failures.refresh();
   pipelines.refresh();
+  batches.refresh();
   if (colouring.mode === "lane") {
     colouring.use();
     legend();

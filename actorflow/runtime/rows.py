@@ -1,0 +1,299 @@
+"""Rows: what a batcher knows of a graph, and how the feeds of requests become those of one frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actorflow.actors.nesting import callers, within
+from actorflow.errors import FeedError, GraphError, ShapeError
+from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.interchange import as_array
+from actorflow.plan.lengths import shape_of
+from actorflow.plan.validate import chosen
+from actorflow.runtime.engine import Engine, Fetch
+from actorflow.runtime.program import Result, check_unneeded
+from actorflow.spec import Length, at, axes_in
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from actorflow.runtime.batched import Batch, Batcher, Group
+    from actorflow.runtime.pause import Permit
+    from actorflow.runtime.resources import Claim
+
+
+class Request:
+    """The rows of one caller, or a part of them that goes into one frame.
+
+    Attributes:
+        arrays: An array per source.
+        rows: Their common length.
+        lengths: Lengths of the other open axes.
+
+    The other attributes are set by the batcher when it begins to wait: first it is in a group, then in a batch.
+
+    Attributes:
+        order: Lower ones go first.
+        since_s: When it came, by the loop's clock.
+        started: When its frame did, by `time.perf_counter`.
+        future: Its result.
+        requester: The span that it came from, if frames have spans.
+    """
+
+    __slots__ = (
+        "arrays",
+        "batch",
+        "future",
+        "group",
+        "lengths",
+        "order",
+        "requester",
+        "rows",
+        "since_s",
+        "started",
+    )
+
+    group: Group
+    batch: Batch | None
+    order: float
+    since_s: float
+    started: float
+    future: asyncio.Future[Result]
+    requester: Span | None
+
+    def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...]) -> None:
+        self.arrays = arrays
+        self.rows = rows
+        self.lengths = lengths
+
+
+class Rows:
+    """What is computed by rows: a part of a graph whose sources and results all begin with one open axis.
+
+    Args:
+        engine: Runs the frames.
+        fetch: As for `Graph.run`.
+        axis: Name of the axis; None for the one that the sources begin with.
+
+    Attributes:
+        name: Name of the graph.
+        axis: Name of the axis.
+        repeatable: Whether rows may be computed again: no variable is updated.
+
+    Raises:
+        GraphError: if a source or a result has no such axis, or rows depend on each other.
+    """
+
+    def __init__(self, engine: Engine, fetch: Fetch, axis: str | None) -> None:
+        graph = engine.graph
+        if graph.options.dry_run:
+            raise GraphError(f"graph {graph.name!r} computes nothing (dry_run=True): there are no rows to hand out")
+        self._engine = engine
+        self._claim: Claim | None = None
+        self._number = -1
+        self._fetch = None if fetch is None else tuple(fetch)
+        targets = None if self._fetch is None else [graph.resolve(target) for target in self._fetch]
+        ops, fetched = chosen(graph, targets)
+        read = dict.fromkeys((*fetched, *[blob for op in ops for blob in op.inputs]))
+        self.name = graph.name
+        self._sources = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
+        self._specs = [blob.spec for blob in self._sources]
+        self.axis = _axis_of(graph.name, self._sources, axis)
+        _check_rows(self.axis, ops, fetched)
+        away = next((op for op in ops if op.place.rank != graph.world.rank), None)
+        if away is not None:
+            raise GraphError(f"op {away.name!r} runs on {away.place}: frames of batched runs stay on one rank")
+        self.repeatable = not any(isinstance(blob, Variable) for op in ops for blob in op.outputs)
+        self._index: dict[Any, int] = {}
+        for index, source in enumerate(self._sources):
+            self._index[source] = self._index[source.name] = index
+        #: Shapes without the first axis, where they are known.
+        self._inner = [None if axes_in(spec.shape[1:]) else spec.shape[1:] for spec in self._specs]
+        self._others = sorted({name for spec in self._specs for name in axes_in(spec.shape)} - {self.axis})
+        lengths: Iterable[Any] = [length for spec in self._specs for length in spec.shape]
+        unsaid = {*self._others} - {length.name for length in lengths if isinstance(length, Length)}
+        if unsaid:
+            raise GraphError(f"graph {self.name!r}: no feed says the length of {', '.join(map(repr, sorted(unsaid)))}")
+
+    # -- one request -----------------------------------------------------------------------------------------------
+
+    def read(self, feeds: Mapping[Any, Any]) -> Request:
+        """The rows of a request.
+
+        Raises:
+            FeedError, ShapeError, DTypeError, TypeError: if the feeds do not fit.
+            GraphError: for a request of an op of the graph itself, which might wait for its own end.
+        """
+        if within.get() is not None:
+            self._check_caller()
+        if not hasattr(feeds, "items"):
+            got = type(feeds).__name__
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}")
+        arrays: list[Any] = [None] * len(self._sources)
+        lengths: dict[str, int] = {}
+        count = 0
+        others: list[int] = []  # sources whose feed is no array of their type, as far as one has seen
+        for key, value in feeds.items():
+            index = self._index.get(key)
+            if index is None:
+                check_unneeded(self._engine.graph, key)
+                continue
+            if arrays[index] is not None:
+                raise FeedError(f"blob {self._sources[index].name!r} is fed twice")
+            arrays[index] = value
+            if (
+                type(value) is not np.ndarray
+                or value.shape[1:] != self._inner[index]
+                or value.dtype != self._specs[index].dtype
+                or lengths.setdefault(self.axis, len(value)) != len(value)
+            ):
+                self._note(value, index, lengths)
+                others.append(index)
+            count += 1
+        if count < len(arrays):
+            missing = [blob for blob, array in zip(self._sources, arrays, strict=True) if array is None]
+            names = ", ".join(f"{blob.name!r} {blob.spec}" for blob in missing)
+            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+            raise FeedError(f"graph {self.name!r} needs values for {names}; fed: {fed}")
+        for index in others:
+            arrays[index] = as_array(arrays[index], at(self._specs[index], lengths), self._what(index))
+        rows = lengths[self.axis]
+        if not rows:
+            raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
+        return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
+
+    def _check_caller(self) -> None:
+        for frame, op in callers():
+            if frame in self._engine.resources.running:
+                raise GraphError(f"op {op.what!r} of graph {self.name!r} cannot await a batched run of its own graph")
+
+    def _note(self, value: Any, index: int, lengths: dict[str, int]) -> None:
+        """Take the lengths of open axes from a feed."""
+        wanted: tuple[Any, ...] = self._specs[index].shape
+        shape = shape_of(value, self._sources[index])
+        if len(shape) != len(wanted):
+            raise ShapeError(f"{self._what(index)}: expected shape {wanted}, got {shape}")
+        for length, n in zip(wanted, shape, strict=True):
+            name = length.name if isinstance(length, Length) else None
+            if name is not None and lengths.setdefault(name, n) != n:
+                raise ShapeError(
+                    f"{self._what(index)}: axis {name!r} is {n}, and {lengths[name]} in another feed of the request"
+                )
+
+    def _what(self, index: int) -> str:
+        return f"feed for blob {self._sources[index].name!r}"
+
+    def feeds(self, request: Request) -> dict[Blob, Any]:
+        """The rows of a request, as functions of the user get them."""
+        return dict(zip(self._sources, request.arrays, strict=True))
+
+    def split(self, request: Request, most: int) -> list[Request]:
+        """Parts of at most so many rows."""
+        starts = range(0, request.rows, most)
+        parts = [[array[start : start + most] for array in request.arrays] for start in starts]
+        return [Request(arrays, len(arrays[0]), request.lengths) for arrays in parts]
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def joined(self, requests: Sequence[Request], length: int) -> dict[Blob, Any]:
+        """Feeds of one frame: the rows one after the other, and the last one again and again up to a length."""
+        added = length - sum(request.rows for request in requests)
+        if len(requests) == 1 and not added:
+            return self.feeds(requests[0])
+        feeds = {}
+        for source, *arrays in zip(self._sources, *[request.arrays for request in requests], strict=True):
+            if added:
+                last = arrays[-1][-1:]
+                arrays.append(np.broadcast_to(last, (added, *last.shape[1:])))
+            feeds[source] = np.concatenate(arrays)
+        return feeds
+
+    def enter(self, batcher: Batcher) -> None:
+        """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""
+        self._claim = self._engine.resources.claim()
+        self._number = self._engine.open_batcher(batcher)
+
+    def leave(self) -> None:
+        """Undo `enter`; idempotent."""
+        self._engine.batchers.pop(self._number, None)
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release()
+
+    def requester(self) -> Span | None:
+        """The current span, if frames have spans."""
+        instrumentation = self._engine.instrumentation
+        return None if instrumentation is None else instrumentation.current()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Permit | None]:
+        """Wait until a frame may start, while the graph is paused; gives the permit for it."""
+        queue = self._engine.queue
+        permit = await queue.keep() if queue.closed else None
+        try:
+            yield permit
+        finally:
+            queue.give_back(permit)
+
+    async def run(self, feeds: Mapping[Blob, Any], requesters: Sequence[Span], permit: Permit | None) -> Result:
+        """Compute the rows of one frame.
+
+        Args:
+            feeds: As `joined` gives them.
+            requesters: The spans of the requests.
+            permit: That of `turn`.
+        """
+        begun = self._engine.begin(feeds, self._fetch, False, permit=permit, requesters=requesters)
+        program, frame = await begun
+        return await program.outcome(frame)
+
+
+def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
+    """The open axis that all sources begin with."""
+    if not sources:
+        raise GraphError(f"graph {name!r} is fed nothing that is needed: there are no rows to batch")
+    for blob in sources:
+        first, found = _first(blob)
+        wanted = wanted or found
+        if found is None or found != wanted:
+            axis = wanted or "batch"
+            shape = ", ".join(map(repr, (axis, *blob.shape[1:])))
+            advice = f"name the axis, shape=({shape})" if type(first) is int else "every source must"
+            raise GraphError(
+                f"blob {blob.name!r} {blob.spec} cannot be fed in batches: it does not begin with an open axis"
+                f"{f' {wanted!r}' if wanted else ''}; {advice}"
+            )
+    assert wanted is not None
+    return wanted
+
+
+def _first(blob: Blob) -> tuple[Any, str | None]:
+    """The length of a blob's first axis, None if there is none; its name, if it is open."""
+    first: Any = blob.shape[0] if blob.shape else None
+    return first, first.name if isinstance(first, Length) else None
+
+
+def _check_rows(axis: str, ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
+    """Check that results have a row for each row that is fed, which depends on no other, as far as shapes say it."""
+    for blob in fetched:
+        if _first(blob)[1] != axis or axis in axes_in(blob.shape[1:]):
+            raise GraphError(
+                f"blob {blob.name!r} {blob.spec} cannot be fetched from batched runs: it must have one row for each "
+                f"row that is fed, along its first axis {axis!r} alone"
+            )
+    for op in ops:
+        for blob in op.inputs:
+            if (
+                not isinstance(blob, Variable)
+                and axis not in axes_in(blob.shape)
+                and any(axis in axes_in(read.shape) for producer in blob.producers for read in producer.inputs)
+            ):
+                raise GraphError(
+                    f"op {op.name!r} reads blob {blob.name!r} {blob.spec}, which is made of all rows of a batch: "
+                    "callers of batched runs would get results that depend on each other's rows"
+                )

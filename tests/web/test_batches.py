@@ -1,0 +1,103 @@
+"""Batched runs on the page and for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+import actorflow as af
+from actorflow.trace.batches import SECONDS, Histogram
+from actorflow.web import create_app, serve
+from actorflow.web.vitals import batches
+
+ROW = np.ones((1, 4), "float32")
+
+
+@pytest.fixture
+def graph() -> af.Graph:
+    graph = af.Graph("doubling")
+    af.ops.scale(graph.blob("x", ("batch", 4)), 2.0, name="double")
+    return graph
+
+
+def test_quantiles_are_estimated_within_buckets() -> None:
+    histogram = Histogram((1, 2, 4))
+    assert histogram.statistics().quantile(0.5) == 0
+    for value in (0.5, 1.5, 1.6, 3.0):
+        histogram.add(value)
+    figures = histogram.statistics()
+    assert figures.counts == (1, 2, 1, 0)
+    assert [figures.quantile(share) for share in (0.25, 0.5, 0.75, 1.0)] == [1, 1.5, 2, 4]
+    assert figures.mean == pytest.approx(1.65)
+    histogram.add(100)
+    assert histogram.statistics().quantile(1.0) == 4, "the last limit, above which nothing is known"
+
+
+async def test_open_batchers_are_told_of(graph: af.Graph) -> None:
+    async with graph:
+        assert batches(graph.engine) == []
+        async with graph.batched(max_rows=4) as batcher, graph.batched():
+            await asyncio.gather(*[batcher.run({"x": ROW}) for _ in range(6)])
+            first, second = json.loads(json.dumps(batches(graph.engine)))
+        assert batches(graph.engine) == []
+    assert (first["number"], second["number"]) == (0, 1)
+    assert (first["waiting_rows"], first["queue_rows"], first["finished"]) == (0, 1024, 6)
+    assert (first["rows"]["limits"], first["rows"]["counts"], first["rows"]["mean"]) == ([1, 2, 4], [0, 1, 1, 0], 3)
+    assert sum(first["latency_s"]["counts"]) == 6
+    assert second["finished"] == 0
+    assert second["rows"]["p99"] == 0
+
+
+async def test_metrics(graph: af.Graph) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    async def families(client: Any) -> dict[str, Any]:
+        async with client.get("/metrics") as response:
+            assert response.status == 200
+            return {family.name: family for family in text_string_to_metric_families(await response.text())}
+
+    async with graph, TestClient(TestServer(create_app(graph))) as client:
+        assert not any(name.startswith("actorflow_batch") for name in await families(client))
+        async with graph.batched(max_rows=4, buckets=[4]) as batcher:
+            await asyncio.gather(*[batcher.run({"x": ROW}) for _ in range(6)])
+            found = await families(client)
+    samples = {(s.name, *sorted(s.labels.values())): s.value for s in found["actorflow_batch_rows"].samples}
+    assert samples["actorflow_batch_rows_bucket", "+Inf", "0", "doubling"] == 2
+    assert samples["actorflow_batch_rows_bucket", "0", "2.0", "doubling"] == 1
+    assert samples["actorflow_batch_rows_sum", "0", "doubling"] == 6
+    assert samples["actorflow_batch_rows_count", "0", "doubling"] == 2
+    ends = {s.labels["end"]: s.value for s in found["actorflow_batch_requests"].samples if s.name.endswith("_total")}
+    assert ends == {"finished": 6, "failed": 0, "cancelled": 0, "expired": 0, "refused": 0}
+    (padded,) = [s.value for s in found["actorflow_batch_padded_rows"].samples if s.name.endswith("_total")]
+    assert padded == 2
+    assert [s.value for s in found["actorflow_batch_waiting_rows"].samples] == [0]
+    for name in ("actorflow_batch_wait_seconds", "actorflow_batch_latency_seconds"):
+        limits = [s.labels["le"] for s in found[name].samples if "le" in s.labels]
+        assert limits == [*map(str, SECONDS), "+Inf"]
+
+
+@pytest.mark.browser
+async def test_the_page_shows_batches(graph: af.Graph, new_page: Any, quick_vitals: None) -> None:
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        assert not await page.page.is_visible("#batches")
+        await page.page.fill("#search", "x")
+        await page.page.keyboard.press("Enter")
+        await page.page.locator("#node").get_by_text("(batch, 4)").wait_for()
+        async with graph.batched(max_rows=4) as batcher:
+            await asyncio.gather(*[batcher.run({"x": ROW}) for _ in range(6)])
+            await page.page.locator("#batch-list").get_by_text("Requests: 6 finished").wait_for()
+            text = await page.page.inner_text("#batch-list")
+            assert "0 of 1,024 rows wait, 0 frames in flight" in text
+            assert "Rows per frame: mean 3.0" in text
+            assert "Latency: mean" in text
+            bars = page.page.locator("#batch-list .bars").first.locator("i")
+            assert await bars.evaluate_all("all => all.map((bar) => bar.title)") == ["up to 2.0: 1", "up to 4.0: 1"]
+        await page.page.wait_for_selector("#batches", state="hidden")
