@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter, process_time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ async def _of_a_function(harness: Harness, rows: _Rows) -> Table:
         cases = {FUNCTION: _timed(len(rows), lambda: _callers(rows, lambda row: batcher.run({x: row})))}
         serve = harness.peer("ray.serve")
         if serve is not None:
+            # It asks how many requests its replica takes; in a process of its own there is none.
+            replica = SimpleNamespace(_deployment_config=SimpleNamespace(max_ongoing_requests=2 * _CALLERS))
+            serve.get_replica_context = lambda: replica
 
             @serve.batch(max_batch_size=_BATCH, batch_wait_timeout_s=0.002)  # type: ignore[untyped-decorator]
             async def answer(batch: list[_Rows]) -> list[_Rows]:
