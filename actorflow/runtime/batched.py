@@ -358,22 +358,21 @@ class Batcher:
         """Compute the rows of a batch; where that fails, those of each half, until it is known whose fault it is."""
         todo = [batch.requests]
         while todo:
-            async with self._rows.turn() as permit:
+            permit = await self._rows.turn()
+            try:
                 requests = [request for request in todo.pop() if not request.future.done()]
-                if not requests:
-                    continue
-                try:
-                    result = await self._frame(requests, permit)
-                except (OpError, FeedError) as error:
-                    if self._isolates and len(requests) > 1:
-                        half = len(requests) // 2
-                        todo += requests[half:], requests[:half]
-                    else:
-                        _fail(requests, error)
-                except Exception as error:  # noqa: BLE001  the callers are told
-                    _fail(requests, error)
+                if requests:
+                    _deliver(requests, await self._frame(requests, permit))
+            except (OpError, FeedError) as error:
+                if self._isolates and len(requests) > 1:
+                    half = len(requests) // 2
+                    todo += requests[half:], requests[:half]
                 else:
-                    _deliver(requests, result)
+                    _fail(requests, error)
+            except Exception as error:  # noqa: BLE001  the callers are told
+                _fail(requests, error)
+            finally:
+                self._rows.give_back(permit)
 
     async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> Result:
         parts = requests if self._options.pad is None else self._padded(self._options.pad, requests)

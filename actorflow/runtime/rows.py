@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,8 +111,8 @@ class Rows:
         self._index: dict[Any, int] = {}
         for index, source in enumerate(self._sources):
             self._index[source] = self._index[source.name] = index
-        #: Shapes without the first axis, where they are known.
-        self._inner = [None if axes_in(spec.shape[1:]) else spec.shape[1:] for spec in self._specs]
+        #: Shapes without the first axis, where they are known, and dtypes.
+        self._expected = [(None if axes_in(s.shape[1:]) else s.shape[1:], s.dtype) for s in self._specs]
         self._others = sorted({name for spec in self._specs for name in axes_in(spec.shape)} - {self.axis})
         lengths: Iterable[Any] = [length for spec in self._specs for length in spec.shape]
         unsaid = {*self._others} - {length.name for length in lengths if isinstance(length, Length)}
@@ -146,15 +145,14 @@ class Rows:
             if arrays[index] is not None:
                 raise FeedError(f"blob {self._sources[index].name!r} is fed twice")
             arrays[index] = value
-            if (
-                type(value) is not np.ndarray
-                or value.shape[1:] != self._inner[index]
-                or value.dtype != self._specs[index].dtype
-                or lengths.setdefault(self.axis, len(value)) != len(value)
-            ):
-                self._note(value, index, lengths)
-                others.append(index)
             count += 1
+            inner, dtype = self._expected[index]
+            if type(value) is np.ndarray and value.shape[1:] == inner and value.dtype == dtype:
+                n = len(value)
+                if lengths.setdefault(self.axis, n) == n:
+                    continue
+            self._note(value, index, lengths)
+            others.append(index)
         if count < len(arrays):
             missing = [blob for blob, array in zip(self._sources, arrays, strict=True) if array is None]
             names = ", ".join(f"{blob.name!r} {blob.spec}" for blob in missing)
@@ -230,15 +228,14 @@ class Rows:
         instrumentation = self._engine.instrumentation
         return None if instrumentation is None else instrumentation.current()
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Permit | None]:
-        """Wait until a frame may start, while the graph is paused; gives the permit for it."""
+    async def turn(self) -> Permit | None:
+        """Wait until a frame may start, while the graph is paused; returns the permit for it, to be given back."""
         queue = self._engine.queue
-        permit = await queue.keep() if queue.closed else None
-        try:
-            yield permit
-        finally:
-            queue.give_back(permit)
+        return await queue.keep() if queue.closed else None
+
+    def give_back(self, permit: Permit | None) -> None:
+        """End a turn, in which a frame has started or not."""
+        self._engine.queue.give_back(permit)
 
     async def run(self, feeds: Mapping[Blob, Any], requesters: Sequence[Span], permit: Permit | None) -> Result:
         """Compute the rows of one frame.
@@ -246,7 +243,7 @@ class Rows:
         Args:
             feeds: As `joined` gives them.
             requesters: The spans of the requests.
-            permit: That of `turn`.
+            permit: What `turn` has returned.
         """
         begun = self._engine.begin(feeds, self._fetch, False, permit=permit, requesters=requesters)
         program, frame = await begun
