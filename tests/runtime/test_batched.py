@@ -98,6 +98,39 @@ def test_a_request_that_is_alone_goes_at_once_and_others_wait_for_company() -> N
     on_virtual_time(main)
 
 
+def test_a_request_that_has_left_is_no_company() -> None:
+    async def main() -> None:
+        service = Service(meanwhile=lambda: asyncio.sleep(0.1))
+        async with service.graph, service.graph.batched(max_rows=3, max_wait=0.02) as batcher:
+            asks = [service.ask(batcher, 1)]
+            await asyncio.sleep(0.01)
+            asks += [service.ask(batcher, 2), service.ask(batcher, 3)]
+            await asyncio.sleep(0.01)
+            asks.pop(1).cancel()
+            await asyncio.sleep(0)
+            asks.append(service.ask(batcher, 4))
+            await asyncio.gather(*asks)
+        assert service.frames == [[1], [3, 4]]
+        assert service.times == pytest.approx([0.0, 0.03])
+
+    on_virtual_time(main)
+
+
+def test_what_waits_at_the_end_waits_for_no_company() -> None:
+    async def main() -> None:
+        service = Service(meanwhile=lambda: asyncio.sleep(0.1))
+        async with service.graph:
+            async with service.graph.batched(max_wait=0.05) as batcher:
+                asks = [service.ask(batcher, 1)]
+                await asyncio.sleep(0.01)
+                asks.append(service.ask(batcher, 2))
+                await asyncio.sleep(0)
+            assert await asyncio.gather(*asks) == [[2], [4]]
+        assert service.times == pytest.approx([0.0, 0.01])
+
+    on_virtual_time(main)
+
+
 def test_full_frames_follow_each_other_without_a_gap() -> None:
     async def main() -> None:
         service = Service(meanwhile=lambda: asyncio.sleep(0.01))
@@ -465,6 +498,7 @@ def test_a_deadline_ends_its_own_request_alone() -> None:
             waiting, late = asyncio.ensure_future(expire(3, 0.02)), service.ask(batcher, 4, timeout=1.0)
             assert await early == pytest.approx(0.05)
             assert await waiting == pytest.approx(0.02)
+            assert batcher.statistics().waiting_rows == 1
             assert await first == [2]
             assert loop.time() == pytest.approx(0.1)
             assert await late == [8]
@@ -472,7 +506,8 @@ def test_a_deadline_ends_its_own_request_alone() -> None:
             assert batcher.statistics().expired == 2
             outcomes = await asyncio.gather(expire(5, 0.01), expire(6, 0.01))
             assert outcomes == pytest.approx([0.21, 0.21])
-            assert await service.ask(batcher, 7) == [14], "a batch that timed out as a whole blocks nothing"
+            assert await service.ask(batcher, 7) == [14]
+            assert loop.time() == pytest.approx(0.31), "the frame that timed out as a whole was cancelled"
         assert service.frames == [[2, 1], [4], [5, 6], [7]]
 
     on_virtual_time(main)
