@@ -152,7 +152,7 @@ class Batcher:
         self._options = options.checked()
         self._isolates = options.isolate and rows.repeatable
         self._state = _State.NEW
-        self._why = "was not entered yet"  # and so takes no requests
+        self._why = "was not entered yet"  # takes no requests for this reason, if there is one
         self._groups: dict[Hashable, Group] = {}
         self._batches: set[Batch] = set()
         self._waiting_rows = 0
@@ -256,7 +256,7 @@ class Batcher:
     def _enter(self, feeds: Mapping[Any, Any], priority: float) -> list[Request]:
         """Let the rows of a request wait; in several parts, if they are too many for one frame."""
         rows, options = self._rows, self._options
-        if self._state is not _State.OPEN:
+        if self._why:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
         if get_ident() != self._thread:  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
@@ -419,7 +419,7 @@ class Batcher:
         self._thread = get_ident()
         self._context = contextvars.copy_context()
         self._rows.enter(self)
-        self._state = _State.OPEN
+        self._state, self._why = _State.OPEN, ""
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
