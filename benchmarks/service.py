@@ -1,4 +1,4 @@
-"""How long does an unrelated handler of a web service wait while its clients load a graph?"""
+"""How does a web service fare under load: how long do others wait, and what do its clients get beside other servers?"""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
 
 import actorflow as af
-from benchmarks.harness import Budget, Case, Harness, Relation, Table
+from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
+from benchmarks.service_peers import NUMPY, TORCH
 
 __all__ = ["measure"]
 
 _ROOT = Path(__file__).parents[1]
+_SERVICE = _ROOT / "examples" / "service.py"
 _CLIENTS = 200
 _PING_EVERY_S = 0.005
 #: Number of requests after which a client hangs up instead of reading the answer.
@@ -32,51 +36,90 @@ _LOADS = {
 }
 
 IDLE, LOADED, WITHOUT = "idle service", f"{_CLIENTS} clients run the graph", f"{_CLIENTS} clients run no graph"
+OURS, BY_NUMPY, BY_TORCH = "actorflow, batched", "NumPy on a thread per core", "torch on a thread per core"
 
 
 async def measure(harness: Harness) -> list[Table]:
-    """99th percentile of a ping's time to ``examples/service.py``: server, load and ping are three processes."""
+    """Times of ``examples/service.py`` under load, its server, load and pings in three processes; and beside peers."""
     seconds = harness.pick(3000, 200) / 1000
-    async with _server() as port:
+    with TemporaryDirectory() as folder:
+        weights = str(Path(folder) / "digits.safetensors")
+        ours = [str(_SERVICE), "--port", "0", "--weights", weights]
+        async with _server(ours) as port:
+            pings = await _of_pings(harness, port, seconds)
+        peers = {
+            OURS: ours,
+            BY_NUMPY: ["-m", "benchmarks.service_peers", NUMPY, weights],
+            **({BY_TORCH: ["-m", "benchmarks.service_peers", TORCH, weights]} if harness.peer("torch") else {}),
+        }
+        return [pings, *await _of_peers(harness, peers, seconds)]
 
-        async def idle() -> float:
+
+async def _of_pings(harness: Harness, port: int, seconds: float) -> Table:
+    async def loaded(load: str) -> float:
+        async with _load(port, load, seconds):
             return await _ping_ms(port, seconds)
 
-        async def loaded(load: str) -> float:
-            async with _load(port, load, seconds):
-                return await _ping_ms(port, seconds)
+    cases: dict[str, Case] = {
+        IDLE: lambda: _ping_ms(port, seconds),
+        WITHOUT: lambda: loaded("healthz"),
+        LOADED: lambda: loaded("classify"),
+    }
+    budget = Budget("within 5 ms of idle", LOADED, Relation.MORE, 5.0, IDLE)
+    title = "a ping beside requests that come as fast as they are answered"
+    return await harness.compare(title, "ms, p99", cases, reference=IDLE, budgets=[budget])
 
-        cases: dict[str, Case] = {IDLE: idle, WITHOUT: lambda: loaded("healthz"), LOADED: lambda: loaded("classify")}
-        budget = Budget("within 5 ms of idle", LOADED, Relation.MORE, 5.0, IDLE)
-        title = "a ping beside requests that come as fast as they are answered"
-        return [await harness.compare(title, "ms, p99", cases, reference=IDLE, budgets=[budget])]
+
+async def _of_peers(harness: Harness, peers: dict[str, list[str]], seconds: float) -> list[Table]:
+    """Requests that the same clients get answered, and how fast."""
+    answers: dict[str, list[float]] = {name: [] for name in peers}
+
+    async def served(name: str, port: int) -> float:
+        async with _load(port, "classify", seconds) as report:
+            pass
+        answers[name].append(report["p99_ms"])
+        return float(1e6 * report["seconds"] / report["requests"])
+
+    async with AsyncExitStack() as stack:
+        ports = {name: await stack.enter_async_context(_server(command)) for name, command in peers.items()}
+        cases: dict[str, Case] = {name: partial(served, name, port) for name, port in ports.items()}
+        title = f"the same network behind other servers, {_CLIENTS} clients, some of which hang up"
+        table = await harness.compare(title, "us per request", cases, reference=OURS)
+    rows = {name: Row(name, found[-harness.rounds :]) for name, found in answers.items()}
+    return [table, Table(f"{title}: answers", "ms, p99", rows, OURS)]
 
 
 @asynccontextmanager
-async def _server() -> AsyncIterator[int]:
-    command = [sys.executable, "examples/service.py", "0"]
-    process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE)
+async def _server(command: list[str]) -> AsyncIterator[int]:
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        yield int(line.rstrip("/\n").rpartition(":")[2])
+        line = b""
+        while not line.startswith(b"serving on "):
+            line = await process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{' '.join(command)}: the server failed")
+        yield int(line.decode().rstrip("/\n").rpartition(":")[2])
     finally:
         process.terminate()
         await process.wait()
 
 
 @asynccontextmanager
-async def _load(port: int, load: str, seconds: float) -> AsyncIterator[None]:
-    """Clients at work from now on until shortly after the block."""
+async def _load(port: int, load: str, seconds: float) -> AsyncIterator[dict[str, float]]:
+    """Clients at work from now on until shortly after the block; gives what they report, when they are done."""
     command = [sys.executable, "-m", "benchmarks.service", str(port), load, str(seconds)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=pipe)
+    report: dict[str, float] = {}
     try:
         assert process.stdout is not None
         await process.stdout.readline()  # all have had an answer
-        yield
+        yield report
+        line = await process.stdout.readline()
         if await process.wait():
             raise RuntimeError("the clients failed: there was no load")
+        report.update(json.loads(line))
     finally:
         if process.returncode is None:
             process.terminate()
@@ -110,6 +153,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reque
 async def _clients(port: int, request: bytes, seconds: float) -> None:
     """The load: each client asks again as soon as it has its answer."""
     begun = asyncio.Barrier(_CLIENTS + 1)
+    times: list[float] = []
 
     async def client(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -120,7 +164,9 @@ async def _clients(port: int, request: bytes, seconds: float) -> None:
         while perf_counter() < end:
             count += 1
             if count % _HANG_UP:
+                start = perf_counter()
                 await _ask(reader, writer, request)
+                times.append(perf_counter() - start)
             else:
                 writer.write(request)
                 await writer.drain()
@@ -134,6 +180,9 @@ async def _clients(port: int, request: bytes, seconds: float) -> None:
             group.create_task(client(number))
         await begun.wait()
         print("begun", flush=True)
+        start = perf_counter()
+    p99_ms = float(np.percentile(times, 99)) * 1e3
+    print(json.dumps({"requests": len(times), "seconds": perf_counter() - start, "p99_ms": p99_ms}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,42 +1,53 @@
-"""A web service with FastAPI that answers each request with a run of one graph, and shows the graph at /graph/.
+"""A web service with FastAPI: requests of many clients are computed together, by one graph that is shown at /graph/.
 
 Start it with ``python examples/fastapi_service.py`` (``pip install fastapi uvicorn websockets``), ask it with
 
-    curl -H 'Content-Type: application/json' -d '{"values": [3, 1, 2]}' http://127.0.0.1:8000/softmax
+    curl -H 'Content-Type: application/json' -d '{"image": [[0, 0, 5, 13, 9, 1, 0, 0], ...]}' http://127.0.0.1:8000/classify
 
-and look at http://127.0.0.1:8000/graph/. A larger service is examples/service.py, with aiohttp.
+(eight rows of eight grey values from 0 to 255), and look at http://127.0.0.1:8000/graph/. The network and its training
+are those of examples/service.py, which does the same with aiohttp.
 """
 
-import sys
-from collections.abc import AsyncIterator
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
+from service import SIZE, make_model, train
 
 import actorflow as af
 
-SIZE = 3
-graph = af.Graph("softmax")
-values = graph.blob("values", (1, SIZE))
-probabilities = af.ops.softmax(values, name="probabilities")
-page = af.web.asgi(graph)
+T = TypeVar("T")
+#: A client that has gone is noticed within this time.
+LOOK_EVERY_S = 0.1
+WEIGHTS = Path("digits.safetensors")
+
+model = make_model()
+batcher = model.graph.batched(fetch=[model.probabilities], buckets=(1, 8, 32))
+page = af.web.asgi(model.graph)
+
+Row = Annotated[list[float], Field(min_length=SIZE, max_length=SIZE)]
 
 
 class Question(BaseModel):
     """Body of a request."""
 
-    values: Annotated[list[float], Field(min_length=SIZE, max_length=SIZE)]
+    image: Annotated[list[Row], Field(min_length=SIZE, max_length=SIZE)]
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Plan the graph before the first request; close the page and the graph after the last one."""
-    async with graph:
-        await graph.run({values: np.zeros(values.shape, np.float32)})
+    """Load the weights before the first request; close the page and the graph after the last one."""
+    if not WEIGHTS.exists():
+        await train(WEIGHTS)
+    await af.load_weights(model.graph["digits"], WEIGHTS)
+    async with model.graph, batcher:
         yield
         await page.aclose()
 
@@ -45,14 +56,31 @@ app = FastAPI(lifespan=lifespan)
 app.mount("/graph", page)
 
 
-@app.post("/softmax")
-async def softmax(question: Question) -> dict[str, list[float]]:
-    """Probabilities in proportion to e to the power of each value."""
-    result = await graph.run({values: np.array([question.values], np.float32)})
-    return {"probabilities": result[probabilities][0].tolist()}
+@app.post("/classify")
+async def classify(question: Question, request: Request) -> dict[str, list[float]]:
+    """Probability of each digit."""
+    image = np.array(question.image, np.float32).reshape(1, SIZE, SIZE, 1)
+    try:
+        result = await unless_gone(request, batcher.run({model.images: image}, timeout=5))
+    except (af.QueueFullError, TimeoutError) as error:
+        raise HTTPException(503, "too busy, try again", {"Retry-After": "1"}) from error
+    return {"probabilities": result[model.probabilities][0].tolist()}
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await some work, which is cancelled when the client hangs up."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait([task], timeout=LOOK_EVERY_S))[0]:
+            if await request.is_disconnected():
+                raise HTTPException(499, "the client has gone")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 if __name__ == "__main__":
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=8000)
     # A browser that no longer reads would hold the end up for ever.
-    uvicorn.run(app, port=port, timeout_graceful_shutdown=2)
+    uvicorn.run(app, port=parser.parse_args().port, timeout_graceful_shutdown=2)

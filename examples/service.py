@@ -1,22 +1,23 @@
-"""A web service that classifies images: each request awaits a run of one graph, on the server's own loop.
+"""A web service that recognizes handwritten digits: requests of many clients are computed together, by one graph.
 
-Start it with ``python examples/service.py``, ask it with
+Start it with ``python examples/service.py``. Without a file of weights it trains some, which takes seconds, and keeps
+them (``--weights PATH``). Ask it with
 
     python -c "print({'image': [[0] * 8] * 8})" | tr "'" '"' | curl -d @- http://127.0.0.1:8080/classify
     head -c 64 /dev/urandom | curl -H 'Content-Type: application/octet-stream' --data-binary @- \\
         http://127.0.0.1:8080/classify
 
-and look at http://127.0.0.1:8080/graph/. A client that hangs up cancels its run. The weights are random: a real service
-assigns trained ones to the ``value`` of the graph's variables.
+and look at http://127.0.0.1:8080/graph/. A client that hangs up is not computed any more.
 """
 
+import argparse
 import asyncio
 import contextlib
 import gc
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from aiohttp import web
@@ -24,6 +25,7 @@ from aiohttp import web
 import actorflow as af
 
 SIZE, CLASSES = 8, 10
+BUCKETS = (1, 8, 32)
 
 
 @dataclass(frozen=True)
@@ -31,46 +33,59 @@ class Model:
     """The graph, what it is fed, and what it answers."""
 
     graph: af.Graph
-    image: af.Blob
+    images: af.Blob
     probabilities: af.Blob
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the service.
+    """Limits of the service. Who waits longer than the timeout, or comes when the queue is full, is sent away."""
 
-    The ops of this model are so short that they run on the loop: more runs at once would answer nobody sooner, and make
-    everything else wait longer. Who waits longer than the timeout, for its turn or its run, is sent away.
-    """
-
-    in_flight: int = 2
+    queue_rows: int = 1024
     timeout_s: float = 5.0
 
 
 MODEL = web.AppKey("model", Model)
 LIMITS = web.AppKey("limits", Limits)
-TURNS = web.AppKey("turns", asyncio.Semaphore)
+BATCHER = web.AppKey("batcher", af.Batcher)
+
+
+def network() -> af.nn.NIN:
+    """A small Network in Network for grey images."""
+    return af.nn.NIN(CLASSES, (16, 32), name="digits")
 
 
 def make_model() -> Model:
-    """A small Network in Network for grey images."""
-    # Requests side by side use the cores better than BLAS threads within one small product.
+    """The network on any number of images of bytes, with random weights."""
+    # Products this small are not worth BLAS's threads, which wait for each other where other processes compute.
     graph = af.Graph("classifier", deterministic=True)
-    image = graph.blob("image", (1, SIZE, SIZE, 1))
-    scores = af.nn.NIN(CLASSES, (16, 32))(af.ops.scale(image, 1 / 255), training=False)
-    return Model(graph, image, af.ops.softmax(scores, name="probabilities"))
+    images = graph.blob("images", ("batch", SIZE, SIZE, 1))
+    scores = network()(af.ops.scale(images, 1 / 255), training=False)
+    return Model(graph, images, af.ops.softmax(scores, name="probabilities"))
+
+
+async def train(path: Path) -> None:
+    """Train the network on scikit-learn's digits, and save its weights."""
+    data = af.data.digits().train
+    graph = af.Graph("training")
+    images, labels = graph.blob("images", ("batch", SIZE, SIZE, 1)), graph.blob("labels", ("batch",), "int64")
+    net = network()
+    loss = af.ops.softmax_loss(net(images, training=True), labels)
+    trainer = af.nn.Trainer(loss, af.nn.Adam(0.01).minimize(loss))
+    async with graph:
+        await trainer.fit(af.data.Loader({images: data.images, labels: data.labels}, 64, seed=0), epochs=25)
+        await af.save_weights(net, path)
 
 
 async def classify(request: web.Request) -> web.Response:
     """Answer with the probability of each class."""
     image = await read_image(request)
-    model = request.app[MODEL]
+    app = request.app
     try:
-        async with asyncio.timeout(request.app[LIMITS].timeout_s), request.app[TURNS]:
-            result = await model.graph.run({model.image: image})
-    except TimeoutError as error:
+        result = await app[BATCHER].run({app[MODEL].images: image}, timeout=app[LIMITS].timeout_s)
+    except (af.QueueFullError, af.BatcherClosedError, TimeoutError) as error:
         raise web.HTTPServiceUnavailable(headers={"Retry-After": "1"}, text="too busy, try again\n") from error
-    return web.json_response({"probabilities": result[model.probabilities][0].tolist()})
+    return web.json_response({"probabilities": result[app[MODEL].probabilities][0].tolist()})
 
 
 async def read_image(request: web.Request) -> np.ndarray:
@@ -93,16 +108,22 @@ async def ping(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Number of runs, and their outcomes."""
+    """Number of frames, and their outcomes."""
     return web.json_response(request.app[MODEL].graph.statistics().frames._asdict())
 
 
 async def run_graph(app: web.Application) -> AsyncIterator[None]:
-    """Plan the graph before the first request, and leave no lane behind after the last one."""
+    """Take requests while the service runs, and leave no lane behind."""
     model = app[MODEL]
+    limit = app[LIMITS].queue_rows
+    # Fixed numbers of rows: three plans, made before the first request.
+    batched = model.graph.batched(fetch=[model.probabilities], buckets=BUCKETS, queue_rows=limit)
     async with model.graph:
-        await model.graph.run({model.image: np.zeros(model.image.shape, np.float32)})
-        yield
+        for rows in BUCKETS:
+            await model.graph.run({model.images: np.zeros((rows, SIZE, SIZE, 1), np.float32)})
+        async with batched as app[BATCHER]:
+            yield
+            await app[BATCHER].aclose()  # whoever waits is sent away
 
 
 def make_app(model: Model, limits: Limits) -> web.Application:
@@ -110,7 +131,6 @@ def make_app(model: Model, limits: Limits) -> web.Application:
     app = web.Application(client_max_size=1 << 16)
     app[MODEL] = model
     app[LIMITS] = limits
-    app[TURNS] = asyncio.Semaphore(limits.in_flight)
     app.router.add_post("/classify", classify)
     app.router.add_get("/ping", ping)
     app.router.add_get("/healthz", healthz)
@@ -119,12 +139,17 @@ def make_app(model: Model, limits: Limits) -> web.Application:
     return app
 
 
-async def main(port: int) -> None:
+async def main(port: int, weights: Path) -> None:
     stop = asyncio.Event()
     with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C still ends the program, less gracefully
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runner = web.AppRunner(make_app(make_model(), Limits()), handler_cancellation=True, shutdown_timeout=10)
+    if not weights.exists():
+        print(f"training, for {weights}", flush=True)
+        await train(weights)
+    model = make_model()
+    await af.load_weights(model.graph["digits"], weights)
+    runner = web.AppRunner(make_app(model, Limits()), handler_cancellation=True, shutdown_timeout=10)
     await runner.setup()
     try:
         gc.freeze()  # modules and the graph stay: a full collection, tens of ms long, need not look at them again
@@ -136,4 +161,8 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    af.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8080))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--weights", type=Path, default=Path("digits.safetensors"))
+    options = parser.parse_args()
+    af.run(main(options.port, options.weights))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import runpy
 import signal
 import struct
 import threading
@@ -145,6 +146,15 @@ async def _no_task_left() -> AsyncIterator[None]:
     if left:
         _, left = await asyncio.wait(left, timeout=GRACE_S)
     assert not left, f"the test left tasks running: {left}"
+
+
+@pytest.fixture(scope="session")
+def digits_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of the network of ``examples/service.py``, trained."""
+    path = tmp_path_factory.mktemp("weights") / "digits.safetensors"
+    example = Path(__file__).parents[1] / "examples" / "service.py"
+    asyncio.run(runpy.run_path(str(example))["train"](path))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -35,10 +35,12 @@ class Gate:
         self.open = asyncio.Event()
         self.open.set()
         self.inside = 0
+        self.rows = 0
         self._wanted: tuple[int, asyncio.Event] | None = None
 
     async def __call__(self, image: np.ndarray) -> np.ndarray:
         self._count(1)
+        self.rows += len(image)
         try:
             await self.open.wait()
         finally:
@@ -60,16 +62,16 @@ class Gate:
 def gated_model(gate: Gate) -> Any:
     """The service's network behind a gate."""
     graph = af.Graph("gated")
-    image = graph.blob("image", (1, service.SIZE, service.SIZE, 1))
-    held = graph.function("gate", gate, image.spec, concurrency=CLIENTS)(image)
-    scores = af.nn.NIN(service.CLASSES, (16, 32))(af.ops.scale(held, 1 / 255), training=False)
-    return service.Model(graph, image, af.ops.softmax(scores))
+    images = graph.blob("images", ("batch", service.SIZE, service.SIZE, 1))
+    held = graph.function("gate", gate, images.spec)(images)
+    scores = service.network()(af.ops.scale(held, 1 / 255), training=False)
+    return service.Model(graph, images, af.ops.softmax(scores))
 
 
 @asynccontextmanager
-async def serve(model: Any, in_flight: int = CLIENTS, timeout_s: float = 60.0) -> AsyncIterator[int]:
+async def serve(model: Any, queue_rows: int = 1024, timeout_s: float = 60.0) -> AsyncIterator[int]:
     """The service on a free port."""
-    app = service.make_app(model, service.Limits(in_flight, timeout_s))
+    app = service.make_app(model, service.Limits(queue_rows, timeout_s))
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     try:
@@ -129,63 +131,97 @@ def images(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, service.SIZE, service.SIZE), dtype=np.uint8)
 
 
+async def waiting(model: Any, count: int) -> None:
+    """Wait until so many rows wait in the service's queue."""
+    (batcher,) = model.graph.engine.batchers.values()
+    while batcher.statistics().waiting_rows != count:
+        await asyncio.sleep(0)
+
+
 async def test_200_clients_of_whom_some_hang_up() -> None:
     gate = Gate()
     model = gated_model(gate)
     frames = model.graph.engine.frames
     batch = images(CLIENTS)
-    leaving = set(range(0, CLIENTS, 7))
+    leaving = set(range(10, CLIENTS, 7))
     async with serve(model) as port:
         gate.open.clear()
-        clients = await asyncio.gather(*(classify(port, image) for image in batch))
-        await gate.holds(CLIENTS)
-        assert frames.in_flight == CLIENTS
-        for i in leaving:
-            await clients[i].hang_up()
-        await gate.holds(CLIENTS - len(leaving))
-        assert (await get(port, "/ping")) == (200, b"pong\n")
-        assert (frames.cancelled, frames.in_flight) == (len(leaving), CLIENTS - len(leaving))
-        gate.open.set()
-        staying = [i for i in range(CLIENTS) if i not in leaving]
-        answers = await asyncio.gather(*(clients[i].answer() for i in staying))
-        assert (frames.cancelled, frames.failed, frames.in_flight) == (len(leaving), 0, 0)
-        for i, answer in zip(staying, answers, strict=True):
-            result = await model.graph.run({model.image: batch[i].reshape(model.image.shape)})
-            assert answer.status == 200
-            assert json.loads(answer.body)["probabilities"] == result[model.probabilities][0].tolist()
-        assert len({answer.body for answer in answers}) == len(staying)
-
-
-async def test_who_hangs_up_while_waiting_for_a_turn_starts_no_run() -> None:
-    gate = Gate()
-    model = gated_model(gate)
-    frames = model.graph.engine.frames
-    async with serve(model, in_flight=1) as port:
-        gate.open.clear()
-        batch = images(3)
         first = await classify(port, batch[0])
         await gate.holds(1)
         started = frames.started
-        second, third = [await classify(port, image) for image in batch[1:]]
-        assert (await get(port, "/ping")).status == 200  # by now the requests before have been read
-        await second.hang_up()
-        assert (await get(port, "/ping")).status == 200  # and the end of the second connection
+        others = await asyncio.gather(*(classify(port, image) for image in batch[1:]))
+        await gate.holds(2)  # one more frame, of those that came first
+        (batcher,) = model.graph.engine.batchers.values()
+        while batcher.statistics().waiting_rows + batcher.statistics().rows.total < CLIENTS:
+            await asyncio.sleep(0)
+        clients = [first, *others]
+        for i in leaving:
+            await clients[i].hang_up()
+        while batcher.statistics().cancelled < len(leaving):
+            await asyncio.sleep(0)
+        assert (await get(port, "/ping")) == (200, b"pong\n")
+        assert frames.cancelled == 0  # nobody else loses anything
         gate.open.set()
-        assert (await first.answer()).status == 200
-        assert (await third.answer()).status == 200
-        assert (frames.started - started, frames.cancelled) == (1, 0)
+        staying = [i for i in range(CLIENTS) if i not in leaving]
+        answers = await asyncio.gather(*(clients[i].answer() for i in staying))
+        assert (frames.failed, frames.in_flight) == (0, 0)
+        assert frames.started - started < 20
+        expected = (await model.graph.run({model.images: batch.reshape(-1, 8, 8, 1)}))[model.probabilities]
+        for i, answer in zip(staying, answers, strict=True):
+            assert answer.status == 200
+            np.testing.assert_allclose(json.loads(answer.body)["probabilities"], expected[i], rtol=1e-4, atol=1e-7)
+        assert len({answer.body for answer in answers}) == len(staying)
+
+
+async def test_who_hangs_up_in_the_queue_is_not_computed() -> None:
+    gate = Gate()
+    model = gated_model(gate)
+    async with serve(model) as port:
+        gate.open.clear()
+        batch = images(5)
+        clients = []
+        for i in range(2):
+            clients.append(await classify(port, batch[i]))
+            await gate.holds(i + 1)
+        rows = gate.rows
+        clients += [await classify(port, image) for image in batch[2:]]
+        await waiting(model, 3)
+        await clients[3].hang_up()
+        await waiting(model, 2)
+        gate.open.set()
+        for i in (0, 1, 2, 4):
+            assert (await clients[i].answer()).status == 200
+        assert gate.rows - rows == 8  # two, in a frame for eight
+
+
+async def test_who_comes_when_the_queue_is_full_is_sent_away() -> None:
+    gate = Gate()
+    model = gated_model(gate)
+    async with serve(model, queue_rows=2) as port:
+        gate.open.clear()
+        batch = images(5)
+        clients = []
+        for i in range(2):
+            clients.append(await classify(port, batch[i]))
+            await gate.holds(i + 1)
+        clients += [await classify(port, image) for image in batch[2:4]]
+        await waiting(model, 2)
+        assert await (await classify(port, batch[4])).answer() == (503, b"too busy, try again\n")
+        gate.open.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 4
 
 
 async def test_who_waits_too_long_is_sent_away() -> None:
     gate = Gate()
     model = gated_model(gate)
-    async with serve(model, in_flight=1, timeout_s=0.02) as port:
+    async with serve(model, timeout_s=0.02) as port:
         gate.open.clear()
         clients = [await classify(port, image) for image in images(3)]
         answers = await asyncio.gather(*(client.answer() for client in clients))
         assert answers == [(503, b"too busy, try again\n")] * 3
         gate.open.set()
-        assert model.graph.engine.frames.in_flight == 0
+        while model.graph.engine.frames.in_flight:
+            await asyncio.sleep(0)
 
 
 async def test_shutdown_cancels_what_runs() -> None:
@@ -193,18 +229,20 @@ async def test_shutdown_cancels_what_runs() -> None:
     model = gated_model(gate)
     async with serve(model) as port:
         gate.open.clear()
-        clients = await asyncio.gather(*(classify(port, image) for image in images(20)))
-        await gate.holds(20)
-    assert [await client.answer() for client in clients] == [(None, b"")] * 20
+        clients = [await classify(port, images(1)[0])]
+        await gate.holds(1)
+        clients += await asyncio.gather(*(classify(port, image) for image in images(20)))
+        await gate.holds(2)
+    assert [await client.answer() for client in clients] == [(None, b"")] * 21
     frames = model.graph.engine.frames
-    assert (frames.cancelled, frames.in_flight) == (20, 0)
+    assert (frames.cancelled, frames.in_flight) == (2, 0)
 
 
 async def test_answers() -> None:
     model = service.make_model()
     (image,) = images(1)
     async with serve(model) as port:
-        expected = (await model.graph.run({model.image: image.reshape(model.image.shape)}))[model.probabilities][0]
+        expected = (await model.graph.run({model.images: image.reshape(1, 8, 8, 1)}))[model.probabilities][0]
         in_json = await (await classify(port, image)).answer()
         raw = await Client.ask(port, "/classify", image.tobytes(), "application/octet-stream")
         assert json.loads(in_json.body) == {"probabilities": expected.tolist()}
@@ -212,10 +250,21 @@ async def test_answers() -> None:
         assert np.isclose(expected.sum(), 1)
         assert await get(port, "/ping") == (200, b"pong\n")
         health = await get(port, "/healthz")
-        assert json.loads(health.body) == {"started": 4, "in_flight": 0, "finished": 4, "failed": 0, "cancelled": 0}
+        assert json.loads(health.body) == {"started": 6, "in_flight": 0, "finished": 6, "failed": 0, "cancelled": 0}
         page = await get(port, "/graph/")
         assert page.status == 200
         assert b"<!doctype html>" in page.body
+
+
+async def test_a_trained_service_recognizes_digits(digits_weights: Path) -> None:
+    model = service.make_model()
+    await af.load_weights(model.graph["digits"], digits_weights)
+    test = af.data.digits().test
+    async with serve(model) as port:
+        pictures = (test.images[:100, :, :, 0] * 255).round().astype(np.uint8)
+        clients = [await classify(port, image) for image in pictures]
+        found = [np.argmax(json.loads((await client.answer()).body)["probabilities"]) for client in clients]
+    assert np.count_nonzero(found == test.labels[:100]) >= 95
 
 
 @pytest.mark.parametrize(
@@ -238,9 +287,10 @@ async def test_wrong_images_are_refused(body: bytes, got: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_the_program(number: signal.Signals) -> None:
+async def test_a_signal_ends_the_program(number: signal.Signals, digits_weights: Path) -> None:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-W", "error", SCRIPT, "0", stdout=pipe, stderr=pipe)
+    command = [sys.executable, "-W", "error", SCRIPT, "--port", "0", "--weights", digits_weights]
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     port = int(line.rstrip("/\n").rpartition(":")[2])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import re
 import signal
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import ClientSession
 
@@ -18,7 +21,15 @@ from actorflow.web import serve
 from actorflow.web.server import frame_url
 from tests.web.serving import HOST, uvicorned
 
+JSON = {"Content-Type": "application/json"}
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def fastapi_service(digits_weights: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(EXAMPLES)  # it imports its neighbour
+    monkeypatch.chdir(digits_weights.parent)
+    return load("fastapi_service")
 
 
 def load(name: str) -> ModuleType:
@@ -32,38 +43,59 @@ def load(name: str) -> ModuleType:
 
 
 class TestFastAPI:
-    async def test_answers(self) -> None:
-        example = load("fastapi_service")
+    async def test_answers(self, fastapi_service: ModuleType) -> None:
+        example = fastapi_service
+        test = af.data.digits().test
         async with uvicorned(example.app) as port, ClientSession(f"http://{HOST}:{port}") as session:
-            async with session.post("/softmax", json={"values": [3, 1, 2]}) as response:
-                assert response.status == 200
-                found = (await response.json())["probabilities"]
-            assert found == pytest.approx([0.66524, 0.09003, 0.24473], abs=1e-4)
-            async with session.post("/softmax", json={"values": [3]}) as response:
+
+            async def ask(image: Any) -> int:
+                async with session.post("/classify", json={"image": (image[..., 0] * 255).tolist()}) as response:
+                    assert response.status == 200
+                    return int(np.argmax((await response.json())["probabilities"]))
+
+            found = await asyncio.gather(*map(ask, test.images[:50]))
+            assert np.count_nonzero(found == test.labels[:50]) >= 45
+            async with session.post("/classify", json={"image": [[3]]}) as response:
                 assert response.status == 422
             async with session.get("/graph/api/state") as response:
-                assert (await response.json())["frames"]["finished"] == 2
+                assert 0 < (await response.json())["frames"]["finished"] < 50
             async with session.get("/graph/", headers={"Host": "evil.example"}) as response:
                 assert response.status == 403
 
+    async def test_who_hangs_up_is_not_computed(self, fastapi_service: ModuleType) -> None:
+        example = fastapi_service
+        image = json.dumps({"image": np.zeros((8, 8)).tolist()})
+        async with uvicorned(example.app) as port, ClientSession(f"http://{HOST}:{port}") as session:
+            example.model.graph.pause()  # no frame begins
+            before = example.batcher.statistics().cancelled
+            asked = [asyncio.create_task(session.post("/classify", data=image, headers=JSON)) for _ in range(3)]
+            while example.batcher.statistics().waiting_rows + len(example.model.graph.engine.running) < 1:
+                await asyncio.sleep(0)
+            for task in asked[1:]:
+                task.cancel()
+            while example.batcher.statistics().cancelled - before < 2:
+                await asyncio.sleep(0.001)
+            example.model.graph.resume()
+            async with await asked[0] as response:
+                assert response.status == 200
+
     @pytest.mark.browser
-    async def test_the_page(self, new_page) -> None:
-        example = load("fastapi_service")
+    async def test_the_page(self, new_page, fastapi_service: ModuleType) -> None:
+        example = fastapi_service
         async with uvicorned(example.app) as port, ClientSession(f"http://{HOST}:{port}") as session:
             page = await new_page()
             await page.open(f"http://{HOST}:{port}/graph")  # FastAPI adds the slash
-            assert await page.look("actorflow.nodes.length") == len(example.graph.nodes)
-            async with session.post("/softmax", json={"values": [3, 1, 2]}) as response:
+            assert await page.look("actorflow.nodes.length") == len(example.model.graph.nodes)
+            async with session.post("/classify", json={"image": np.zeros((8, 8)).tolist()}) as response:
                 assert response.status == 200
-            await page.page.locator("#frames-finished", has_text=re.compile("^2$")).wait_for()
+            await page.page.locator("#frames-finished", has_text=re.compile("^1$")).wait_for()
             await page.page.close()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-    async def test_a_signal_ends_the_program(self) -> None:
+    async def test_a_signal_ends_the_program(self, digits_weights: Path) -> None:
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "error", EXAMPLES / "fastapi_service.py", "0", stdout=pipe, stderr=pipe
-        )
+        command = [sys.executable, "-W", "error", EXAMPLES / "fastapi_service.py", "--port", "0"]
+        process = await asyncio.create_subprocess_exec(*command, cwd=digits_weights.parent, stdout=pipe, stderr=pipe)
         assert process.stderr is not None
         heard = b""
         while b"Uvicorn running" not in heard:
