@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import total_ordering
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 
-#: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``.
-_LONG = 1 << 20
+#: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
+_LONG = math.lcm(*range(1, 51))
 #: Whether two lengths that may be equal are taken as equal.
 _assumes: ContextVar[bool] = ContextVar("actorflow.assumes", default=False)
 
@@ -122,8 +122,22 @@ _Atom: TypeAlias = str | _Part
 _Product: TypeAlias = tuple[_Atom, ...]
 
 
+class Pending:
+    """Base of what stands for something else until the lengths of open axes are known."""
+
+    __slots__ = ()
+
+    def at(self, lengths: Mapping[str, int]) -> Any:
+        """What it is, for axes of these lengths.
+
+        Raises:
+            KeyError: if one is missing.
+        """
+        raise NotImplementedError
+
+
 @total_ordering
-class Length:
+class Length(Pending):
     """The length of an open axis, or one that follows from such lengths.
 
     ``==`` compares the formulas: it is true if two are equal whatever the axes' lengths are. Where that is not known,
@@ -159,11 +173,6 @@ class Length:
         return product[0] if not rest and factor == 1 and len(product) == 1 and isinstance(product[0], str) else None
 
     def at(self, lengths: Mapping[str, int]) -> int:
-        """The number, for axes of these lengths.
-
-        Raises:
-            KeyError: if one is missing.
-        """
         total = 0
         for product, factor in self.terms:
             for atom in product:
@@ -235,13 +244,13 @@ class Length:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Length) and self.terms == other.terms:
             return True
-        return _assumes.get() and may_equal(self, other)
+        return _assumes.get() and _terms(other) is not None and may_equal(self, other)
 
     def __lt__(self, other: Any) -> bool:
         if _terms(other) is None:
             return NotImplemented
         difference = self - other
-        return cast("bool", at(difference, dict.fromkeys(axes_in((difference,)), _LONG)) < 0)
+        return long(difference) < 0
 
     def __bool__(self) -> bool:
         return self > 0
@@ -249,14 +258,23 @@ class Length:
     # -- what needs the number -----------------------------------------------------------------------------------------
 
     def __index__(self) -> int:
-        raise ShapeError(f"the length {self} of an open axis is not known before a run, and is needed here")
+        raise self._unknown("an integer")
 
-    __int__ = __float__ = __index__
+    def __float__(self) -> float:
+        raise self._unknown("a number")
+
+    __int__ = __index__
 
     def __truediv__(self, other: Any) -> Any:
-        return self.__index__()
+        raise self._unknown("a quotient that is no length")
 
     __rtruediv__ = __truediv__
+
+    def _unknown(self, wanted: str) -> ShapeError:
+        return ShapeError(
+            f"the length {self} is not known before a run, and {wanted} is needed here: "
+            f"give a number in the place of the open axis {' or '.join(map(repr, sorted(self.axes)))}"
+        )
 
     def __repr__(self) -> str:
         return str(self)
@@ -285,7 +303,7 @@ def axis(name: str) -> Any:
 
 def at(value: Any, lengths: Mapping[str, int]) -> Any:
     """A length as a number; what holds some, such as shapes, types and operations, with numbers in their place."""
-    if isinstance(value, Length):
+    if isinstance(value, Pending):
         return value.at(lengths)
     if isinstance(value, tuple):
         found = [at(each, lengths) for each in value]
@@ -336,9 +354,120 @@ def assumed() -> Iterator[None]:
 def minimum(left: Any, right: Any) -> Any:
     """The smaller one of two lengths or numbers, as a formula."""
     difference = left - right
-    if isinstance(difference, Length):
-        return _made(Counter({(_Part("min", left, right),): 1}))
-    return left if difference < 0 else right
+    if not isinstance(difference, Length):
+        return left if difference < 0 else right
+    if difference.terms[0][1] < 0:
+        left, right, difference = right, left, -difference
+    if is_natural(difference):
+        return right
+    by = math.gcd(*[factor for _, factor in difference.terms])
+    more, less = ([(p, sign * f // by) for p, f in difference.terms if sign * f > 0] for sign in (1, -1))
+    over, under = _made(dict(more)), _made(dict(less))  # min(l, r) = r + min(l - r, 0) = r - under + min(over, under)
+    return right + by * (_made({(_Part("min", over, under),): 1}) - under)
+
+
+def maximum(left: Any, right: Any) -> Any:
+    """The larger one of two lengths or numbers, as a formula."""
+    return left + right - minimum(left, right)
+
+
+def is_natural(length: Any) -> bool:
+    """Return whether a length or number is known not to be negative, whatever the axes' lengths are."""
+    if not isinstance(length, Length):
+        return bool(length >= 0)
+    parts = [atom for product, _ in length.terms for atom in product if isinstance(atom, _Part)]
+    return all(factor > 0 for _, factor in length.terms) and all(is_natural(n) for p in parts for n in p[1:])
+
+
+def slice_length(part: tuple[Any, Any, Any], length: Any) -> Any:
+    """Number of elements that a slice picks from an axis, as a formula where lengths are open.
+
+    A bound that depends on open axes, and is not negative for long ones, is taken as not negative.
+    """
+    if not any(isinstance(each, Length) for each in (*part, length)):
+        return len(range(*slice(*part).indices(length)))
+    start, stop, step = part
+    step = 1 if step is None else step
+    if step < 0:  # in reverse, as a slice of the reversed axis
+        start, stop = (None if end is None else -1 - end for end in (start, stop))
+        return slice_length((start, stop, -step), length)
+    start = 0 if start is None else start
+    if stop is None:
+        count = length - _bound(start, length)
+    elif start < 0 or stop < 0 or not is_natural(stop - start):
+        ends = _bound(stop, length), _bound(start, length)
+        count = length + stop - start if stop < 0 <= start else ends[0] - ends[1]
+        count = maximum(count, 0)
+    else:
+        count = minimum(stop, length) - minimum(start, length)
+    return (count + step - 1) // step
+
+
+def _bound(end: Any, length: Any) -> Any:
+    """A bound of a slice, counted from the front, and inside of the axis."""
+    return maximum(end + length, 0) if end < 0 else minimum(end, length)
+
+
+@dataclass(frozen=True)
+class Follows(Pending):
+    """What a function gives of lengths, once they are known: a parameter of an operation until then; see `following`.
+
+    Attributes:
+        function: The function, which depends on its arguments alone.
+        given: Lengths and other arguments.
+    """
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+
+    def at(self, lengths: Mapping[str, int]) -> Any:
+        return self.function(*at(self.given, lengths))
+
+    def __float__(self) -> float:
+        raise ShapeError(f"{self} is not known before a run, and a number is needed here")
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__.lstrip('_')}({', '.join(map(str, self.given))})"
+
+
+def following(function: Callable[..., Any], *given: Any) -> Any:
+    """``function(*given)``; where lengths of open axes are among what is given, that once they are known."""
+    return Follows(function, given) if axes_in(given) else function(*given)
+
+
+def may_divide(length: Any, parts: int) -> bool:
+    """Return whether a length can be cut into so many parts of one length, for some lengths of open axes."""
+    return may_equal(length, length // parts * parts)
+
+
+def known(what: str, length: Any) -> int:
+    """A length whose number is needed at once.
+
+    Raises:
+        ShapeError: if it depends on open axes; the message begins with ``what``.
+    """
+    if isinstance(length, Length):
+        names = " and ".join(map(repr, sorted(length.axes)))
+        raise ShapeError(
+            f"{what} needs the number {length}, which is not known before a run: the axis {names} cannot be open here"
+        )
+    return length  # type: ignore[no-any-return]
+
+
+def long(length: Any) -> int:
+    """A length as it is where open axes are long."""
+    return cast("int", at(length, dict.fromkeys(axes_in(length), _LONG)))
+
+
+class OpenedInt(int):
+    """A number in the place of an open axis' length, which is no axis of one element to repeat even where it is 1."""
+
+    __slots__ = ()
+
+
+def opened(shape: tuple[Any, ...], lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape for these lengths, whose open axes can still be told from the others by `broadcast_shapes`."""
+    return tuple([OpenedInt(n.at(lengths)) if isinstance(n, Length) else n for n in shape])
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -349,7 +478,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ValueError: if they do not broadcast.
     """
-    if not any(isinstance(n, Length) for shape in shapes for n in shape):
+    if not any(isinstance(n, Length | OpenedInt) for shape in shapes for n in shape):
         return np.broadcast_shapes(*map(tuple, shapes))
     rank = max(map(len, shapes))
     found: list[Any] = [1] * rank
@@ -364,7 +493,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_one(length: Any) -> bool:
-    return not isinstance(length, Length) and length == 1
+    return not isinstance(length, Length | OpenedInt) and length == 1
 
 
 def integers(given: Iterable[Any] | Any) -> tuple[int, ...]:
@@ -411,14 +540,7 @@ def _divided(left: Any, right: Any) -> Any:
     if isinstance(right, int | np.integer):
         if not right:
             raise ZeroDivisionError(f"{left} // 0")
-        terms = _terms(left) or ()
-        whole = _made(Counter({product: factor // right for product, factor in terms if product}))
-        rest = _made(Counter({product: factor % right for product, factor in terms if product}))
-        constant = dict(terms).get((), 0)
-        if not isinstance(rest, Length):
-            return whole + constant // right
-        whole, rest = whole + constant // right, rest + constant % right
-        return whole + _made(Counter({(_Part("//", rest, int(right)),): 1}))
+        return _divided_by(left, int(right))
     quotient, rest = 0, left
     (divisor, by), *_ = right.terms
     while isinstance(rest, Length):
@@ -431,3 +553,24 @@ def _divided(left: Any, right: Any) -> Any:
     if not isinstance(rest, Length) and rest == 0:
         return quotient
     return quotient + _made(Counter({(_Part("//", rest, right),): 1}))
+
+
+def _divided_by(length: Length, number: int) -> Any:
+    """The floor division of a length by a number: ``a + (b + c) // d``, ``d`` without a factor that ``b`` has, too."""
+    if number < 0:
+        length, number = -length, -number
+    whole = _made({product: factor // number for product, factor in length.terms})
+    rest = _made({product: factor % number for product, factor in length.terms})
+    if not isinstance(rest, Length):
+        return whole
+    shared = math.gcd(number, *[factor for product, factor in rest.terms if product])
+    if shared > 1:  # floor((s * x + c) / (s * d)) = floor((x + floor(c / s)) / d)
+        reduced = _made({product: factor // shared for product, factor in rest.terms})
+        return whole + reduced // (number // shared)
+    for product, factor in rest.terms:
+        part = product[0] if factor == len(product) == 1 else None
+        if isinstance(part, _Part) and part.name == "//" and isinstance(part.right, int):
+            # floor((floor(x / a) + y) / b) = floor((x + a * y) / (a * b))
+            others = rest - _made({product: 1})
+            return whole + (part.left + others * part.right) // (part.right * number)
+    return whole + _made({(_Part("//", rest, number),): 1})

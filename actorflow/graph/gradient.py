@@ -12,7 +12,7 @@ from actorflow.graph.options import Hints
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Application
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, may_equal
 
 
 @overload
@@ -230,7 +230,7 @@ class _Backward:
             )
         for blob, grad, want in zip(op.inputs, results, wanted, strict=True):
             if grad is not None and want:
-                if grad.spec != blob.spec:
+                if grad.spec != blob.spec and not (grad.dtype == blob.dtype and may_equal(grad.shape, blob.shape)):
                     raise ShapeError(
                         f"{op.operation.kind}.gradient() must give {blob.spec} for {blob.name!r}, "
                         f"got {grad.spec}, for op {op.name!r}"

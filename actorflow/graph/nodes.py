@@ -16,13 +16,13 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, to_numpy
-from actorflow.ops.fills import Constant, Fill, check_number
+from actorflow.ops.fills import Constant, Fill, Numbers, check_number
 from actorflow.ops.function import Function
-from actorflow.ops.operation import Operation, spec_of
+from actorflow.ops.operation import Operation, inferred, spec_of
 from actorflow.ops.operators import Operators
 from actorflow.ops.rows import with_constants
 from actorflow.place import Place
-from actorflow.spec import TensorSpec, assumed, may_equal
+from actorflow.spec import TensorSpec, may_equal
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -152,8 +152,13 @@ class Blob(Node, Operators):
         return made
 
     def literal(self, value: Any) -> Blob:
-        """The constant of an array, on the place of this blob."""
-        return self.graph.root.constant(value, place=self.place)
+        """The constant of an array, or of what follows from lengths, on the place of this blob."""
+        root = self.graph.root
+        if not isinstance(value, Numbers):
+            return root.constant(value, place=self.place)
+        with root.at(self.place):
+            made: Blob = root.apply(value)
+            return made
 
     def new_seed(self) -> int:
         """A seed that follows from the name, another one for each op that reads the blob."""
@@ -398,15 +403,8 @@ class Op(Node):
         self.graph._store.revision += 1
 
     def _infer(self) -> None:
-        specs = [blob.spec for blob in self.inputs]
         try:
-            try:
-                self._inferred = self.operation.infer(*specs)
-            except ShapeError:
-                if not any(spec.axes for spec in specs):
-                    raise
-                with assumed():  # what cannot be decided here is checked when lengths are known
-                    self._inferred = self.operation.infer(*specs)
+            self._inferred = inferred(self.operation, [blob.spec for blob in self.inputs])
         except GraphError as error:
             inputs = ", ".join(f"{blob.name} {blob.spec}" for blob in self.inputs)
             raise type(error)(f"op {self.name!r}: {error} (inputs: {inputs})") from None

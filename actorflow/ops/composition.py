@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 from actorflow.ops.elementwise import plus
-from actorflow.ops.operation import Application, Grads, Operation, apply
+from actorflow.ops.operation import Application, Grads, Operation, apply, inferred
 from actorflow.ops.operators import Operators
 from actorflow.ops.rows import with_constants
 from actorflow.spec import TensorSpec
@@ -57,7 +57,7 @@ class _Symbol(Operators):
 
     def apply_operation(self, operation: Operation, inputs: Sequence[Any], name: str | None) -> Any:
         symbols: Sequence[Any] = with_constants(operation, inputs)
-        specs = operation.infer(*[x.spec for x in symbols])
+        specs = inferred(operation, [x.spec for x in symbols])
         assert specs is not None
         outputs = self.steps.add(partial(apply, operation), symbols, specs, operation)
         return outputs if len(outputs) > 1 else outputs[0]

@@ -5,6 +5,7 @@ Transforms are linear: the gradient of each is its adjoint.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,11 +14,13 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import conj
+from actorflow.ops.fills import numbers
 from actorflow.ops.indexing import pad
+from actorflow.ops.indexing import slice as part_of
 from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, whole
 from actorflow.ops.rows import fit
 from actorflow.ops.shaping import Axis, roll, split
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, integers, minimum
 
 __all__ = [
     "fft", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft", "rfftn",
@@ -114,20 +117,30 @@ class Irfft(_Transform):
         (x,) = op.inputs
         back = apply(Rfft(self.points, self.axis, _SWAPPED[self.norm]), grads[0])
         # All but the first one, and the last one of an even number, stand for two.
-        weights = np.full(back.shape[self.axis], 2, back.dtype)
-        weights[0] = 1
-        if self.points % 2 == 0:
-            weights[-1] = 1
-        back = back * weights.reshape([-1 if i == self.axis else 1 for i in range(len(x.shape))])
+        shape = [n if i == self.axis else 1 for i, n in enumerate(back.shape)]
+        back = back * back.literal(
+            numbers(_counts, self.points, tuple(shape), back.dtype, shape=shape, dtype=back.dtype)
+        )
         return [fit(_resized(back, x.shape[self.axis], self.axis), x)]
+
+
+def _counts(points: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    weights = np.full(math.prod(shape), 2, dtype)
+    weights[0] = 1
+    if points % 2 == 0:
+        weights[-1] = 1
+    return weights.reshape(shape)
 
 
 def _resized(x: Any, length: int, axis: int) -> Any:
     """The first elements along an axis, with zeros behind them where there are not as many."""
     missing = length - x.shape[axis]
-    if missing <= 0:
+    if isinstance(missing, int) and missing <= 0:
         return split(x, [length, -missing], axis)[0] if missing else x
-    return pad(x, [(0, missing if i == axis else 0) for i in range(len(x.shape))])
+    kept = minimum(length, x.shape[axis])  # of open axes, it may be as well that elements are cut off as that some miss
+    if kept != x.shape[axis]:
+        x = part_of(x, (*[slice(None)] * axis, slice(None, kept)))
+    return x if kept == length else pad(x, [(0, length - kept if i == axis else 0) for i in range(len(x.shape))])
 
 
 def _made(
@@ -135,7 +148,7 @@ def _made(
 ) -> X:
     """A transform along an axis; ``half``: of one half, so that there are more points than elements."""
     (along,) = axes_of(name, axis, len(x.shape))
-    points = x.shape[along] if n is None else int(n)
+    points = x.shape[along] if n is None else integers(n)[0]
     return blob_of(made(2 * (points - 1) if half and n is None else points, along, norm), x, name=name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError, GraphError
 from actorflow.ops.operation import Operation, X, same_dtype
-from actorflow.spec import TensorSpec
+from actorflow.spec import Pending, TensorSpec, at, axes_in
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -64,6 +64,51 @@ class Constant(Operation):
     def _contents(self) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
         digest = hashlib.blake2b(self.value.tobytes(), digest_size=16).digest()
         return self.value.shape, self.value.dtype, digest
+
+
+@dataclass(frozen=True)
+class Numbers(Operation, Pending):
+    """An array that follows from lengths of open axes, in the place of its constant; see `numbers`.
+
+    Attributes:
+        function: Gives the array from what is ``given``, lengths and other arguments.
+        spec: Its type.
+    """
+
+    arguments = ()
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+    spec: TensorSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.spec.dtype
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (self.spec,)
+
+    def at(self, lengths: Mapping[str, int]) -> Constant:
+        return Constant(self.function(*at(self.given, lengths)))
+
+
+def numbers(function: Callable[..., Any], *given: Any, shape: Sequence[int], dtype: npt.DTypeLike = "int64") -> Any:
+    """The array ``function(*given)``, for `Operand.literal`; where lengths are open, what makes it once they are known.
+
+    Args:
+        function: Depends on its arguments alone.
+        given: Lengths and other arguments.
+        shape, dtype: The type of the array.
+    """
+    if not axes_in(given):
+        return function(*given)
+    return Numbers(function, given, TensorSpec(tuple(shape), np.dtype(dtype)))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import add, divide, equal, multiply, subtract, where
-from actorflow.ops.fills import filled, number_like
+from actorflow.ops.fills import filled, number_like, numbers
 from actorflow.ops.operation import (
     Application,
     Grads,
@@ -45,7 +45,7 @@ from actorflow.ops.shaping import (
     total,
     unstack,
 )
-from actorflow.spec import TensorSpec, broadcast_shapes
+from actorflow.spec import Length, TensorSpec, broadcast_shapes, may_equal, slice_length
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -97,7 +97,7 @@ def part_shape(
         if part is None:
             rest.append(1)
         elif type(part) is tuple:
-            rest.append(len(range(*_slice(*part).indices(left.pop(0)))))
+            rest.append(slice_length(part, left.pop(0)))
         else:
             index = next(given) if part == INDEX else part
             if part == INDEX and index.dtype.kind == "b":
@@ -160,7 +160,7 @@ def parsed(kind: str, key: Any, rank: int) -> tuple[Key, list[Any]]:
             named += len(array.shape) - 1 if array.dtype.kind == "b" else 0
         else:
             try:
-                found.append(operator.index(part))
+                found.append(_end(part))
             except TypeError:
                 raise AxisError(
                     f"{kind}: an index must be an integer, slice, array, ... or None, got {part!r}"
@@ -170,8 +170,8 @@ def parsed(kind: str, key: Any, rank: int) -> tuple[Key, list[Any]]:
     return tuple(found), arrays
 
 
-def _end(value: Any) -> int | None:
-    return value if value is None or type(value) is int else operator.index(value)
+def _end(value: Any) -> Any:
+    return value if value is None or type(value) in (int, Length) else operator.index(value)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Slice(Arrangement):
             if at < len(shape) and type(part) is int and -shape[at] <= part < shape[at]:
                 at += 1
             elif at < len(shape) and type(part) is tuple:
-                found.append(len(range(*_slice(*part).indices(shape[at]))))
+                found.append(slice_length(part, shape[at]))
                 at += 1
             else:
                 return (TensorSpec(part_shape(self.kind, shape, self.key, ()), dtype),)
@@ -321,7 +321,7 @@ class Scatter(Arrangement):
             return self._masked(g, subtract(g, kept), values, indices)
         part = _part(g, self.key, indices)
         if indices:
-            places = g.literal(np.arange(prod(part.shape)).reshape(part.shape))
+            places = g.literal(numbers(_counted, *part.shape, shape=part.shape))
             last = apply(self, places.constant_like(-1, g.shape), places, *indices)
             part = where(equal(_part(last, self.key, indices), places), part, 0)
         return _fitted(part, values.shape)
@@ -356,6 +356,10 @@ class Scatter(Arrangement):
         theirs = where(equal(values, _part(y, self.key, indices)), one, none)
         share = divide(g, add(mine, apply(AddAt(self.key, x.shape), theirs, *indices)))
         return multiply(mine, share), multiply(theirs, _part(share, self.key, indices))
+
+
+def _counted(*shape: int) -> npt.NDArray[Any]:
+    return np.arange(prod(shape)).reshape(shape)
 
 
 def _fitted(part: Any, shape: tuple[int, ...]) -> Any:
@@ -439,7 +443,7 @@ class PadDown(Arrangement):
         if len(self.widths) != len(g.shape):
             raise ShapeError(f"PadDown: g must have {len(self.widths)} axes, got {g}")
         shape = tuple([n - before - after for n, (before, after) in zip(g.shape, self.widths, strict=True)])
-        if min(shape, default=0) < 0:
+        if any(n < 0 for n in shape):
             raise ShapeError(f"PadDown: g must have a border of {self.widths}, got {g}")
         _check_widths("PadDown", self.widths, shape, self.mode)
         return (TensorSpec(shape, g.dtype),)
@@ -543,8 +547,8 @@ def pad(
     Gradient: g without the border; in the other modes the border is added to where its elements came from.
     Source: `numpy.pad`.
     """
-    each = [widths] * len(x.shape) if isinstance(widths, int) else list(widths)
-    pairs = [(width, width) if isinstance(width, int) else tuple(width) for width in each]
+    each = [widths] * len(x.shape) if isinstance(widths, int | Length) else list(widths)
+    pairs = [(width, width) if isinstance(width, int | Length) else tuple(width) for width in each]
     for pair in pairs:
         if len(pair) != 2:
             raise ShapeError(f"pad: widths must be one or two numbers for each axis, got {pair}")
@@ -827,7 +831,14 @@ def _places(kind: str, x: Any, indices: Any, batch_dims: int = 0) -> tuple[Key, 
 
 def _line(x: Operand, axis: int, shape: tuple[int, ...]) -> Any:
     """The numbers from 0 on along one axis of a shape."""
-    return x.literal(np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))]))
+    ones = [1] * len(shape)
+    return x.literal(
+        numbers(_along, axis, len(shape), shape[axis], shape=[*ones[:axis], shape[axis], *ones[axis + 1 :]])
+    )
+
+
+def _along(axis: int, rank: int, length: int) -> npt.NDArray[Any]:
+    return np.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> X:
@@ -846,11 +857,18 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
     """
     flat = reshape(x, -1) if axis is None else x
     (at,) = axes_of("repeat", axis or 0, len(flat.shape))
-    counts, length = np.asarray(repeats), flat.shape[at]
-    if counts.shape not in ((), (1,), (length,)) or (counts.size and counts.min() < 0):
+    counts = np.asarray(repeats, object if isinstance(repeats, Length) else None)
+    length, is_one = flat.shape[at], counts.shape in ((), (1,))
+    if not (is_one or (counts.ndim == 1 and may_equal(len(counts), length))) or (counts.size and counts.min() < 0):
         raise ShapeError(f"repeat: repeats must be one number or {length} numbers from 0 on, got shape {counts.shape}")
-    y: X = take(flat, flat.literal(np.repeat(np.arange(length), counts)), at, name=name or "repeat")
+    each = tuple(counts.reshape(-1).tolist())
+    size = each[0] * length if is_one else sum(each)
+    y: X = take(flat, flat.literal(numbers(_repeated, length, each, shape=(size,))), at, name=name or "repeat")
     return y
+
+
+def _repeated(length: int, counts: tuple[int, ...]) -> npt.NDArray[Any]:
+    return np.repeat(np.arange(length), counts)
 
 
 def tril(x: X, k: int = 0, name: str | None = None) -> X:
@@ -875,8 +893,13 @@ def triu(x: X, k: int = 0, name: str | None = None) -> X:
 
 
 def _triangle(kind: str, x: X, k: int, name: str | None) -> X:
-    y: X = where(x.literal(triangle(kind, *x.spec, k)[0]), x, number_like(0, x), name=name or kind)
+    kept = numbers(_kept, kind, *x.spec, k, shape=x.shape[-2:], dtype=bool)
+    y: X = where(x.literal(kept), x, number_like(0, x), name=name or kind)
     return y
+
+
+def _kept(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> Any:
+    return triangle(kind, shape, dtype, k)[0]
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ singular value decomposition (2016); Walter, Lehmann, On the automatic different
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import indexing, reductions
 from actorflow.ops.elementwise import absolute, as_dtype, conj, equal, multiply, plus, real, subtract
-from actorflow.ops.fills import filled, number_like
+from actorflow.ops.fills import filled, number_like, numbers
 from actorflow.ops.operation import (
     Application,
     Grads,
@@ -50,7 +50,7 @@ from actorflow.ops.shaping import (
     sum_to,
     transpose,
 )
-from actorflow.spec import TensorSpec, broadcast_shapes
+from actorflow.spec import TensorSpec, broadcast_shapes, maximum, may_equal, minimum
 
 # fmt: off
 __all__ = [
@@ -373,7 +373,7 @@ def tensordot(x1: X, x2: X, /, *, axes: int | tuple[Sequence[int], Sequence[int]
     ones, others = (
         [axes_of("tensordot", int(i), n)[0] for i in each] for each, n in zip(axes, (rank, other_rank), strict=True)
     )
-    if [x1.shape[i] for i in ones] != [x2.shape[i] for i in others]:
+    if not may_equal(tuple([x1.shape[i] for i in ones]), tuple([x2.shape[i] for i in others])):
         raise ShapeError(f"tensordot: x1 {x1.spec} and x2 {x2.spec} differ along axes {ones} and {others}")
     labels = [ones[others.index(i)] if i in others else i + rank for i in range(other_rank)]
     left = [i for i in range(rank) if i not in ones]
@@ -421,7 +421,7 @@ def einsum(equation: str, /, *operands: X, name: str | None = None) -> X:
     for term, x in zip(terms, operands, strict=True):
         for label, length in zip(term, x.shape, strict=True):
             known = lengths.setdefault(label, length)
-            if length != known and 1 not in (length, known):
+            if not may_equal(length, known) and 1 not in (length, known):
                 raise ShapeError(f"einsum: axis {label!r} of {equation!r} has lengths {known} and {length}")
             lengths[label] = length if known == 1 else known
     factors = [_of_distinct_axes(x, term, lengths) for x, term in zip(operands, terms, strict=True)]
@@ -475,11 +475,11 @@ def _of_distinct_axes(x: Any, labels: _Labels, lengths: Mapping[Any, int]) -> tu
         while labels.count(label) > 1:
             i = labels.index(label)
             j = labels.index(label, i + 1)
-            if x.shape[i] != x.shape[j]:
+            if not may_equal(x.shape[i], x.shape[j]):
                 raise ShapeError(f"einsum: axis {label!r} of one operand has lengths {x.shape[i]} and {x.shape[j]}")
             rest = [k for k in range(len(labels)) if k not in (i, j)]
             x, labels = diagonal(transpose(x, [*rest, i, j])), [*[labels[k] for k in rest], label]
-    repeated = [i for i, label in enumerate(labels) if x.shape[i] != lengths[label]]
+    repeated = [i for i, label in enumerate(labels) if not may_equal(x.shape[i], lengths[label])]
     if repeated:
         x, labels = squeeze(x, repeated), [label for i, label in enumerate(labels) if i not in repeated]
     return x, labels
@@ -512,7 +512,7 @@ def cross(x1: X, x2: X, /, *, axis: int = -1, name: str | None = None) -> X:
         ShapeError: if there are not three elements along the axis.
     """
     least = min(len(x1.shape), len(x2.shape))
-    if not -least <= axis < least or (x1.shape[axis], x2.shape[axis]) != (3, 3):
+    if not -least <= axis < least or not may_equal((x1.shape[axis], x2.shape[axis]), (3, 3)):
         raise ShapeError(f"cross: expected 3 elements along axis {axis}, got x1 {x1.spec} and x2 {x2.spec}")
     one, other = (multiply(roll(x1, -i, axis), roll(x2, i, axis)) for i in (1, -1))
     return subtract(one, other, name=name or "cross")
@@ -533,7 +533,7 @@ def diagonal(x: X, /, *, offset: int = 0, name: str | None = None) -> X:
     if len(x.shape) < 2:
         raise ShapeError(f"diagonal: x must have shape (..., rows, columns), got {x.spec}")
     *lead, rows, columns = x.shape
-    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    length = maximum(0, minimum(rows, columns - offset) if offset >= 0 else minimum(rows + offset, columns))
     start = (max(0, offset) + max(0, -offset) * columns) if length else 0
     part = slice(start, start + length * (columns + 1), columns + 1)
     return indexing.slice(reshape(x, (*lead, rows * columns)), (..., part), name=name or "diagonal")
@@ -636,12 +636,22 @@ def _transposed(x: Any) -> Any:
 
 
 def _eye(x: Any) -> Any:
-    return np.eye(x.shape[-1], dtype=x.dtype)
+    return _beside(x, np.eye, x.shape[-1], None, 0, x.dtype, shape=(x.shape[-1], x.shape[-1]))
+
+
+def _beside(x: Any, function: Callable[..., Any], *given: Any, shape: tuple[int, ...]) -> Any:
+    """An array that follows from lengths, as a constant of the place of ``x`` where these are open."""
+    found = numbers(function, *given, shape=shape, dtype=x.dtype)
+    return found if isinstance(found, np.ndarray) else x.literal(found)
+
+
+def _lower_half(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.tril(np.ones(shape, dtype)) - np.eye(shape[-1], dtype=dtype) / 2
 
 
 def _half(x: Any) -> Any:
     """The lower triangle with half of the diagonal."""
-    return x * (np.tril(np.ones(x.shape[-2:], x.dtype)) - _eye(x) / 2)
+    return x * _beside(x, _lower_half, x.shape[-2:], x.dtype, shape=x.shape[-2:])
 
 
 def _inverse_gaps(values: Any) -> Any:
@@ -814,7 +824,7 @@ class Qr(_OfMatrices):
         if self.mode not in ("reduced", "complete"):
             raise ShapeError(f"qr: mode must be 'reduced' or 'complete', got {self.mode!r}")
         *lead, rows, columns = x.shape
-        inner = min(rows, columns) if self.mode == "reduced" else rows
+        inner = minimum(rows, columns) if self.mode == "reduced" else rows
         return TensorSpec((*lead, rows, inner), x.dtype), TensorSpec((*lead, inner, columns), x.dtype)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
@@ -849,7 +859,7 @@ class Svd(_OfMatrices):
 
     def results(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         *lead, rows, columns = x.shape
-        inner = min(rows, columns)
+        inner = minimum(rows, columns)
         left, right = (rows, columns) if self.full_matrices else (inner, inner)
         values = TensorSpec((*lead, inner), real_type(x.dtype))
         if not self.vectors:
@@ -1052,7 +1062,13 @@ def matrix_rank(x: X, /, *, rtol: float | X | None = None, name: str | None = No
 def _tolerance(rtol: Any, x: Any) -> Any:
     if isinstance(rtol, Operand):
         return rtol
-    return number_like(max(x.shape[-2:]) * np.finfo(x.dtype).eps if rtol is None else float(rtol), x)
+    if rtol is None:
+        return x.literal(numbers(_rounding, x.shape[-2:], x.dtype, shape=(), dtype=x.dtype))
+    return number_like(float(rtol), x)
+
+
+def _rounding(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.asarray(max(shape) * np.finfo(dtype).eps, dtype)
 
 
 @whole

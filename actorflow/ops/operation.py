@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, assumed, axes_in
 
 #: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
 #: that one permutation serves arrays of several ranks.
@@ -277,6 +277,20 @@ def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None
     """
     if len(spec.shape) != len(axes):
         raise ShapeError(f"{kind}: {name} must have shape ({', '.join(axes)}), got {spec}")
+
+
+def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+    """Types of the outputs, as `Operation.infer` says them; lengths of open axes fit where they may be equal.
+
+    What is not decided so is checked when lengths are known: a plan infers once more.
+    """
+    try:
+        return operation.infer(*inputs)
+    except ShapeError:
+        if not axes_in((*inputs, operation)):
+            raise
+        with assumed():
+            return operation.infer(*inputs)
 
 
 _Given = ParamSpec("_Given")

@@ -15,7 +15,7 @@ from actorflow.interchange import as_array
 from actorflow.ops import elementwise as ew
 from actorflow.ops import indexing, linalg, reductions, shaping
 from actorflow.ops.operation import Operand, whole
-from actorflow.spec import TensorSpec
+from actorflow.spec import Length, TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -142,7 +142,7 @@ class Methods(Operand, Generic[_Kind]):
 
 def _numbers(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Single numbers, or the tuple of them that was given instead; nothing for None."""
-    if len(given) == 1 and not isinstance(given[0], int | np.integer):
+    if len(given) == 1 and not isinstance(given[0], int | np.integer | Length | str):
         return () if given[0] is None else tuple(given[0])
     return given
 

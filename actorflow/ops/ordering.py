@@ -26,8 +26,8 @@ from actorflow.ops.operation import (
     wide_dtype,
 )
 from actorflow.ops.rows import conjugated
-from actorflow.ops.shaping import concat, summed_dtype
-from actorflow.spec import TensorSpec
+from actorflow.ops.shaping import concat, reshape, summed_dtype
+from actorflow.spec import TensorSpec, minimum
 
 
 class _AlongAxis(Operation):
@@ -56,9 +56,9 @@ def _part(x: X, axis: int, start: int | None, stop: int | None) -> X:
 
 def _shifted(x: X, axis: int, reverse: bool) -> X:
     """Each element in the place of the one before it, or behind it, along an axis; 0 at the end that is left."""
-    n = x.shape[axis]
-    zero = filled(0, tuple([1 if i == axis % len(x.shape) else m for i, m in enumerate(x.shape)]), x)
-    return concat([_part(x, axis, 1, None), zero] if reverse else [zero, _part(x, axis, 0, n - 1)], axis)
+    few = minimum(x.shape[axis], 1)
+    zero = filled(0, tuple([few if i == axis % len(x.shape) else m for i, m in enumerate(x.shape)]), x)
+    return concat([_part(x, axis, 1, None), zero] if reverse else [zero, _part(x, axis, 0, -1)], axis)
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,10 @@ def top_k(
     (axis,) = axes_of("top_k", axis, len(x.shape))
     if not 0 <= k <= x.shape[axis]:
         raise ShapeError(f"top_k: k must be from 0 to {x.shape[axis]}, got {k}")
+    # Of an open axis: that there are as many elements is checked when its length is known.
+    chosen = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     indices = _part(argsort(x, axis, largest), axis, 0, k)
+    indices = indices if indices.shape == chosen else reshape(indices, chosen)
     if not sorted:
         indices = sort(indices, axis)
     return take_along_axis(x, indices, axis, name=name or "top_k"), indices

@@ -24,7 +24,7 @@ from actorflow.ops.shaping import (
     summed_dtype,
     transpose,
 )
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, following
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -43,9 +43,12 @@ class ReduceMean(Reduction):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x = op.inputs[0]
-        count = self.count(x.spec)
-        share = scale(grads[0], 1.0 / count if count else 0.0)
+        share = scale(grads[0], following(_share, self.count(x.spec)))
         return [apply(BroadcastTo(x.shape), expand_like(self, share, x))]
+
+
+def _share(count: int) -> float:
+    return 1.0 / count if count else 0.0
 
 
 class _Extreme(Reduction):

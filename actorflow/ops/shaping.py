@@ -26,7 +26,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.spec import TensorSpec, broadcast_shapes, integers
+from actorflow.spec import TensorSpec, broadcast_shapes, integers, known, maximum, may_divide
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -257,7 +257,11 @@ class BroadcastTo(Arrangement):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         new = len(self.shape) - len(x.shape)
-        if new < 0 or any(n not in (1, to) for n, to in zip(x.shape, self.shape[new:], strict=True)):
+        try:
+            fits = new >= 0 and broadcast_shapes(x.shape, self.shape[new:]) == self.shape[new:]
+        except ValueError:
+            fits = False
+        if not fits:
             raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
         return (TensorSpec(self.shape, x.dtype),)
 
@@ -416,7 +420,7 @@ class Split(Arrangement):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         (axis,) = axes_of("Split", self.axis, len(x.shape))
-        if not self.lengths or min(self.lengths) < 0 or sum(self.lengths) != x.shape[axis]:
+        if not self.lengths or any(length < 0 for length in self.lengths) or sum(self.lengths) != x.shape[axis]:
             raise ShapeError(f"Split: lengths {self.lengths} must add up to that of x on axis {axis}, got {x}")
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return tuple([TensorSpec((*before, length, *after), x.dtype) for length in self.lengths])
@@ -482,7 +486,7 @@ def unstack(x: X, axis: int = 0) -> tuple[X, ...]:
     """
     (axis,) = axes_of("unstack", axis, len(x.shape))
     parts: Any = x
-    return tuple([parts[(*[slice(None)] * axis, i)] for i in range(x.shape[axis])])
+    return tuple([parts[(*[slice(None)] * axis, i)] for i in range(known("unstack", x.shape[axis]))])
 
 
 @whole
@@ -506,7 +510,7 @@ def roll(x: X, shift: int | Sequence[int], axis: int | Sequence[int] | None = No
     y: Any = reshape(x, -1) if axis is None else x
     for each, by in zip(axes, shifts if len(shifts) == len(axes) else shifts * len(axes), strict=True):
         (at,) = axes_of("roll", each, len(y.shape))
-        cut, before = -by % max(y.shape[at], 1), (slice(None),) * at
+        cut, before = -by % maximum(y.shape[at], 1), (slice(None),) * at
         y = concat([y[(*before, slice(cut, None))], y[(*before, slice(cut))]], at)
     rolled: X = reshape(y, x.shape, name=name or "roll")
     return rolled
@@ -551,8 +555,9 @@ def split(x: X, parts: int | Sequence[int], axis: int = 0, name: str | None = No
     """
     (axis,) = axes_of("split", axis, len(x.shape))
     if isinstance(parts, int):
-        if parts < 1 or x.shape[axis] % parts:
+        if parts < 1 or not may_divide(x.shape[axis], parts):
             raise ShapeError(f"split: x must have a length on axis {axis} that {parts} divides, got {x.spec}")
-        parts = [x.shape[axis] // parts] * parts
-    pieces = apply(Split(tuple(parts), axis), x, name=name)
-    return [pieces] if len(parts) == 1 else list(pieces)
+        parts = (x.shape[axis] // parts,) * parts
+    lengths = integers(parts)
+    pieces = apply(Split(lengths, axis), x, name=name)
+    return [pieces] if len(lengths) == 1 else list(pieces)

@@ -11,7 +11,7 @@ from actorflow.errors import FeedError, GraphError, ShapeError, text_of
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
-from actorflow.spec import Length, TensorSpec, at, axes_in
+from actorflow.spec import Length, TensorSpec, at, axes_in, opened
 
 #: Lengths of all open axes of a plan, by their names in alphabetical order.
 Lengths = tuple[tuple[str, int], ...]
@@ -64,7 +64,7 @@ class Closed:
             self._operations[op] = operation
         elif not any(axes_in(blob.spec.shape) for blob in (*op.inputs, *op.outputs)):
             return
-        inferred = operation.infer(*[self.spec(blob) for blob in op.inputs])
+        inferred = operation.infer(*[TensorSpec(opened(blob.shape, self._lengths), blob.dtype) for blob in op.inputs])
         for blob, found in zip(op.outputs, inferred or (), strict=bool(inferred)):
             shape = self.spec(blob).shape
             if found.shape != shape:

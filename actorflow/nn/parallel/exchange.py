@@ -50,7 +50,7 @@ def lengths_of(kind: str, length: int, parts: int) -> tuple[int, ...]:
     """
     if length < parts:
         raise ShapeError(f"{kind}: an axis of {length} elements cannot be split into {parts} parts")
-    return tuple(length // parts + (i < length % parts) for i in range(parts))
+    return tuple((length + parts - 1 - i) // parts for i in range(parts))
 
 
 def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:

@@ -6,14 +6,17 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from actorflow.errors import ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.elementwise import cast, scaled, where
+from actorflow.ops.fills import numbers
 from actorflow.ops.linalg import matmul
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import whole
 from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
+from actorflow.spec import following, may_divide
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -57,9 +60,9 @@ def attention(
         y = transpose(attention(q, k, v, mask, causal=causal, scale=scale), (*range(len(q.shape) - 3), -2, -3, -1))
         return reshape(y, (*y.shape[:-2], y.shape[-2] * y.shape[-1]), name=name)
     (*_, queries, features), keys = q.shape, k.shape[-2]
-    q = scaled(q, 1 / math.sqrt(max(features, 1)) if scale is None else scale)
+    q = scaled(q, following(_damped, features) if scale is None else scale)
     served = k.shape[-3] if len(q.shape) > 2 < len(k.shape) else 0
-    sharing = max(q.shape[-3] // served, 1) if served and q.shape[-3] % served == 0 else 1
+    sharing = max(q.shape[-3] // served, 1) if served and not q.shape[-3] % served else 1
     if sharing > 1:  # the heads that share one of k and v are rows of one product
         q = reshape(q, (*q.shape[:-3], k.shape[-3], sharing * queries, features))
     scores = matmul(q, k, transpose_b=True)
@@ -67,7 +70,8 @@ def attention(
         scores = reshape(scores, (*scores.shape[:-3], -1, queries, keys))
     if causal:
         positions = cast(q.constant_like(0.0, (queries, 1)), "float32")  # exact up to 16 million
-        is_later = positions + np.arange(keys, dtype="f4") > np.arange(queries, dtype="f4")[:, np.newaxis]
+        keyed = q.literal(numbers(_counted, keys, 1, shape=(keys,), dtype="f4"))
+        is_later = positions + keyed > q.literal(numbers(_counted, queries, 2, shape=(queries, 1), dtype="f4"))
     sees = None
     if mask is None:
         scores = where(is_later, -np.inf, scores) if causal else scores
@@ -90,10 +94,18 @@ def attention(
     return y if sees is None else where(sees, y, 0.0, name=name)
 
 
+def _damped(features: int) -> float:
+    return 1 / math.sqrt(max(features, 1))
+
+
+def _counted(length: int, rank: int) -> npt.NDArray[np.float32]:
+    return np.arange(length, dtype="f4").reshape(-1, *[1] * (rank - 1))
+
+
 def _apart(x: Blob, heads: int) -> Blob:
     """Heads that lie side by side on the last axis, as an axis of their own before the positions."""
     *front, positions, features = x.shape
-    if not heads or features % heads:
+    if not heads or not may_divide(features, heads):
         raise ShapeError(f"attention: {heads} heads must have the same number of features, got {x.spec}")
     parts = reshape(x, (*front, positions, heads, features // heads))
     return transpose(parts, (*range(len(front)), -2, -3, -1))

@@ -27,7 +27,7 @@ from actorflow.ops.nn.windows import (
     slide,
 )
 from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, may_divide
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -84,7 +84,7 @@ class _Convolution(Operation):
     def _check_groups(self, what: str, channels: int) -> None:
         if self.groups < 1:
             raise GraphError(f"{self.kind}: groups must be at least 1, got {self.groups}")
-        if channels % self.groups:
+        if not may_divide(channels, self.groups):
             raise ShapeError(f"{self.kind}: {what}, {channels}, must be a multiple of groups, {self.groups}")
 
 
@@ -268,7 +268,7 @@ def _transposed(
     zeros = tuple(max(n - after, 0) for n, (_, after) in zip(beyond, cuts, strict=True))
     axes = zip(size, strides, cuts, dilations, kernel, extra, zeros, strict=True)
     found = tuple((n - 1) * s - sum(cut) + d * (k - 1) + 1 + e - zero for n, s, cut, d, k, e, zero in axes)
-    if min(found) < 1:
+    if any(n < 1 for n in found):
         raise ShapeError(f"{kind}: nothing is left of {size} with kernel {kernel} and padding {cuts}: size {found}")
     if any(beyond):
         pad = tuple((before, max(after - n, 0)) for n, (before, after) in zip(beyond, cuts, strict=True))

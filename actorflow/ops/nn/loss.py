@@ -15,7 +15,7 @@ from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, following
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -297,7 +297,7 @@ class PairLoss(Operation):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, target = op.inputs
-        g = scaled(grads[0], self.factor(x.spec.size))
+        g = scaled(grads[0], following(self.factor, x.spec.size))
         return [self.by_x(g, x, target) if wanted[0] else None, self.by_target(g, x, target) if wanted[1] else None]
 
 

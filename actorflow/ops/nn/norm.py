@@ -12,10 +12,10 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import add, as_dtype, multiply, reciprocal, sqrt, square
-from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype, whole, wide_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, inferred, same_dtype, whole, wide_dtype
 from actorflow.ops.reductions import mean
 from actorflow.ops.shaping import reshape, sum_to, transpose
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, may_divide
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -231,7 +231,7 @@ def batch_norm(
 def _moving(operation: BatchNorm, inputs: Sequence[Blob], name: str | None) -> Blob:
     """The op that writes the running statistics, too."""
     x, *_, running_mean, running_variance = inputs
-    specs = operation.infer(*(blob.spec for blob in inputs))
+    specs = inferred(operation, [blob.spec for blob in inputs]) or ()
     scope = x.graph.root.current_scope
     with x.graph.root.at(x.place):
         op = scope.op(scope.unique_name(name or "batchnorm").rpartition("/")[2], operation)
@@ -345,7 +345,7 @@ def group_norm(
         shift: Likewise; None for 0.
     Source: Wu and He, Group normalization, 2018; `torch.nn.functional.group_norm`, with channels last.
     """
-    if len(x.shape) < 2 or groups < 1 or x.shape[-1] % groups:
+    if len(x.shape) < 2 or groups < 1 or not may_divide(x.shape[-1], groups):
         raise ShapeError(f"group_norm: x must have shape (batch, ..., channels) and {groups} groups, got {x.spec}")
     batch, *size, channels = x.shape
     split_up = reshape(x, (batch, math.prod(size), groups, channels // groups))

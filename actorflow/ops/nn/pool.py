@@ -26,7 +26,7 @@ from actorflow.ops.nn.windows import (
 )
 from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
 from actorflow.ops.shaping import broadcast_to, reshape
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, following
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -163,6 +163,10 @@ class AveragePoolDown(_Pool):
         return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
+def _share(count: int) -> float:
+    return 1 / count
+
+
 @dataclass(frozen=True)
 class GlobalAverage(Operation):
     """The average over all spatial axes; see `global_average`."""
@@ -175,7 +179,8 @@ class GlobalAverage(Operation):
         return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (batch, *size, channels), share = op.inputs[0].shape, scale(grads[0], 1 / math.prod(op.inputs[0].shape[1:-1]))
+        (batch, *size, channels) = op.inputs[0].shape
+        share = scale(grads[0], following(_share, math.prod(size)))
         return [broadcast_to(reshape(share, (batch, *[1] * len(size), channels)), op.inputs[0].shape)]
 
 

@@ -20,7 +20,7 @@ from actorflow.ops.linalg import bias as add_bias
 from actorflow.ops.nn.activation import relu, sigmoid
 from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, known
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -126,7 +126,7 @@ def _through_time(
 
 
 def _steps(x: Blob) -> list[Blob]:
-    return [reshape(part, x.shape[1:]) for part in split(x, x.shape[0])]
+    return [reshape(part, x.shape[1:]) for part in split(x, known("a step by step computation", x.shape[0]))]
 
 
 @dataclass(frozen=True)
@@ -464,7 +464,7 @@ def scan(
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by the inputs, the first states, and whatever the cell reads.
     """
-    order = range(x.shape[0])[:: -1 if reverse else 1]
+    order = range(known(name or "scan", x.shape[0]))[:: -1 if reverse else 1]
     steps, found = _steps(x), {}
     for t in order:
         new = cell(steps[t], *states)

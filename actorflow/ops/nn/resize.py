@@ -17,7 +17,7 @@ import numpy.typing as npt
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.nn.windows import Numbers
 from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, same_dtype, spec_of, whole
-from actorflow.spec import TensorSpec
+from actorflow.spec import Length, TensorSpec, long
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -33,6 +33,10 @@ ROUNDINGS: Mapping[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float
     "round_prefer_floor": lambda place: np.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: np.floor(place + 0.5),
 }
+
+
+#: Factors of open axes are multiples of one over this: their products are exact.
+_FINEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -175,11 +179,28 @@ def resize(
         )
     steps = []
     for axis, (n, number) in enumerate(zip(lengths, numbers, strict=True), start=1):
-        new, exact = (index(number), None) if scale is None else (int(n * number), float(number))
+        new: Any
+        new, exact = (
+            (number if isinstance(number, Length) else index(number), None)
+            if scale is None
+            else (_scaled(n, number), float(number))
+        )
         steps.append(Resize(axis, new, mode, coordinates, rounding, cubic, exact))
     # Axes that shrink come first: the others then have less to do. Those that stay are left out, but for one.
-    steps.sort(key=lambda step: step.size / max(1, lengths[step.axis - 1]))
+    steps.sort(key=lambda step: long(step.size) / max(1, long(lengths[step.axis - 1])))
     steps = [step for step in steps if (step.size, step.scale or 1) != (lengths[step.axis - 1], 1)] or steps[:1]
     for step in steps:
         x = apply(step, x, name=name if step is steps[-1] else None)
     return x
+
+
+def _scaled(length: Any, scale: float) -> Any:
+    if not isinstance(length, Length):
+        return int(length * scale)
+    over, under = float(scale).as_integer_ratio()
+    if under > _FINEST:
+        raise ShapeError(
+            f"resize: the open axis of length {length} can be scaled by halves, quarters and so on, got {scale}: "
+            "what others give depends on rounding"
+        )
+    return length * over // under

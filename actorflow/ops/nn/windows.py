@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.operation import Axes
-from actorflow.spec import TensorSpec
+from actorflow.spec import Length, TensorSpec, is_natural, minimum
 
 #: Order of the axes of images, and of a weight, for kernels of layout ``"nchw"``, whatever their number is.
 CHANNELS_FIRST: Axes = (0, -1, ...)
@@ -98,8 +98,9 @@ def slide(
             reach = "" if dilated == kernels else f" with dilation {dilations}, {dilated} in all,"
             border = pads if any(a != b for a, b in pads) else tuple(a for a, _ in pads)
             raise ShapeError(f"{kind}: kernel {kernels}{reach} is larger than the image {size} with padding {border}")
-        count = (room + s - 1 if ceil else room) // s + 1
-        counts.append(count - 1 if ceil and (count - 1) * s >= n + before else count)
+        count = -(-room // s) + 1 if ceil else room // s + 1
+        may_start_beyond = ceil and not is_natural(seen - after - s)
+        counts.append(minimum(count, (n + before - 1) // s + 1) if may_start_beyond else count)
     return Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
 
 
@@ -112,7 +113,7 @@ def per_axis(kind: str, name: str, value: PerAxis, rank: int, least: int) -> tup
     values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,) * rank
     if len(values) != rank:
         raise GraphError(f"{kind}: {name} must be a number, or one for each of {rank} spatial axes, got {value}")
-    if any(not isinstance(v, int) or v < least for v in values):
+    if any(not isinstance(v, int | Length) or v < least for v in values):
         raise GraphError(f"{kind}: {name} must be at least {least}, got {values}")
     return values
 
@@ -129,7 +130,7 @@ def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...
         raise GraphError(
             f"{kind}: pad must be a number, or a number or (before, after) for each of {rank} spatial axes, got {pad}"
         )
-    if any(not isinstance(v, int) or v < 0 for p in pairs for v in p):
+    if any(not isinstance(v, int | Length) or v < 0 for p in pairs for v in p):
         raise GraphError(f"{kind}: pad must be at least 0, got {pad}")
     return pairs
 
