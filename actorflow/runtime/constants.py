@@ -28,9 +28,11 @@ def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
     slots, known = plan.slots, resources.constants
     keys: dict[int, Hashable] = {}
     for op in plan.folded:
-        # The same op has another operation where lengths of axes differ.
-        made_of: Any = (op.node, op.operation) if op.shown_as is op.node else (op.operation, keys[op.inputs[0]])
-        keys.update({slot: (made_of, op.kernel, position) for position, slot in enumerate(op.outputs)})
+        # Of other lengths of axes, the same op has another operation, or what it reads is another constant.
+        node = op.node if op.shown_as is op.node else None
+        made_of = (node, op.operation, op.kernel, tuple([keys[slot] for slot in op.inputs]))
+        number = resources.constant_numbers.setdefault(made_of, len(resources.constant_numbers))
+        keys.update({slot: (number, position) for position, slot in enumerate(op.outputs)})
     read = [slot for slot in slots if slot.is_constant and slot.readers]
     values = {slot.index: known[slot.place][keys[slot.index]] for slot in read if keys[slot.index] in known[slot.place]}
     needed = {slot.index for slot in read}

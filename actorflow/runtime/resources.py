@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from actorflow.actors.budget import Budget
@@ -62,6 +62,7 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.running: set[Frame] = set()  # frames in flight
         self.constants: defaultdict[Place, dict[Any, Any]] = defaultdict(dict)  # see `constants_of`
+        self.constant_numbers: dict[Hashable, int] = {}  # of what makes them, in the place of that
         self.constant_ops: set[int] = set()  # `Node.id` of the ops that no frame computes
         self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
         self.budget: Budget | None = None  # memory that frames may take, if there is a limit
@@ -237,6 +238,7 @@ class Resources:
     def forget_constants(self) -> None:
         """Compute constants anew, for the programs that are built from now on."""
         self.constants.clear()
+        self.constant_numbers.clear()
         self.constant_ops.clear()
 
     def show_constants(self, ops: Iterable[int]) -> None:
