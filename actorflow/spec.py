@@ -336,8 +336,11 @@ def may_equal(left: Any, right: Any) -> bool:
     """Return whether two lengths, or two shapes, are equal for some lengths of axes of at least 2."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(may_equal, left, right))
-    if _terms(left) is None or _terms(right) is None or not isinstance(left - right, Length):
+    if _terms(left) is None or _terms(right) is None:
         return bool(left == right)
+    difference = left - right
+    if not isinstance(difference, Length):
+        return bool(difference == 0)
     return not any(isinstance(each, int) and each < 2 for each in (left, right))
 
 
