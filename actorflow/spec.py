@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import total_ordering
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -136,7 +135,6 @@ class Pending:
         raise NotImplementedError
 
 
-@total_ordering
 class Length(Pending):
     """The length of an open axis, or one that follows from such lengths.
 
@@ -247,10 +245,16 @@ class Length(Pending):
         return _assumes.get() and _terms(other) is not None and may_equal(self, other)
 
     def __lt__(self, other: Any) -> bool:
-        if _terms(other) is None:
-            return NotImplemented
-        difference = self - other
-        return long(difference) < 0
+        return NotImplemented if _terms(other) is None else long(self - other) < 0
+
+    def __le__(self, other: Any) -> bool:
+        return NotImplemented if _terms(other) is None else long(self - other) <= 0
+
+    def __gt__(self, other: Any) -> bool:
+        return NotImplemented if _terms(other) is None else long(self - other) > 0
+
+    def __ge__(self, other: Any) -> bool:
+        return NotImplemented if _terms(other) is None else long(self - other) >= 0
 
     def __bool__(self) -> bool:
         return self > 0

@@ -6,6 +6,7 @@ Frames of several lengths overlap, in random order, and variables go from each t
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,6 +17,7 @@ import actorflow as af
 from tests.plan.test_random_fusion import assert_same
 from tests.support.effort import FULL
 from tests.support.open_graphs import LENGTHS, OpenGraphs
+from tests.support.random_graphs import cases
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (60, 10)
 FRAMES = 5
@@ -74,3 +76,15 @@ async def compared(seed: int, setting: dict[str, Any]) -> tuple[OpenGraphs, int]
 async def test_open_axes_give_what_closed_ones_give(first: int) -> None:
     for seed in range(first, first + BLOCK):
         await compared(seed, SETTINGS[seed % len(SETTINGS)])
+
+
+@pytest.mark.skipif(not FULL, reason="few graphs have not all kinds: ACTORFLOW_FULL_TESTS=1")
+def test_every_kind_has_open_axes() -> None:
+    kinds = set().union(*(OpenGraphs(seed).kinds for seed in range(GRAPHS // 5)))
+    assert {*cases()} - kinds <= {"Constant", "NormFactor"}, "the shape of an array, and scalars, are closed"
+
+
+def test_nearly_nothing_is_refused() -> None:
+    """What can be done for all lengths tried can be done with open axes, but for what needs the number at once."""
+    refused = Counter(what for seed in range(30) for (what, _), n in OpenGraphs(seed).refused.items() for _ in range(n))
+    assert not {*refused} - {"Conv", "MaxPool", "AveragePool", "x[[...]]"}, refused

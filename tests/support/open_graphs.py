@@ -217,7 +217,7 @@ class OpenGraphs:
 
     def _form(self) -> None:
         """An expression of one value or two."""
-        x = self._pick([x for x in self._floats() if len(x.shape) < 5 and math.prod(x.shape) < MOST_ELEMENTS])
+        x = self._pick([x for x in self._floats() if len(x.shape) < 5 and 0 < math.prod(x.shape) < MOST_ELEMENTS])
         kind, like, inputs = self.rng.integers(6), np.empty(x.shape), [x]
         rules: dict[str, Any] = (
             ONE
@@ -243,7 +243,9 @@ class OpenGraphs:
         dtype = self._pick(FLOATS)
         channels, count, groups = self._pick(((3, 4, 1), (4, 4, 4), (4, 8, 4), (6, 4, 2)))
         rank = self._pick((1, 2, 2, 3))
-        kernel, stride, pad = (int(self._pick(numbers)) for numbers in ((1, 3, 5), (1, 1, 2), (0, 1, 2)))
+        kernel, stride, pad = (
+            int(self._pick(numbers)) for numbers in ((1, 3, 5 if rank < 3 else 3), (1, 1, 2), (0, 1, 2))
+        )
         x = self._fitting((*self._opened((2, *(6, 7, 5)[:rank])), channels), dtype)
         if groups == 1 and self.rng.random() < 0.3:
             weight = self._parameter((*[kernel] * rank, count, channels), dtype)
@@ -389,7 +391,7 @@ class OpenGraphs:
         made = [here.graph.blob(name, here(shape), array.dtype) for here in self._worlds]
         arrays = []
         for blob in made[1:]:
-            found = array
+            found = array if array.size else np.zeros(blob.shape, array.dtype)
             for i, n in enumerate(blob.shape):
                 found = found if found.shape[i] == n else found.take(np.arange(n) % max(array.shape[i], 1), axis=i)
             arrays.append(found)
@@ -415,13 +417,15 @@ class OpenGraphs:
             nominal = at(shape, self.lengths[0])
             drawn = self.rng.standard_normal(nominal) * 2
             return self._source(drawn > 0 if dtype.kind == "b" else drawn.astype(dtype), shape)
-        (x,) = self._do("fitting", lambda here, x: _fitted(x, here(shape), dtype), self._pick(fitting), keeps=False)
+        x = self._pick(fitting)
+        is_shaped = x.open.shape == shape  # which may hold for some lengths of another one, too
+        (x,) = self._do("fitting", lambda here, x: _fitted(x, here(shape), dtype, is_shaped), x, keeps=False)
         return x
 
 
-def _fitted(x: af.Blob, shape: tuple[Any, ...], dtype: np.dtype[Any]) -> af.Blob:
+def _fitted(x: af.Blob, shape: tuple[Any, ...], dtype: np.dtype[Any], is_shaped: bool) -> af.Blob:
     x = ops.cast(x, dtype) if x.dtype != dtype else x
-    if x.shape == shape:
+    if is_shaped:
         return x
     size = math.prod(shape)
     flat = ops.reshape(x, (-1,))
