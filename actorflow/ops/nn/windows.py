@@ -98,10 +98,15 @@ def slide(
             reach = "" if dilated == kernels else f" with dilation {dilations}, {dilated} in all,"
             border = pads if any(a != b for a, b in pads) else tuple(a for a, _ in pads)
             raise ShapeError(f"{kind}: kernel {kernels}{reach} is larger than the image {size} with padding {border}")
-        count = -(-room // s) + 1 if ceil else room // s + 1
+        count = (_divided_up(room, s) if ceil else room // s) + 1
         may_start_beyond = ceil and not is_natural(seen - after - s)
         counts.append(minimum(count, (n + before - 1) // s + 1) if may_start_beyond else count)
     return Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
+
+
+def _divided_up(length: Any, by: Any) -> Any:
+    """The quotient, rounded up; of a number by a length so that 0 gives 0, and not a formula that is it."""
+    return -(-length // by) if isinstance(by, Length) else (length + by - 1) // by
 
 
 def per_axis(kind: str, name: str, value: PerAxis, rank: int, least: int) -> tuple[int, ...]:

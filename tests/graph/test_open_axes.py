@@ -1,0 +1,376 @@
+"""Open axes: what is inferred, what is refused and when, and the plans that frames of different lengths have."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import nn, ops
+from actorflow.spec import axis
+
+LINE = f"{__file__}:"
+
+
+def rows(n: int, features: int = 3, first: float = 0.0) -> np.ndarray:
+    return np.arange(first, first + n * features, dtype="float32").reshape(n, features)
+
+
+# -- at definition ----------------------------------------------------------------------------------------------------
+
+
+def test_shapes_are_formulas() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", "h", "w", 3))
+    n, h, w = axis("batch"), axis("h"), axis("w")
+    assert ops.flatten(x).shape == (n, 3 * h * w)
+    assert ops.max_pool(x, 2, 2).shape == (n, (h + 1) // 2, (w + 1) // 2, 3)
+    assert ops.max_pool(ops.max_pool(x, 2, 2), 2, 2).shape[1] == (h + 3) // 4
+    assert ops.concat([x, x], 1).shape[1] == 2 * h
+    assert ops.resize(x, scale=1.5).shape[1] == 3 * h // 2
+    assert x[:, ::-2].shape[1] == (h + 1) // 2
+    assert ops.concat([x[:, :2], x[:, 2:]], 1).shape == ops.roll(x, 3, 1).shape == x.shape
+    assert [part.shape[1] for part in ops.split(x, 2, 1)] == [h // 2, h // 2]
+    assert (x + graph.blob("y", (1, "h", 1, 3))).shape == x.shape
+
+
+def test_names_stand_for_their_lengths() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", 12))
+    y = ops.reshape(x, ("batch", 3, -1))
+    assert y.shape == (axis("batch"), 3, 4)
+    assert x.reshape("batch", 12).shape == x.reshape(("batch", 12)).shape == x.shape
+    assert ops.broadcast_to(graph.blob("v", 12), ("batch", 12)).shape == x.shape
+    assert ops.fill(graph, 1.0, ("batch", 2)).shape[0] == axis("batch")
+    assert ops.gaussian(graph, ("batch", 2)).shape[0] == axis("batch")
+    assert graph.run_sync({x: rows(2, 12)}, fetch=[y])[y].shape == (2, 3, 4)
+
+
+def test_what_never_fits_is_refused_at_once() -> None:
+    graph = af.Graph("g")
+    x, y = graph.blob("x", ("batch", 3)), graph.blob("y", ("batch", 4))
+    with pytest.raises(af.ShapeError, match=r"op 'sum': .*shape \(batch, 3\), got float32\[batch, 4\]"):
+        ops.add(x, y)
+    with pytest.raises(af.ShapeError, match="b must have length 3"):
+        ops.matmul(x, graph.blob("w", (4, 5)))
+    with pytest.raises(af.ShapeError, match=r"must broadcast with terms\[0\]'s shape \(batch \+ 1, 3\)"):
+        ops.concat([x, graph.blob("one", (1, 3))]) + x
+    with pytest.raises(af.ShapeError, match='got None: give the axis a name, such as "batch"'):
+        graph.blob("z", (None, 3))
+    with pytest.raises(af.ShapeError, match="cannot name an axis"):
+        graph.blob("z", ("a-b", 3))
+
+
+def test_variables_are_closed() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (4, "features"))
+    with pytest.raises(af.ShapeError, match=r"variable 'w': .* no axis can be open, got float32\[features, 2\]"):
+        graph.variable("w", (x.shape[1], 2))
+    with pytest.raises(af.ShapeError, match="no axis can be open"):
+        nn.InnerProduct(5)(x)
+
+
+def test_what_needs_the_number_is_refused() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("time", 2, 4))
+    for make, what in (
+        (lambda: ops.unstack(x), "unstack needs the number time"),
+        (lambda: ops.scan(lambda x, h: [ops.tanh(x + h)], x, [graph.blob("h", (2, 4))]), "scan needs the number time"),
+        (lambda: [x[i] for i in range(x.shape[0])], "the length time is not known before a run"),
+        (lambda: graph.constant(np.arange(x.shape[0])), "the length time is not known before a run"),
+        (lambda: ops.resize(graph.blob("y", (2, "h", 3)), scale=0.7), "halves, quarters and so on, got 0.7"),
+    ):
+        with pytest.raises(af.ShapeError, match=what):
+            make()
+
+
+def test_an_lstm_may_have_open_steps() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("time", "batch", 4))
+    wx, wh = graph.variable("wx", (12, 4), "float32", 0.1), graph.variable("wh", (12, 3), "float32", 0.1)
+    y = ops.lstm(x, wx, wh)[0]
+    dx = af.gradient(ops.sum(y), x)
+    for time, batch in ((3, 2), (1, 1), (5, 4)):
+        result = graph.run_sync({x: np.ones((time, batch, 4), "f")}, fetch=[y, dx])
+        assert result[y].shape == (time, batch, 3)
+        assert result[dx].shape == (time, batch, 4)
+
+
+# -- lengths that do not fit ------------------------------------------------------------------------------------------
+
+
+def test_what_is_assumed_is_checked_for_each_length() -> None:
+    graph = af.Graph("g")
+    x, y = graph.blob("x", ("batch", 3)), graph.blob("y", ("rows", 3))
+    total = ops.maximum(x, y)
+    feeds = {x: rows(2), y: rows(2)}
+    assert graph.run_sync(feeds, fetch=[total])[total].shape == (2, 3)
+    for batch, other in ((2, 3), (1, 3), (3, 1), (0, 1)):
+        with pytest.raises(af.ShapeError) as caught:
+            graph.run_sync({x: rows(batch), y: rows(other)}, fetch=[total])
+        assert f"op 'maximum', with batch = {batch}, rows = {other}: Maximum: b must broadcast with a's shape" in str(
+            caught.value
+        )
+        assert f"created at {LINE}" in str(caught.value)
+    assert graph.run_sync(feeds, fetch=[total])[total].shape == (2, 3)  # it runs on
+
+
+def test_an_axis_of_length_1_is_not_repeated() -> None:
+    graph = af.Graph("g")
+    x, y = graph.blob("x", ("batch", 3)), graph.blob("y", (4, 3))
+    total = x * y
+    dx = af.gradient(ops.sum(total * total), x)
+    assert dx.spec.dtype == x.dtype
+    assert graph.run_sync({x: rows(4), y: rows(4)}, fetch=[dx])[dx].shape == (4, 3)
+    with pytest.raises(af.ShapeError, match="op 'multiply', with batch = 1"):
+        graph.run_sync({x: rows(1), y: rows(4)}, fetch=[total])
+    copies = ops.broadcast_to(x, (4, 3))
+    with pytest.raises(af.ShapeError, match="op 'broadcastto', with batch = 1: BroadcastTo: x must broadcast to shape"):
+        graph.run_sync({x: rows(1)}, fetch=[copies])
+
+
+def test_reshapes_and_splits_that_do_not_fit() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", 3))
+    pairs, (_, half) = ops.reshape(x, (-1, 6)), ops.split(x, 2)
+    assert graph.run_sync({x: rows(4)}, fetch=[pairs, half])[pairs].tolist() == rows(2, 6).tolist()
+    with pytest.raises(af.ShapeError, match="'reshape', with batch = 3: Reshape: x of 9 elements cannot have shape"):
+        graph.run_sync({x: rows(3)}, fetch=[pairs])
+    with pytest.raises(af.ShapeError, match=r"'split', with batch = 3: Split: lengths .* must add up"):
+        graph.run_sync({x: rows(3)}, fetch=[half])
+    best, _ = ops.top_k(x, 2, axis=0)
+    with pytest.raises(af.ShapeError, match="with batch = 1"):
+        graph.run_sync({x: rows(1)}, fetch=[best])
+
+
+def test_two_sources_that_disagree() -> None:
+    graph = af.Graph("g")
+    x, labels = graph.blob("x", ("batch", 3)), graph.blob("labels", ("batch",), "int64")
+    loss = ops.softmax_loss(x, labels)
+    with pytest.raises(
+        af.ShapeError, match=r"axis 'batch' is 2 in the feed for blob 'x' .*, and 4 in the one for 'labels'"
+    ):
+        graph.run_sync({x: rows(2), labels: [0, 1, 2, 0]}, fetch=[loss])
+    with pytest.raises(af.ShapeError, match=r"feed for blob 'x': expected shape \(batch, 3\), got \(3,\)"):
+        graph.run_sync({x: [1.0, 2.0, 3.0], labels: [0]}, fetch=[loss])
+    with pytest.raises(af.ShapeError, match="'x'"):
+        graph.run_sync({x: rows(2, 4), labels: [0, 1]}, fetch=[loss])
+
+
+def test_a_length_that_no_feed_says() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (4,))
+    y = ops.fill(graph, 2.0, ("batch", 4)) * x
+    with pytest.raises(af.FeedError, match="no feed says the length of 'batch'"):
+        graph.run_sync({x: np.ones(4, "f")}, fetch=[y])
+    half = graph.blob("half", (axis("other") * 2,))
+    with pytest.raises(af.FeedError, match="no feed says the length of 'other'"):
+        graph.run_sync({half: np.ones(4, "f")}, fetch=[half])
+
+
+def test_compile_takes_the_lengths() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", "time"))
+    y = ops.relu(x)
+    plan = graph.compile([y], axes={"batch": 2, "time": 5})
+    assert {slot.spec.shape for slot in plan.slots} == {(2, 5)}
+    assert graph.memory_cost([y], axes={"batch": 20, "time": 5}) is not None
+    for axes in (
+        {"batch": 2},
+        {"batch": 2, "time": -1},
+        {"batch": 2, "time": 5, "depth": 1},
+        {"batch": 2, "time": "5"},
+    ):
+        with pytest.raises(af.GraphError, match="open axes of graph 'g' are 'batch', 'time': give the length of each"):
+            graph.compile([y], axes=axes)  # type: ignore[arg-type]
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_feeds_may_be_sequences() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", 2))
+    y = x * 2.0
+    for value in ([[1, 2], [3, 4], [5, 6]], ((1.0, 2.0),), np.zeros((0, 2), "f"), [[True, False]]):
+        assert graph.run_sync({x: value}, fetch=[y])[y].tolist() == (2.0 * np.asarray(value)).tolist()
+
+
+def test_an_empty_batch() -> None:
+    graph = af.Graph("g")
+    x, labels = graph.blob("x", ("batch", 4, 4, 3)), graph.blob("labels", ("batch",), "int64")
+    scores = nn.InnerProduct(5)(ops.flatten(ops.max_pool(nn.Conv(4, 3, pad=1)(x), 2, 2)))
+    loss = ops.softmax_loss(scores, labels)
+    gradients = af.gradient(loss, [*graph.variables])
+    for n in (0, 1, 3, 0):
+        feeds = {x: np.ones((n, 4, 4, 3), "f"), labels: np.zeros(n, "int64")}
+        result = graph.run_sync(feeds, fetch=[scores, loss, *gradients])
+        assert result[scores].shape == (n, 5)
+        assert math.isnan(result[loss]) == (n == 0)
+        assert all(np.isfinite(result[each]).all() for each in gradients)
+
+
+def test_parts_use_their_own_axes_alone() -> None:
+    graph = af.Graph("g")
+    x, y = graph.blob("x", ("batch",)), graph.blob("y", ("time",))
+    one, other = ops.exp(x), ops.tanh(y)
+    assert graph.run_sync({x: [0.0, 0.0]}, fetch=[one])[one].tolist() == [1.0, 1.0]
+    assert graph.run_sync({y: [0.0]}, fetch=[other])[other].tolist() == [0.0]
+    assert [*graph.compile([one], axes={"batch": 1}).slots]
+    with pytest.raises(af.FeedError, match=r"'time'|'y'"):
+        graph.run_sync({x: [0.0]})
+
+
+def test_means_know_their_number() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", "time"), "float64")
+    mean = ops.mean(x)
+    grads = [af.gradient(loss, x) for loss in (mean, ops.mse_loss(x, x * 0.0), ops.sum(ops.mean(x, axis=0)))]
+    for shape in ((2, 3), (1, 1), (5, 2), (2, 3)):
+        value = np.random.default_rng(0).standard_normal(shape)
+        result = graph.run_sync({x: value}, fetch=[mean, *grads])
+        np.testing.assert_allclose(result[mean], value.mean())
+        np.testing.assert_allclose(result[grads[0]], np.full(shape, 1 / value.size))
+        np.testing.assert_allclose(result[grads[2]], np.full(shape, 1 / shape[0]))
+
+
+def test_constants_follow_the_lengths() -> None:
+    """Of what is computed once, the same op gives others where lengths differ, though only what it reads differs."""
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch",))
+    numbers = ops.reshape(ops.repeat(ops.fill(graph, 1.0, ("batch",)), 2), (-1, 2)) * 3.0
+    y = ops.sum(numbers, 1) + x
+    gradient = af.gradient(ops.mean(ops.exp(x)), x)
+    lower = ops.tril(ops.expand_dims(x, 0) + ops.expand_dims(x, 1))
+    for n in (3, 1, 4, 3, 0):
+        result = graph.run_sync({x: np.zeros(n, "f")}, fetch=[y, gradient, lower])
+        assert result[y].tolist() == [6.0] * n
+        np.testing.assert_allclose(result[gradient], np.full(n, 1 / max(n, 1)), rtol=1e-6)
+        assert result[lower].shape == (n, n)
+
+
+async def test_functions_and_sub_graphs() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", 2))
+    seen: list[tuple[int, ...]] = []
+
+    def doubled(x: np.ndarray) -> np.ndarray:
+        seen.append(x.shape)
+        return x * 2
+
+    async def later(x: np.ndarray) -> np.ndarray:
+        await asyncio.sleep(0)
+        return np.concatenate([x, x])
+
+    with graph.subgraph("inner"):
+        y = graph.function("doubled", doubled, af.TensorSpec.of(("batch", 2)))(x)
+        z = graph.function("later", later, af.TensorSpec.of((2 * axis("batch"), 2)))(y)
+    wrong = graph.function("wrong", later, af.TensorSpec.of(("batch", 2)))(x)
+    async with graph:
+        for n in (2, 0, 1):
+            result = await graph.run({x: np.ones((n, 2), "f")}, fetch=[z])
+            assert result[z].tolist() == [[2.0, 2.0]] * 2 * n
+        assert seen == [(2, 2), (0, 2), (1, 2)]
+        with pytest.raises(af.OpError, match="wrong"):
+            await graph.run({x: np.ones((3, 2), "f")}, fetch=[wrong])
+
+
+@pytest.mark.parametrize("options", [{}, {"sequential": True}, {"deterministic": True}, {"memory_budget": 1 << 20}])
+@pytest.mark.parametrize("place", ["cpu", "sim:0"])
+async def test_frames_of_several_lengths_overlap(options: dict[str, Any], place: str) -> None:
+    """Variables are updated in the order of the frames, whatever their lengths are."""
+    graph = af.Graph("g", **options)
+    with graph.at(place):
+        x = graph.blob("x", ("batch", 3))
+        total = graph.variable("total", (), "float32", 1.0)
+        seen = ops.add(total * 0.5, ops.sum(x), name="seen")
+        [seen] >> graph.op("keep", ops.Copy()) >> [total]
+    lengths = [3, 1, 4, 1, 5, 0, 2, 3, 1]
+
+    async def feeds() -> AsyncIterator[Any]:
+        for n in lengths:
+            yield {x: np.ones((n, 3), "f")}
+
+    expected, value = [], 1.0
+    for n in lengths:
+        value = value * 0.5 + 3 * n
+        expected.append(value)
+    async with graph:
+        found = [
+            float(af.to_numpy(result[seen])) async for result in graph.stream(feeds(), fetch=[seen, graph], in_flight=4)
+        ]
+    assert found == expected
+    assert total.value == expected[-1]
+
+
+async def test_a_graph_keeps_some_plans() -> None:
+    graph = af.Graph("g", max_plans=2)
+    x = graph.blob("x", ("batch",))
+    y = ops.exp(x)
+    async with graph:
+        for n in (1, 2, 3, 1, 2, 3):
+            assert (await graph.run({x: np.zeros(n, "f")}, fetch=[y]))[y].shape == (n,)
+    with pytest.raises(af.GraphError, match="max_plans must be positive"):
+        af.Graph("h", max_plans=0)
+
+
+def test_dry_runs_say_the_types() -> None:
+    graph = af.Graph("g", dry_run=True)
+    x = graph.blob("x", ("batch", 3))
+    y = ops.concat([x, x])
+    for n in (2, 5):
+        assert graph.run_sync({x: rows(n)}, fetch=[y])[y] == af.TensorSpec.of((2 * n, 3))
+
+
+def test_retries() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch",))
+    calls: list[int] = []
+
+    def brittle(x: np.ndarray) -> np.ndarray:
+        calls.append(len(x))
+        if len(calls) % 2:
+            raise OSError("again")
+        return x
+
+    y = graph.function("brittle", brittle, x.spec, retries=1)(x)
+    for n in (2, 3):
+        assert graph.run_sync({x: np.zeros(n, "f")}, fetch=[y])[y].shape == (n,)
+    assert calls == [2, 2, 3, 3]
+
+
+def test_training_with_a_last_batch() -> None:
+    """A step of training on open batches is one on closed ones."""
+
+    def made(batch: Any) -> tuple[af.Graph, af.Blob, af.Blob, af.Blob]:
+        graph = af.Graph("net")
+        x, labels = graph.blob("x", (batch, 6, 6, 3)), graph.blob("labels", (batch,), "int64")
+        net = (
+            nn.Conv(4, 3, pad=1)
+            >> nn.BatchNorm()
+            >> nn.Activation("relu")
+            >> nn.Pool("max", 2)
+            >> nn.Flatten()
+            >> nn.InnerProduct(5)
+        )
+        loss = ops.softmax_loss(net(x, training=True), labels)
+        nn.Adam(0.01).minimize(loss)
+        return graph, x, labels, loss
+
+    random = np.random.default_rng(0)
+    open_graph, x, labels, loss = made("batch")
+    for n in (4, 4, 3, 2):
+        images, classes = random.standard_normal((n, 6, 6, 3)).astype("f"), random.integers(0, 5, n)
+        graph, *blobs = made(n)
+        for mine, its in zip(graph.variables, open_graph.variables, strict=True):
+            mine.value = its.value
+        expected = graph.run_sync({blobs[0]: images, blobs[1]: classes}, fetch=[blobs[2], graph])
+        found = open_graph.run_sync({x: images, labels: classes}, fetch=[loss, open_graph])
+        assert found[loss] == expected[blobs[2]]
+        for mine, its in zip(graph.variables, open_graph.variables, strict=True):
+            np.testing.assert_array_equal(mine.value, its.value)
