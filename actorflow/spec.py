@@ -472,6 +472,9 @@ class OpenedInt(int):
     __slots__ = ()
 
 
+_OPEN = (Length, OpenedInt)
+
+
 def opened(shape: tuple[Any, ...], lengths: Mapping[str, int]) -> tuple[int, ...]:
     """A shape for these lengths, whose open axes can still be told from the others by `broadcast_shapes`."""
     return tuple([OpenedInt(n.at(lengths)) if isinstance(n, Length) else n for n in shape])
@@ -485,7 +488,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     Raises:
         ValueError: if they do not broadcast.
     """
-    if not any(isinstance(n, Length | OpenedInt) for shape in shapes for n in shape):
+    if not any(isinstance(n, _OPEN) for shape in shapes for n in shape):
         return np.broadcast_shapes(*map(tuple, shapes))
     rank = max(map(len, shapes))
     found: list[Any] = [1] * rank
@@ -499,8 +502,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def may_repeat(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Return whether a shape becomes another one of as many axes by broadcasting."""
+    return all(_is_one(n) or n == m for n, m in zip(shape, to, strict=True))
+
+
 def _is_one(length: Any) -> bool:
-    return not isinstance(length, Length | OpenedInt) and length == 1
+    return not isinstance(length, _OPEN) and length == 1
 
 
 def integers(given: Iterable[Any] | Any) -> tuple[int, ...]:

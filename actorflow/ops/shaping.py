@@ -26,7 +26,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.spec import TensorSpec, broadcast_shapes, integers, known, maximum, may_divide
+from actorflow.spec import TensorSpec, broadcast_shapes, integers, known, maximum, may_divide, may_repeat
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -257,10 +257,7 @@ class BroadcastTo(Arrangement):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
         new = len(self.shape) - len(x.shape)
-        try:
-            fits = new >= 0 and broadcast_shapes(x.shape, self.shape[new:]) == self.shape[new:]
-        except ValueError:
-            fits = False
+        fits = new >= 0 and may_repeat(x.shape, self.shape[new:])
         if not fits:
             raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
         return (TensorSpec(self.shape, x.dtype),)
