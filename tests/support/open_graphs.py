@@ -18,6 +18,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow import ops
+from actorflow.loop import at_once
 from actorflow.ops.rows import Elementwise
 from actorflow.plan.lengths import Closed
 from actorflow.spec import Length, at, axes_in, axis
@@ -171,7 +172,7 @@ class OpenGraphs:
         for lengths, of_one in zip(self.lengths, of_closed, strict=True):
             error = None
             try:
-                Closed(new, tuple(sorted(lengths.items())))
+                at_once(Closed(tuple(sorted(lengths.items()))).close(new))
             except af.ActorflowError as found:
                 error = found
             if (error is None) is not (of_one is None):
