@@ -19,6 +19,8 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 
+#: Lengths of all open axes of a plan, by their names in alphabetical order.
+Lengths: TypeAlias = tuple[tuple[str, int], ...]
 #: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
 _LONG = math.lcm(*range(1, 51))
 #: Whether two lengths that may be equal are taken as equal.
@@ -112,7 +114,7 @@ class _Part(NamedTuple):
         if self.name == "min":
             return min(left, right)
         if not right:
-            raise ShapeError(f"{self} with {_said(lengths)} divides by zero")
+            raise ShapeError(f"{self} with {said(tuple(lengths.items()))} divides by zero")
         return left // right
 
 
@@ -521,8 +523,9 @@ def _integer(value: Any) -> Any:
     return value if isinstance(value, Length) else axis(value) if isinstance(value, str) else int(value)
 
 
-def _said(lengths: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} = {length}" for name, length in lengths.items())
+def said(lengths: Lengths) -> str:
+    """Lengths as text: ``batch = 32, time = 7``."""
+    return ", ".join(f"{name} = {n}" for name, n in lengths)
 
 
 # -- the normal form ---------------------------------------------------------------------------------------------------

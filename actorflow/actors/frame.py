@@ -15,6 +15,7 @@ from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import wait_out
+from actorflow.spec import said
 
 if TYPE_CHECKING:
     from actorflow.actors.blob import BlobActor, UpdateActor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from actorflow.actors.variable import Turn, VariableActor
     from actorflow.devices.base import Device, Fence
     from actorflow.graph.nodes import Op
+    from actorflow.spec import Lengths
     from actorflow.trace.counters import Monitor
     from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
@@ -102,6 +104,8 @@ class Frame:
     #: States of nodes, while they are watched.
     monitor: Monitor | None
     trace: Trace
+    #: Lengths of the open axes.
+    lengths: Lengths
     context: contextvars.Context = field(init=False, default_factory=contextvars.copy_context)
     #: Fences that have not passed and came with the messages to an op.
     fences: dict[OpActor, list[Fence]] = field(init=False, default_factory=dict)
@@ -188,6 +192,8 @@ class Frame:
             self.error = error
             if isinstance(error, OpError):
                 error.updated = tuple(self.updated)
+                if self.lengths:
+                    error.args = (f"{error}\n  with {said(self.lengths)}",)
             self._stop(FrameState.FAILED)
             if at_once:
                 self._resolve()

@@ -11,10 +11,7 @@ from actorflow.errors import FeedError, GraphError, ShapeError, text_of
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
-from actorflow.spec import Length, TensorSpec, at, axes_in, opened
-
-#: Lengths of all open axes of a plan, by their names in alphabetical order.
-Lengths = tuple[tuple[str, int], ...]
+from actorflow.spec import Length, Lengths, TensorSpec, at, axes_in, opened, said
 
 
 class Closed:
@@ -134,11 +131,6 @@ class OpenAxes:
                 f"open axes are those of {sources}"
             )
         return tuple([(name, found[name][0]) for name in self.names])
-
-
-def said(lengths: Lengths) -> str:
-    """Lengths as text: ``batch = 32, time = 7``."""
-    return ", ".join(f"{name} = {n}" for name, n in lengths)
 
 
 def shape_of(value: Any, blob: Blob) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from actorflow.ops.registry import Kernel
 from actorflow.place import Place
 from actorflow.plan.memory import Footprint, footprint
 from actorflow.plan.ranks import Identity
-from actorflow.spec import TensorSpec
+from actorflow.spec import Lengths, TensorSpec
 
 
 @dataclass(slots=True)
@@ -97,6 +97,7 @@ class Plan:
         identity: Digest that all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
         folded: Steps that are computed once, when the program is built, on the host; in a topological order, too. Their
             indices are positions in this list.
+        lengths: Lengths of the open axes that it was made for.
     """
 
     graph: Graph
@@ -111,6 +112,7 @@ class Plan:
     segments: Sequence[tuple[int, ...]] = ()
     identity: Identity | None = None
     folded: Sequence[PlannedOp] = ()
+    lengths: Lengths = ()
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together."""

@@ -25,13 +25,13 @@ from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
 from actorflow.plan.fuse import fuse as fused
 from actorflow.plan.kernels import Choice, Selector
-from actorflow.plan.lengths import Closed, Lengths
+from actorflow.plan.lengths import Closed
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.ranks import Identity, crosses_ranks, home_of, identity_of, is_gathered
 from actorflow.plan.validate import check_places, chosen, in_order
-from actorflow.spec import TensorSpec
+from actorflow.spec import Lengths, TensorSpec, said
 
 #: Lanes of copies to a device and from it.
 INBOUND, OUTBOUND = "inbound", "outbound"
@@ -84,6 +84,7 @@ def planning(
         closed = Closed(lengths)
         yield from closed.close(ordered)
     plan = yield from _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed).plan(fetched)
+    plan.lengths = lengths or ()
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
@@ -98,8 +99,9 @@ def _check_budget(plan: Plan, place: Place) -> None:
     needed_bytes = variable_bytes + cost.constant_bytes + cost.peak_bytes
     if needed_bytes > budget_bytes:
         where = "" if device_kind(place.kind).is_host else f" on {place}"
+        lengths = f" with {said(plan.lengths)}" if plan.lengths else ""
         raise OutOfMemoryError(
-            f"graph {plan.graph.name!r} needs {needed_bytes:,} bytes{where}, "
+            f"graph {plan.graph.name!r} needs {needed_bytes:,} bytes{where}{lengths}, "
             f"its budget is {budget_bytes:,} bytes\n{cost}"
         )
 

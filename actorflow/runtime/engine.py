@@ -22,7 +22,7 @@ from actorflow.loop import Steps, at_once, in_slices, wait_out
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
-from actorflow.plan.lengths import Lengths, OpenAxes
+from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import planning
 from actorflow.plan.validate import chosen
@@ -31,6 +31,7 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
+from actorflow.spec import Lengths
 from actorflow.threads import forget_in_child
 from actorflow.trace.counters import Monitor, NodeNote, Scalars
 from actorflow.trace.ring import Trace

@@ -123,6 +123,7 @@ class Program:
         self.graph = plan.graph
         self.exchange = built.exchange
         self._resources = resources
+        self._lengths = plan.lengths
         self._ops = ops = built.fired
         self._pending = pending = built.pending
         self._listeners: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
@@ -256,6 +257,8 @@ class Program:
             readers[slot] = bytearray(tokens)
         resources = self._resources
         dispatcher = resources.dispatcher
+        if self._lengths:
+            resources.trace.add_lengths(number, self._lengths)
         return Frame(
             number=number,
             pending=self._pending.copy(),
@@ -273,6 +276,7 @@ class Program:
             budget=resources.budget,
             monitor=resources.monitor,
             trace=resources.trace,
+            lengths=self._lengths,
         )
 
     def check_turns(self) -> None:

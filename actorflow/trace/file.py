@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import DataError
+from actorflow.spec import Lengths
 from actorflow.trace.recording import Recording
 
 _GZIP = b"\x1f\x8b"
@@ -110,6 +111,7 @@ class _Spans:
     def __init__(self, *, is_ours: bool) -> None:
         self.rows: list[_Row] = []
         self._is_ours = is_ours
+        self._lengths: dict[int, Lengths] = {}
         self._names: dict[str, int] = {}
         self._tracks: dict[tuple[Any, Any], int] = {}
         self._labels: dict[tuple[Any, Any], str] = {}
@@ -123,7 +125,10 @@ class _Spans:
             KeyError, AttributeError, TypeError, ValueError, OverflowError: if it lacks what an event of its kind has.
         """
         kind = event.get("ph")
-        if event.get("cat") == "frame":  # ours: what they say follows from their calls
+        if event.get("cat") == "frame":  # ours: what else they say follows from their calls
+            said = event.get("args") or {}
+            if self._is_ours and "axes" in said:
+                self._lengths[int(said["frame"])] = tuple([(str(name), int(n)) for name, n in said["axes"].items()])
             return
         if kind == "X":
             start_us = _finite(event["ts"])
@@ -168,6 +173,7 @@ class _Spans:
             lost=int((about or {}).get("lost", 0)),
             started_s=None if started_s is None else _finite(started_s),
             errors={row: error for row, error in enumerate(errors) if error is not None},
+            lengths=self._lengths,
         )
 
     def _identity(self, event: Mapping[str, Any]) -> Any:

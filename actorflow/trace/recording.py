@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op
+from actorflow.spec import Lengths
 from actorflow.trace.ring import Calls
 
 #: Name of a node that was deleted after its calls.
@@ -105,7 +106,8 @@ class Recording(Calls):
         np.minimum.at(starts, of, self.start_ns)
         np.maximum.at(ends, of, self.end_ns)
         for number, start, end in _rows(numbers, starts, ends):
-            yield from _pair(f'"frame {number}"', "frame", number + 1, _FRAMES, start, end, number)
+            axes = self.lengths.get(number, ())
+            yield from _pair(f'"frame {number}"', "frame", number + 1, _FRAMES, start, end, number, None, axes)
 
     def _call_events(self, rows: npt.NDArray[np.intp], track: int, quoted: Sequence[str]) -> Iterator[str]:
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
@@ -194,6 +196,7 @@ class TraceCopy:
             lost=calls.lost,
             started_s=self.started_s,
             errors=calls.errors,
+            lengths=calls.lengths,
         )
 
 
@@ -215,13 +218,22 @@ def _metadata(kind: str, thread: int, name: str) -> str:
     return json.dumps(event)
 
 
-def _arguments(frame: int, error: str | None) -> str:
-    return f'"args": {{"frame": {frame}' + ("}" if error is None else f', "error": {json.dumps(error)}}}')
+def _arguments(frame: int, error: str | None, lengths: Lengths = ()) -> str:
+    axes = f', "axes": {json.dumps(dict(lengths))}' if lengths else ""
+    return f'"args": {{"frame": {frame}{axes}' + ("}" if error is None else f', "error": {json.dumps(error)}}}')
 
 
 def _pair(
-    name: str, category: str, number: int, thread: int, start: int, end: int, frame: int, error: str | None = None
+    name: str,
+    category: str,
+    number: int,
+    thread: int,
+    start: int,
+    end: int,
+    frame: int,
+    error: str | None = None,
+    lengths: Lengths = (),
 ) -> Iterator[str]:
     head = f'"name": {name}, "cat": "{category}", "id": "{number:#x}", "pid": {_PROCESS}, "tid": {thread}'
-    yield f'{{"ph": "b", {head}, "ts": {start / 1e3:.3f}, {_arguments(frame, error)}}}'
+    yield f'{{"ph": "b", {head}, "ts": {start / 1e3:.3f}, {_arguments(frame, error, lengths)}}}'
     yield f'{{"ph": "e", {head}, "ts": {end / 1e3:.3f}}}'

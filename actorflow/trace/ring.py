@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import text_of
+from actorflow.spec import Lengths
 
 _Ints = npt.NDArray[np.int64]
 
@@ -21,6 +22,8 @@ _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
 #: Failed calls of which a trace knows what they have raised.
 _MAX_ERRORS = 1024
+#: Frames of which a trace knows the lengths of open axes.
+_MAX_LENGTHS = 1024
 _FORGOTTEN = "failed; with what is not kept any more"
 #: Characters of what a call has raised.
 _MAX_TEXT = 200
@@ -38,6 +41,7 @@ class Calls:
         frame: Number of its frame; -1 if it belongs to none.
         lost: Number of calls before these that are not kept any more.
         errors: Errors of failed calls in brief, by their position in the arrays.
+        lengths: Lengths of the open axes of the newest frames, by their numbers.
     """
 
     start_ns: _Ints
@@ -47,6 +51,7 @@ class Calls:
     frame: _Ints
     lost: int = 0
     errors: Mapping[int, str] = field(default_factory=dict)
+    lengths: Mapping[int, Lengths] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -70,7 +75,7 @@ class Trace:
     """The newest calls of one graph: a ring of fixed size that is always kept, and read without stopping it.
 
     Everything is called on the loop's thread. A call costs one `struct` write; there are no objects per call, but for
-    the texts of the newest 1,024 failed ones.
+    the texts of the newest 1,024 failed ones, and of the newest 1,024 frames of open axes their lengths.
 
     Args:
         capacity: Number of calls that it has room for, a power of two; each takes 32 bytes.
@@ -84,7 +89,7 @@ class Trace:
         origin_s: The same moment in Unix seconds.
     """
 
-    __slots__ = ("_errors", "_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
+    __slots__ = ("_errors", "_lengths", "_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
@@ -94,6 +99,7 @@ class Trace:
         self.tracks = ["loop"]
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
+        self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
         self.total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
@@ -121,6 +127,10 @@ class Trace:
         self._errors.append((self.total, text))
         self.add(end_ns, elapsed_ns, key | _FAILED, frame)
 
+    def add_lengths(self, frame: int, lengths: Lengths) -> None:
+        """Enter how long the open axes of a frame are, before any of its calls."""
+        self._lengths.append((frame, lengths))
+
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
         first = max(position, self.total - self.mask - 1, 0)
@@ -135,7 +145,8 @@ class Trace:
         ends, spans, keys, frames = rows.T
         nodes = keys & ((1 << _TRACK_SHIFT) - 1)
         tracks = (keys & ~_FAILED) >> _TRACK_SHIFT
-        return Calls(ends - spans, ends, tracks, nodes, frames, first - max(position, 0), self._errors_of(keys, first))
+        lost, errors = first - max(position, 0), self._errors_of(keys, first)
+        return Calls(ends - spans, ends, tracks, nodes, frames, lost, errors, dict(self._lengths))
 
     def _errors_of(self, keys: npt.NDArray[np.int64], first: int) -> dict[int, str]:
         failed = np.flatnonzero(keys & _FAILED).tolist()

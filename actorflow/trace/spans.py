@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Node, Op
+    from actorflow.spec import Lengths
     from actorflow.trace.ring import Calls, Trace
 
 _log = logging.getLogger("actorflow")
@@ -46,6 +47,7 @@ class _Frame(Protocol):
     """A running frame, as far as its spans need it: see `actorflow.actors.frame.Frame`."""
 
     number: int
+    lengths: Lengths
     context: contextvars.Context
     trace: Trace
     ended: asyncio.Future[None]
@@ -118,7 +120,11 @@ class Instrumentation:
         span = self.tracer.start_span(
             f"run {self.graph.name}",
             context=current,
-            attributes={"actorflow.graph": self.graph.name, "actorflow.frame": frame.number},
+            attributes={
+                "actorflow.graph": self.graph.name,
+                "actorflow.frame": frame.number,
+                **{f"actorflow.axes.{name}": n for name, n in frame.lengths},
+            },
             links=links,
         )
         for requester in requesters:

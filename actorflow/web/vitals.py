@@ -22,6 +22,7 @@ from actorflow.pipeline import live_loaders
 from actorflow.pipeline.stages.stage import Stage
 from actorflow.ranks.edges import messages_under_way
 from actorflow.runtime.engine import Engine
+from actorflow.spec import said
 from actorflow.trace.batches import HistogramStatistics
 
 
@@ -293,7 +294,10 @@ class Vitals:
             self._frames = []
         elif now_s >= self._next_look_s:
             start = perf_counter()
-            self._frames = [{"frame": frame.number, "waits": what_it_waits_for(frame)} for frame in old]
+            self._frames = [
+                {"frame": frame.number, "lengths": said(frame.lengths), "waits": what_it_waits_for(frame)}
+                for frame in old
+            ]
             self._next_look_s = now_s + (perf_counter() - start) / _MAX_SHARE
         return [
             {**frame, "seconds": round(now_s - self._seen_s[frame["frame"]], 1)}

@@ -10,7 +10,8 @@ From the server, in the order of a snapshot:
 - ``heartbeat`` (text): nothing happened for a while.
 - ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, what is how full, data
   pipelines; about once a second.
-- ``tracks`` (text) and calls (binary), both by `encode_calls`: to clients that have asked for the timeline.
+- ``tracks`` (text) and calls (binary), both by `encode_calls`: to clients that have asked for the timeline. The
+  former has the lengths of frames' open axes in words, too.
 
 States and status messages carry ``base`` and ``seq``: a client whose latest message of that kind had number ``base``
 or a later one, and which applies this one, is at ``seq``. A full message has base 0 and always applies. One whose base
@@ -69,7 +70,7 @@ import numpy.typing as npt
 
 from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
-from actorflow.spec import Length
+from actorflow.spec import Length, said
 from actorflow.trace.counters import NodeNote
 from actorflow.trace.ring import Calls, Trace
 from actorflow.web.http import to_json
@@ -170,7 +171,9 @@ def encode_calls(
     lost = calls.lost + len(calls.node) - len(keep)
     header = HEADER.pack(_CALLS, len(keep), min(lost, 0xFFFFFFFF), 0, time_s, revision, 0)
     errors = [[at, calls.errors[int(keep[at])]] for at in np.flatnonzero(failed).tolist()]
-    tracks = {"type": "tracks", "names": trace.tracks, "origin": trace.origin_s, "errors": errors}
+    frames = set(calls.frame[keep].tolist()) if calls.lengths else ()
+    lengths = [[frame, said(lengths)] for frame, lengths in calls.lengths.items() if frame in frames]
+    tracks = {"type": "tracks", "names": trace.tracks, "origin": trace.origin_s, "errors": errors, "lengths": lengths}
     return [json.dumps(tracks), b"".join([header, *[_bytes(column) for column in columns]])]
 
 

@@ -1,5 +1,7 @@
 // Calls that have ended, as they came in: a ring of the newest ones, and the frames that they belong to.
 
+import * as format from "./format.js";
+
 const CAPACITY = 1 << 17;
 const MAX_LEVELS = 8;
 const MAX_FRAMES = 4000;
@@ -30,10 +32,13 @@ export class Calls {
   /** What failed calls have raised, by their numbers, oldest first. @type {Map<number, string>} */
   #errors = new Map();
   #announced = [];
+  /** Lengths of frames' open axes, in words, by their numbers, oldest first. @type {Map<number, string>} */
+  #lengths = new Map();
 
   clear() {
     this.total = this.lost = this.latest = 0;
     this.#errors.clear();
+    this.#lengths.clear();
     this.levels = [];
     this.#ends = [];
     this.frames.clear();
@@ -46,14 +51,22 @@ export class Calls {
   }
 
   /** What is said of the calls that come next. */
-  announce({ names, errors }) {
+  announce({ names, errors, lengths }) {
     this.tracks = names;
     this.#announced = errors;
+    for (const [frame, text] of lengths) this.#lengths.set(frame, text);
+    for (const frame of [...this.#lengths.keys()].slice(0, -MAX_FRAMES)) this.#lengths.delete(frame);
   }
 
   /** What a kept call has raised, if it has failed; by its index. */
   errorOf(i) {
     return this.#errors.get(this.total - 1 - ((this.total - 1 - i) % CAPACITY)) ?? "failed";
+  }
+
+  /** A frame, with the lengths of its open axes if it has some. */
+  frameText(number) {
+    const lengths = this.#lengths.get(number);
+    return `frame ${format.count(number)}${lengths ? ` with ${lengths}` : ""}`;
   }
 
   add({ start, us, node, frame, track, failed, lost }) {

@@ -161,7 +161,7 @@ export class Timeline {
     context.clip();
     for (const [number, frame] of calls.frames) {
       if (frame.end < left || frame.start > right) continue;
-      this.#bar(frame.start, frame.end, lanes[0].top + frame.level * BAR, number, `frame ${number}`, -1, width);
+      this.#bar(frame.start, frame.end, lanes[0].top + frame.level * BAR, number, calls.frameText(number), -1, width);
     }
     // Of calls that are all within one pixel, one is drawn.
     const filled = lanes.map(() => new Float64Array(16).fill(-1));
@@ -274,7 +274,7 @@ export class Timeline {
     this.tooltip.hidden = !found;
     if (!found) return;
     const name = this.model.nodes[found.node]?.name ?? "";
-    const detail = `${format.duration((found.end - found.start) * 1e6)}, frame ${format.count(found.frame)}`;
+    const detail = `${format.duration((found.end - found.start) * 1e6)}, ${this.calls.frameText(found.frame)}`;
     const parts = [element("strong", {}, name), element("span", {}, detail)];
     if (found.error !== null) parts.push(element("span", { class: "bad" }, found.error));
     this.tooltip.replaceChildren(...parts);

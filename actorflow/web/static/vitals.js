@@ -43,7 +43,8 @@ function memoryItem({ place, held, used, peak, budget }) {
   return element("li", {}, element("span", { class: "name" }, place), bar, element("span", { class: "pace" }, text));
 }
 
-function waitingItem({ frame, seconds, waits }) {
-  const head = element("span", { class: "when" }, `Frame ${format.count(frame)}, in flight for ${format.duration(seconds * 1e6)}`);
+function waitingItem({ frame, lengths, seconds, waits }) {
+  const name = `Frame ${format.count(frame)}${lengths ? ` with ${lengths}` : ""}`;
+  const head = element("span", { class: "when" }, `${name}, in flight for ${format.duration(seconds * 1e6)}`);
   return element("li", {}, head, element("pre", {}, waits));
 }

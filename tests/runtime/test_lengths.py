@@ -1,0 +1,125 @@
+"""Lengths of open axes, frame by frame: what errors, recordings, spans and the page say of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from actorflow.trace.file import read_trace
+from actorflow.trace.recording import TraceCopy
+from actorflow.web.telemetry import Telemetry
+from actorflow.web.vitals import Vitals
+from actorflow.web.wire import capture
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    return {"x": np.ones((count, 3), np.float32)}
+
+
+def doubled(**options: Any) -> af.Graph:
+    graph = af.Graph("open", **options)
+    ops.scale(graph.blob("x", ("batch", 3)), 2.0, name="double")
+    return graph
+
+
+async def test_a_failed_frame_says_how_long_its_axes_were() -> None:
+    def picky(x: np.ndarray) -> np.ndarray:
+        if len(x) == 4:
+            raise ValueError("not four")
+        return x
+
+    graph = af.Graph("open")
+    x = graph.blob("x", ("batch", 3))
+    graph.function("picky", picky, x.spec)(x)
+    async with graph:
+        await graph.run(rows(5))
+        with pytest.raises(af.OpError, match=r"(?s)not four.*created at.*\n  with batch = 4$"):
+            await graph.run(rows(4))
+        await graph.run(rows(2))
+        assert graph.engine.errors[-1].message.endswith("with batch = 4")
+
+
+async def test_an_error_of_a_closed_graph_says_nothing_of_lengths() -> None:
+    graph = af.Graph("closed")
+    x = graph.blob("x", (3,))
+    graph.function("picky", lambda _: 1 / 0, x.spec)(x)
+    async with graph:
+        with pytest.raises(af.OpError) as failure:
+            await graph.run({x: np.ones(3, np.float32)})
+    assert " with batch" not in str(failure.value)
+    assert graph.recording().lengths == {}
+
+
+async def test_a_recording_keeps_the_lengths_of_frames(tmp_path: Path) -> None:
+    graph = doubled()
+    async with graph:
+        for count in (7, 1, 7):
+            await graph.run(rows(count))
+        await graph.save_trace(tmp_path / "trace.json.gz")
+    expected = {0: (("batch", 7),), 1: (("batch", 1),), 2: (("batch", 7),)}
+    assert graph.recording().lengths == expected
+    assert read_trace(tmp_path / "trace.json.gz").lengths == expected
+    events = json.loads(TraceCopy.of(graph).recording().to_json())["traceEvents"]
+    said = [event["args"] for event in events if event.get("cat") == "frame" and event["ph"] == "b"]
+    assert said == [{"frame": number, "axes": dict(lengths)} for number, lengths in expected.items()]
+
+
+async def test_spans_have_lengths_as_attributes() -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    graph = doubled()
+    graph.instrument(tracer_provider=provider)
+    async with graph:
+        await graph.run(rows(6))
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == "run open"]
+    assert span.attributes is not None
+    assert span.attributes["actorflow.axes.batch"] == 6
+
+
+async def test_the_page_is_told_of_open_shapes_and_of_lengths() -> None:
+    graph = doubled()
+    async with graph:
+        for count in (3, 5):
+            await graph.run(rows(count))
+        encoded = capture(graph.name, graph.revision, graph.nodes)
+        nodes = json.loads(encoded.message)["nodes"]
+        tracks, _ = Telemetry(graph.engine, encoded, 0).encode_calls(None)
+        assert [node["shape"] for node in nodes if node["name"] == "x"] == [["batch", 3]]
+        assert json.loads(tracks)["lengths"] == [[0, "batch = 3"], [1, "batch = 5"]]
+
+
+async def test_frames_that_wait_are_listed_with_their_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.web.vitals._OLD_S", 0.0)
+    graph = af.Graph("open")
+    x = graph.blob("x", ("batch", 3))
+    seen: list[Any] = []
+
+    async def look(value: np.ndarray) -> np.ndarray:
+        seen.extend(Vitals(graph.engine).report()["waiting"])
+        return value
+
+    graph.function("look", look, x.spec)(x)
+    async with graph:
+        await graph.run(rows(9))
+    assert [frame["lengths"] for frame in seen] == ["batch = 9"]
+
+
+async def test_a_length_that_takes_more_than_the_budget_fails_alone() -> None:
+    graph = doubled(memory_budget=1_000)
+    async with graph:
+        await graph.run(rows(10))
+        with pytest.raises(af.OutOfMemoryError, match=r"needs [\d,]+ bytes with batch = 1000, its budget is 1,000"):
+            await graph.run(rows(1000))
+        (doubled_rows,) = (await graph.run(rows(11))).values()
+        assert doubled_rows.shape == (11, 3)
