@@ -76,6 +76,12 @@ class TensorSpec(NamedTuple):
         return axes_in(self.shape)
 
     @property
+    def leading_axis(self) -> str | None:
+        """The open axis that the shape begins with; None if it begins with none."""
+        first: Any = self.shape[0] if self.shape else None
+        return first.name if isinstance(first, Length) else None
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)

@@ -6,7 +6,7 @@ from actorflow.data.dataset import Batch, Dataset, Split, stratified_split
 from actorflow.data.datum import Datum, read_datum, read_mean
 from actorflow.data.images import IMAGE_SUFFIXES, ImageFiles, ImageFolder, image_folder, read_image
 from actorflow.data.lmdb import Blocks, LmdbImages, image_label
-from actorflow.data.loader import Batches, Counted, Feed, Loader, Reshardable
+from actorflow.data.loader import Batches, Feed, Loader, Reshardable
 from actorflow.data.sources import FASHION_MNIST_FILES, digits, fashion_mnist, read_idx
 from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.source import Resumable
@@ -19,7 +19,6 @@ __all__ = [
     "CIFAR10_CLASSES",
     "CenterCrop",
     "Column",
-    "Counted",
     "Crop",
     "Dataset",
     "Datum",

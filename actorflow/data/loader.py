@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.data.augment import Column
 from actorflow.errors import DataError
+from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.map import Map
 from actorflow.pipeline.calls.options import Executor, Options
 from actorflow.pipeline.pipeline import Pipeline
@@ -20,6 +20,8 @@ from actorflow.pipeline.stages.stage import calling_site
 from actorflow.pipeline.sync import blocking
 
 Array = npt.NDArray[Any]
+#: Epoch, number, rows, and how many of these count if some may not.
+_Batch = tuple[int, int, Rows, int | None]
 #: A function of some values of a column, their rows and the epoch, such as an `Augmentation`.
 Transform = Callable[[Array, Rows, int], Array]
 
@@ -40,10 +42,10 @@ class Feed(dict[Any, Array]):
     """The arrays of one batch, by blob or name.
 
     Attributes:
-        count: Rows that count; in a last batch that was filled up, the others do not.
+        count: Rows that count, where a last batch is filled up with others; None if all rows of all batches do.
     """
 
-    def __init__(self, arrays: Mapping[Any, Array], count: int) -> None:
+    def __init__(self, arrays: Mapping[Any, Array], count: int | None) -> None:
         super().__init__(arrays)
         self.count = count
 
@@ -58,7 +60,8 @@ def Loader(  # noqa: N802  it was a class
     seed: int | None = None,
     sampler: Sampler | None = None,
     transforms: Mapping[Any, Transform] | None = None,
-    drop_last: bool = True,
+    drop_last: bool | None = None,
+    fill: bool | None = None,
     concurrency: int = 1,
     executor: Executor = "auto",
 ) -> Batches:
@@ -75,8 +78,11 @@ def Loader(  # noqa: N802  it was a class
         seed: Shuffles each epoch anew; None takes the examples in order.
         sampler: Chooses the order instead of a seed.
         transforms: By blob or name, what is fed instead of the column's own values.
-        drop_last: Whether an epoch ends with its last full batch. Else what is missing in the last batch comes from the
-            epoch's beginning: see `Batches.counted`.
+        drop_last: Whether an epoch ends with its last full batch. The default is that it does, unless all columns are
+            for blobs that begin with an open axis, or ``fill`` is given.
+        fill: Whether a last batch that is not full is filled up with examples of the epoch's beginning, for a graph of
+            one batch size: `Feed.count` says how many of its rows count. Else it is short; that is the default for
+            blobs that begin with an open axis.
         concurrency: Batches that are made at once.
         executor: Where they are made, as for `Pipeline.map`.
     Raises:
@@ -96,9 +102,12 @@ def Loader(  # noqa: N802  it was a class
     sampler = Sampler(count, seed) if sampler is None else sampler
     if sampler.count != count:
         raise DataError(f"Loader: expected a sampler of {count} examples, as the columns have, got {sampler}")
+    is_open = all(isinstance(key, Blob) and key.spec.leading_axis for key in columns)
+    drop_last = fill is None and not is_open if drop_last is None else drop_last
+    fill = not is_open if fill is None else fill
     if size < 1 or (drop_last and size > len(sampler)):
         raise DataError(f"Loader: expected a batch size from 1 to {len(sampler)}, the examples of an epoch, got {size}")
-    made = _Cut(columns, transforms, sampler, size, drop_last)
+    made = _Cut(columns, transforms, sampler, size, drop_last, fill)
     site = calling_site()
     source = Source(name="rows", site=site, data=made, place="loop", order=str(made.settings))
     options = Options(fn=made.feed, concurrency=concurrency, executor=executor)
@@ -114,6 +123,7 @@ class _Cut:
     sampler: Sampler
     size: int
     drop_last: bool
+    fill: bool
 
     def __call__(self, epoch: int) -> _Epoch:
         return _Epoch(self, epoch)
@@ -127,7 +137,7 @@ class _Cut:
         """Settings that the batches of an epoch depend on."""
         return {**asdict(self.sampler), "size": self.size, "drop_last": self.drop_last}
 
-    def feed(self, batch: tuple[int, int, Rows, int]) -> Feed:
+    def feed(self, batch: _Batch) -> Feed:
         """The feed of a batch."""
         epoch, number, rows, count = batch
         try:
@@ -142,7 +152,7 @@ class _Cut:
 
 
 class _Epoch:
-    """The batches of an epoch: epoch, number, rows, and how many of these count."""
+    """The batches of an epoch."""
 
     def __init__(self, cut: _Cut, epoch: int) -> None:
         self._cut = cut
@@ -152,11 +162,12 @@ class _Epoch:
     def __len__(self) -> int:
         return self._cut.count(len(self._rows), self._cut.size)
 
-    def __getitem__(self, number: int) -> tuple[int, int, Rows, int]:
-        size = self._cut.size
-        start = number * size
-        rows = self._rows.take(range(start, start + size), mode="wrap")
-        return self._epoch, number, rows, min(size, len(self._rows) - start)
+    def __getitem__(self, number: int) -> _Batch:
+        cut, start = self._cut, number * self._cut.size
+        if cut.drop_last or not cut.fill:
+            return self._epoch, number, self._rows[start : start + cut.size], None
+        rows = self._rows.take(range(start, start + cut.size), mode="wrap")
+        return self._epoch, number, rows, min(cut.size, len(self._rows) - start)
 
 
 class Batches(Pipeline[Feed]):
@@ -193,27 +204,15 @@ class Batches(Pipeline[Feed]):
         """The feeds of the rest of the epoch, for synchronous programs: a loop that runs here waits for each."""
         return blocking(self, 1)
 
-    @property
-    def fills_up(self) -> bool:
-        """True if the last batch of an epoch has examples that only fill it."""
-        return not self._cut.drop_last and len(self.sampler) % self._cut.size != 0
-
-    def counted(self) -> Counted:
-        """The feeds of the rest of the epoch, each with the number of its examples that count: in the last batch those
-        that only fill it do not.
-        """
-        return Counted(self)
-
-    def one_pass(self) -> Iterator[tuple[Feed, int]]:
-        """The feeds of the whole epoch, as `counted` gives them, wherever the loader is in it; it stays there.
+    def one_pass(self) -> Iterator[Feed]:
+        """The feeds of the whole epoch, wherever the loader is in it; it stays there.
 
         Each is made when it is asked for, in the calling thread. So passes do not disturb each other, nor a training
         that takes its feeds from the loader.
         """
         cut = self._cut
         epoch = cut(self.epoch)
-        feeds = (cut.feed(epoch[number]) for number in range(len(epoch)))
-        return ((feed, feed.count) for feed in feeds)
+        return (cut.feed(epoch[number]) for number in range(len(epoch)))
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
         """The place behind the last batch that was taken, and what the meaning of that depends on.
@@ -288,29 +287,6 @@ class Batches(Pipeline[Feed]):
                 f"are {of_all} together" + (", and whole blocks" if "block" in made else "")
             )
         self.load_state_dict({"epoch": first["epoch"], "batch": batch, **made})
-
-
-class Counted:
-    """The rest of a loader's epoch in pairs, as `Batches.counted` gives it. It knows its place: the loader's."""
-
-    def __init__(self, loader: Batches) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[tuple[Feed, int]]:
-        return ((feed, feed.count) for feed in self._loader)
-
-    async def __aiter__(self) -> AsyncGenerator[tuple[Feed, int], None]:
-        async with aclosing(aiter(self._loader)) as feeds:
-            async for feed in feeds:
-                yield feed, feed.count
-
-    def state_dict(self) -> dict[str, Any]:
-        """As `Batches.state_dict`."""
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Batches.load_state_dict`."""
-        self._loader.load_state_dict(state)
 
 
 def _name(key: Any) -> str:

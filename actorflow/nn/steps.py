@@ -7,6 +7,7 @@ from collections.abc import (
     AsyncIterable,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.data import Feed
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Feeds
 from actorflow.graph.nodes import Blob
@@ -68,21 +70,28 @@ def check_counts(metrics: Mapping[str, Blob]) -> None:
             )
 
 
-def mean_of(name: str, value: npt.NDArray[Any], rows: int | None) -> tuple[float, int]:
+def mean_of(name: str, value: npt.NDArray[Any], count: int | None, rows: int | None = None) -> tuple[float, int]:
     """The mean of a metric over the rows of a batch that count, and how many these are.
 
     Args:
-        value: Shape () for a mean over the batch, which counts as one, or (batch, ...).
-        rows: How many rows count, the first ones; None for all.
+        value: Shape () for a mean over the batch, or (batch, ...).
+        count: How many rows count, the first ones; None for all.
+        rows: How many a mean over the batch is of; None counts it as one, as all batches are alike.
     Raises:
         GraphError: if it has fewer rows than count.
     """
     if not value.ndim:
-        return float(value), 1
-    part = value[:rows]
-    if rows is not None and len(part) < rows:
-        raise GraphError(f"metric {name!r} has values for {len(part)} rows, but {rows} rows of the batch count")
+        return float(value), 1 if rows is None else rows
+    part = value[:count]
+    if count is not None and len(part) < count:
+        raise GraphError(f"metric {name!r} has values for {len(part)} rows, but {count} rows of the batch count")
     return (float(part.mean(dtype=np.float64)) if part.size else 0.0), len(part)
+
+
+def rows_of(lengths: Mapping[str, int], axes: Collection[str]) -> int | None:
+    """How many rows the batches of a frame have along open axes; None if it has none of these."""
+    found = [lengths[axis] for axis in axes if axis in lengths]
+    return sum(found) if found else None
 
 
 #: The feeds of one epoch: each a mapping, or a pair of it and the number of its rows that count.
@@ -101,7 +110,7 @@ class Step(NamedTuple):
         epoch: That it belongs to, counted from 0.
         loss: Before the step's updates.
         metrics: By name; means over the rows of the batch that count.
-        rows: How many rows of the batch count in the metrics, where others only fill it; else None.
+        rows: How many rows the step counts as in means over several; None where all batches have the same number.
     """
 
     number: int
@@ -111,9 +120,8 @@ class Step(NamedTuple):
     rows: int | None = None
 
     def add_to(self, gathered: MutableMapping[str, Mean]) -> None:
-        """Count the loss, and the metrics by the rows that count, in means over several steps."""
-        gathered.setdefault("loss", Mean()).add(self.loss)
-        for name, value in self.metrics.items():
+        """Count the loss and the metrics, by the rows, in means over several steps."""
+        for name, value in {"loss": self.loss, **self.metrics}.items():
             gathered.setdefault(name, Mean()).add(value, 1 if self.rows is None else self.rows)
 
 
@@ -137,7 +145,7 @@ async def counted(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[t
     """Feeds with the number of their rows that count in metrics, None for all of them; closed with ``items``."""
     async with aclosing(iterated(items)) as feeds:
         async for item in feeds:
-            yield item if isinstance(item, tuple) else (item, None)
+            yield item if isinstance(item, tuple) else (item, item.count if isinstance(item, Feed) else None)
 
 
 async def iterated(items: AsyncIterable[Any] | Iterable[Any]) -> AsyncGenerator[Any, None]:

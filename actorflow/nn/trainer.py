@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
 from actorflow.nn.parallel.exchange import spread
 from actorflow.nn.progress import Progress
-from actorflow.nn.steps import Epoch, Feeding, Mean, Step, Validate, check_counts, counted, mean_of, means
+from actorflow.nn.steps import Epoch, Feeding, Mean, Step, Validate, check_counts, counted, mean_of, means, rows_of
 from actorflow.place import Place
+from actorflow.plan.validate import chosen
 from actorflow.runtime.program import Result
 from actorflow.runtime.stream import FrameStream
 
@@ -50,6 +51,8 @@ class Trainer:
         in_flight: Steps that may overlap, at least 1.
         checkpoints: Where to save; None for nowhere.
         every: Save after this many steps, positive; and at the end.
+        batch: Names of the open axes along which a batch has its rows; steps count by them in means over several. The
+            default is the one that the sources of what is fetched begin with.
 
     Attributes:
         number: Steps begun, those before a `resume` included.
@@ -68,6 +71,7 @@ class Trainer:
         in_flight: int = 2,
         checkpoints: Checkpoints | None = None,
         every: int = 1000,
+        batch: str | Collection[str] | None = None,
     ) -> None:
         if loss.shape:
             raise GraphError(f"Trainer: the loss must have shape (), got {loss.spec}")
@@ -83,6 +87,13 @@ class Trainer:
         self._in_flight = in_flight
         self._checkpoints = checkpoints
         self._every = every
+        self._batch_axes = {batch} if isinstance(batch, str) else None if batch is None else set(batch)
+        known = frozenset().union(*[source.spec.axes for source in self._graph.sources])
+        for name in (self._batch_axes or set()) - known:
+            raise GraphError(
+                f"Trainer: batch={name!r} is no open axis of the sources of graph {self._graph.name!r}: "
+                f"these are {', '.join(sorted(known)) or 'none'}"
+            )
         self._batch = 0  # feeds of the epoch that have been taken
         self._resumable: Resumable | None = None
         self._resumed: Checkpoint | None = None  # until the feeds have been brought to its place
@@ -228,9 +239,7 @@ class Trainer:
             GraphError: if only a part of a batch counts and a blob is a mean over all of it.
         """
         if isinstance(feeds, Batches):
-            if feeds.fills_up:
-                return await self._means(feeds.one_pass(), metrics)
-            return await self._means((feed for feed, _ in feeds.one_pass()), metrics)
+            return await self._means(feeds.one_pass(), metrics)
         if not isinstance(feeds, Resumable):
             return await self._means(feeds, metrics)
         place = feeds.state_dict()
@@ -247,22 +256,24 @@ class Trainer:
 
     async def _means(self, feeds: AsyncIterable[Any] | Iterable[Any], metrics: Mapping[str, Blob]) -> dict[str, float]:
         gathered = {name: Mean() for name in metrics}
-        rows: deque[int | None] = deque()
+        counts: deque[int | None] = deque()
+        fetch = self._everywhere(metrics.values())
+        axes = self._axes_of_rows(fetch)
 
         async def source() -> AsyncGenerator[Feeds, None]:
             async with aclosing(counted(feeds)) as items:
                 async for feed, count in items:
                     if count is not None:
                         check_counts(metrics)
-                    rows.append(count)
+                    counts.append(count)
                     yield feed
 
-        stream = self._graph.stream(source(), fetch=self._everywhere(metrics.values()), in_flight=self._in_flight)
+        stream = self._graph.stream(source(), fetch=fetch, in_flight=self._in_flight)
         async with aclosing(stream) as results:
             async for result in results:
-                count = rows.popleft()
+                count, rows = counts.popleft(), rows_of(result.lengths, axes)
                 for name, blob in metrics.items():
-                    gathered[name].add(*mean_of(name, self._value(result, blob), count))
+                    gathered[name].add(*mean_of(name, self._value(result, blob), count, rows))
         return means(gathered)
 
     async def _steps(
@@ -272,6 +283,7 @@ class Trainer:
             raise GraphError("Trainer: steps are running already: one loop at a time can take them")
         begun: deque[tuple[int, int, int | None]] = deque()
         self._settle(feeds)
+        axes = self._axes_of_rows(self._fetch)
         source = self._source(feeds, epochs, until, begun, validate)
         self._running, self._whole, self._taken, self._offered = True, False, 0, True
         try:
@@ -279,10 +291,11 @@ class Trainer:
             stream.call_at_starts(self._save_for_others)
             async with aclosing(stream) as results:
                 async for result in results:
-                    number, epoch, rows = begun.popleft()
+                    number, epoch, count = begun.popleft()
                     values = {
-                        name: mean_of(name, self._value(result, blob), rows)[0] for name, blob in self._metrics.items()
+                        name: mean_of(name, self._value(result, blob), count)[0] for name, blob in self._metrics.items()
                     }
+                    rows = rows_of(result.lengths, axes) if count is None else count
                     yield Step(number, epoch, float(self._value(result, self._loss)), values, rows)
             self._whole = True
             self._save_for_others()
@@ -312,11 +325,23 @@ class Trainer:
     def _value(self, result: Result, blob: Blob) -> npt.NDArray[Any]:
         return to_numpy(result[self._copies[blob][self._graph.world.rank]])
 
+    def _axes_of_rows(self, fetch: Sequence[Blob | Graph]) -> Collection[str]:
+        """The open axes along which the batches have rows that a frame needs for what is fetched."""
+        if self._batch_axes is not None:
+            return self._batch_axes
+        ops, fetched = chosen(self._graph, fetch)
+        sources = {blob for blob in (*fetched, *[blob for op in ops for blob in op.inputs]) if not blob.producers}
+        axes = {axis for axis in [blob.spec.leading_axis for blob in sources] if axis is not None}
+        if len(axes) > 1:
+            names = ", ".join(map(repr, sorted(axes)))
+            raise GraphError(
+                f"Trainer: sources begin with the open axes {names}: say by batch= which are those of rows"
+            )
+        return axes
+
     def _settle(self, feeds: object) -> None:
         """Bring feeds that know their place to where the training is."""
         self._resumable = feeds if isinstance(feeds, Resumable) else None
-        if isinstance(feeds, Batches) and feeds.fills_up:
-            check_counts(self._metrics)
         if self._resumable is not None and self._resumed is not None:
             _bring(self._resumable, self._resumed, self.number)
         self._resumed = None
@@ -335,18 +360,16 @@ class Trainer:
             taken, known = self._batch, 0
             skipped = 0 if self._resumable is not None else taken
             of_epoch = feeds(self.epoch) if callable(feeds) else feeds
-            if isinstance(of_epoch, Batches) and of_epoch.fills_up:
-                of_epoch = of_epoch.counted()
             async with aclosing(counted(of_epoch)) as items:
-                async for feed, rows in items:
+                async for feed, count in items:
                     known += 1
                     if known <= skipped:
                         continue
-                    if rows is not None:
+                    if count is not None:
                         check_counts(self._metrics)
                     self.number += 1
                     self._batch += 1
-                    begun.append((self.number, self.epoch, rows))
+                    begun.append((self.number, self.epoch, count))
                     self._taken += 1
                     self._offered = True
                     yield feed

@@ -21,7 +21,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
-from actorflow.spec import TensorSpec
+from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
@@ -39,13 +39,20 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
+        lengths: Length of each open axis in the frame, by its name; none of a batched run, whose frames others share.
     """
 
-    __slots__ = ("_blobs", "_by_name", "_values", "frames")
+    __slots__ = ("_blobs", "_by_name", "_values", "frames", "lengths")
 
     def __init__(
-        self, blobs: Mapping[Blob, int], by_name: Mapping[str, int], values: list[Any], frames: tuple[int, ...]
+        self,
+        blobs: Mapping[Blob, int],
+        by_name: Mapping[str, int],
+        values: list[Any],
+        frames: tuple[int, ...],
+        lengths: Lengths = (),
     ) -> None:
+        self.lengths = dict(lengths)
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
@@ -319,7 +326,7 @@ class Program:
                 for value in fetched:
                     if device.is_array(value):
                         device.lend(value)
-        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,))
+        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""

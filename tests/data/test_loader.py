@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import actorflow as af
 from actorflow.data import Augmentation, Batches, Blocks, Crop, ImageFiles, Loader, Mirror, Resumable, Sampler
 from actorflow.errors import DataError, PipelineError, StageError
 
@@ -61,7 +62,7 @@ def test_the_last_batch_is_dropped_or_filled() -> None:
     filled = Loader({"x": np.arange(5)}, 2, drop_last=False)
     assert len(filled) == 3
     assert rows_of(filled) == [[[0, 1], [2, 3], [4, 0]]]
-    assert [(feed["x"].tolist(), count) for feed, count in filled.counted()] == [([0, 1], 2), ([2, 3], 2), ([4, 0], 1)]
+    assert [feed.count for feed in filled] == [2, 2, 1]
     assert rows_of(Loader({"x": np.arange(2)}, 5, drop_last=False)) == [[[0, 1, 0, 1, 0]]]
 
 
@@ -216,25 +217,45 @@ def test_a_pass_of_its_own_is_the_whole_epoch_and_moves_nothing(count, seed, dro
     loader.load_state_dict(state)
     whole.load_state_dict({**state, "batch": 0})
     first, second = loader.one_pass(), loader.one_pass()
-    expected = [(feed["x"].tolist(), rows) for feed, rows in whole.counted()]
+    expected = [(feed["x"].tolist(), feed.count) for feed in whole]
     found: list[Any] = [[], []]
     for pair in zip(first, second, strict=True):  # neither disturbs the other
-        for part, (feed, rows) in zip(found, pair, strict=True):
-            part.append((feed["x"].tolist(), rows))
+        for part, feed in zip(found, pair, strict=True):
+            part.append((feed["x"].tolist(), feed.count))
     assert found == [expected, expected]
     assert loader.state_dict() == state
-    assert loader.fills_up == any(rows < size for _, rows in expected)
-    assert sum(rows for _, rows in expected) == (count // size * size if drop_last else count)
+    counts = [rows for _, rows in expected]
+    assert counts == [None] * (count // size) if drop_last else sum(counts) == count
 
 
-def test_what_is_counted_knows_the_loaders_place() -> None:
-    loader = Loader({"x": np.arange(6)}, 2)
-    counted = loader.counted()
-    place = counted.state_dict()
-    next(iter(counted))
-    assert counted.state_dict() == loader.state_dict() != place
-    counted.load_state_dict(place)
-    assert loader.state_dict() == place
+# -- batches for open axes --------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 30), st.none() | st.integers(0, 9), st.data())
+def test_each_example_comes_once_in_an_epoch_of_open_batches(count, seed, data) -> None:
+    size = data.draw(st.integers(1, count + 3))
+    graph = af.Graph("open")
+    x = graph.blob("x", ("batch",), "int64")
+    for loader in (
+        Loader({x: np.arange(count)}, size, seed=seed),
+        Loader({"x": np.arange(count)}, size, seed=seed, fill=False),
+    ):
+        for _ in range(2):
+            batches = [next(iter(feed.values())) for feed in loader]
+            assert sorted(np.concatenate(batches)) == list(range(count))
+            assert [len(batch) for batch in batches[:-1]] == [size] * (len(loader) - 1)
+            assert len(batches[-1]) == count - size * (len(loader) - 1)
+        assert all(feed.count is None for feed in loader.one_pass())
+
+
+def test_batches_are_short_only_for_open_blobs() -> None:
+    graph = af.Graph("half open")
+    values, opened, closed = np.arange(5.0), graph.blob("x", ("batch",)), graph.blob("y", (2,))
+    assert len(Loader({opened: values}, 2)) == 3
+    assert len(Loader({opened: values}, 2, drop_last=True)) == 2
+    assert len(Loader({opened: values, closed: values}, 2)) == 2
+    assert [feed.count for feed in Loader({opened: values}, 2, fill=True)] == [2, 2, 1]
+    assert [len(feed[closed]) for feed in Loader({opened: values, closed: values}, 2, drop_last=False)] == [2, 2, 2]
 
 
 # -- other numbers of loaders ---------------------------------------------------------------------------------------

@@ -102,9 +102,6 @@ class Setting:
             case "filled":
                 loader = self.loader(drop_last=False)
                 return loader, lambda: loader
-            case "counted":
-                loader = self.loader(drop_last=False)
-                return loader, loader.counted
             case "pipeline":
                 feeding = (
                     pipeline.source(range(COUNT // BATCH)).map(self.feed).map(lambda feed: feed[self.x]).feed(self.x)
@@ -119,16 +116,16 @@ class Setting:
 
     def mean_of(self, kind: str) -> float:
         """The mean in an evaluation of all rows."""
-        return TRUE_MEAN if kind in ("filled", "counted") else (COUNT // BATCH * BATCH - 1) / 2
+        return TRUE_MEAN if kind == "filled" else (COUNT // BATCH * BATCH - 1) / 2
 
 
-KINDS = ["loader", "filled", "counted", "pipeline", "stream", "later"]
+KINDS = ["loader", "filled", "pipeline", "stream", "later"]
 ENDINGS = ["none", "op", "feed", "cancelled", "cancelled twice"]
 
 
 @pytest.mark.parametrize(
     ("kind", "ending"),
-    [(kind, ending) for kind in KINDS for ending in ENDINGS] + [(kind, "metric") for kind in ("filled", "counted")],
+    [(kind, ending) for kind in KINDS for ending in ENDINGS] + [("filled", "metric")],
 )
 async def test_feeds_are_where_they_were_however_an_evaluation_ends(kind: str, ending: str) -> None:
     setting = Setting()
@@ -219,7 +216,7 @@ def test_what_fills_a_batch_counts_in_no_metric(
 
     async def work() -> None:
         async with graph:
-            for feeds in (loader, loader.counted(), list(loader.one_pass())):
+            for feeds in (loader, list(loader), list(loader.one_pass())):
                 found = await trainer.evaluate(feeds, {"row": row})
                 assert found["row"] == pytest.approx(expected, abs=1e-12)
             for epoch in await trainer.fit(loader, epochs):
@@ -235,10 +232,10 @@ async def test_a_mean_over_a_filled_batch_is_refused_before_anything_runs() -> N
     trainer = nn.Trainer(loss, setting.graph["sgd"], {"m": setting.mean})
     message = "metric 'm' is a mean over the whole batch, of whose rows some may only fill it: give a value per row"
     async with setting.graph:
-        for feeds in (filled, filled.counted(), [(setting.feed(0), 3)]):
+        for feeds in (filled, list(filled), [(setting.feed(0), 3)]):
             with pytest.raises(af.GraphError, match=message):
                 await setting.trainer.evaluate(feeds, {"m": setting.mean})
-        for training in (filled, lambda epoch: filled, lambda epoch: filled.counted()):
+        for training in (filled, lambda epoch: filled, list(filled)):
             with pytest.raises(af.GraphError, match=message):
                 await trainer.fit(training)
         assert setting.graph.engine.next_number == 0
