@@ -27,12 +27,14 @@ def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
         return {}
     slots, known = plan.slots, resources.constants
     keys: dict[int, Hashable] = {}
+    varying: set[int] = set()  # slots of what is another value for other lengths of axes
     for op in plan.folded:
-        # Of other lengths of axes, the same op has another operation, or what it reads is another constant.
-        node = op.node if op.shown_as is op.node else None
-        made_of = (node, op.operation, op.kernel, tuple([keys[slot] for slot in op.inputs]))
-        number = resources.constant_numbers.setdefault(made_of, len(resources.constant_numbers))
-        keys.update({slot: (number, position) for position, slot in enumerate(op.outputs)})
+        is_own = op.shown_as is op.node
+        if (is_own and op.operation is not op.node.operation) or not varying.isdisjoint(op.inputs):
+            varying.update(op.outputs)
+        lengths = plan.lengths if varying.issuperset(op.outputs) else ()
+        made_of: Any = (op.node, lengths) if is_own else (op.operation, keys[op.inputs[0]])
+        keys.update({slot: (made_of, op.kernel, position) for position, slot in enumerate(op.outputs)})
     read = [slot for slot in slots if slot.is_constant and slot.readers]
     values = {slot.index: known[slot.place][keys[slot.index]] for slot in read if keys[slot.index] in known[slot.place]}
     needed = {slot.index for slot in read}

@@ -61,8 +61,10 @@ class Resources:
         self.graph = graph  # the root graph
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.running: set[Frame] = set()  # frames in flight
-        self.constants: defaultdict[Place, dict[Any, Any]] = defaultdict(dict)  # see `constants_of`
-        self.constant_numbers: dict[Hashable, int] = {}  # of what makes them, in the place of that
+        # Those of the programs that are kept; see `constants_of`.
+        self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
+            weakref.WeakValueDictionary
+        )
         self.constant_ops: set[int] = set()  # `Node.id` of the ops that no frame computes
         self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
         self.budget: Budget | None = None  # memory that frames may take, if there is a limit

@@ -123,3 +123,17 @@ async def test_a_length_that_takes_more_than_the_budget_fails_alone() -> None:
             await graph.run(rows(1000))
         (doubled_rows,) = (await graph.run(rows(11))).values()
         assert doubled_rows.shape == (11, 3)
+
+
+async def test_constants_that_follow_from_lengths_are_those_of_each_frame() -> None:
+    graph = af.Graph("open")
+    x = graph.blob("x", ("batch",))
+    count = ops.sum(ops.fill(graph, 1.0, x.shape))  # an op that is the same for all lengths, of one that is not
+    half = ops.scale(count, 0.5)
+    table = graph.constant(np.arange(4.0, dtype=np.float32))
+    y = x * half + ops.sum(table)
+    async with graph:
+        for length in (3, 8, 3, 1):
+            result = await graph.run({x: np.ones(length, np.float32)}, fetch=[y])
+            np.testing.assert_array_equal(result[y], np.full(length, length / 2 + 6))
+        assert len(graph.engine.resources.constants[x.place]) == 4  # one of each length, and one of all

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from actorflow import ops
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
@@ -13,7 +12,7 @@ from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.exchange import AllReduce, as_places, moved, pieces_of, summed
-from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, start_alike
+from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, share_of, start_alike
 from actorflow.place import Place
 
 
@@ -147,11 +146,12 @@ class DataParallel(Layer):
         root, count = bottom[0].graph.root, len(self.places)
         shares = self._cut(bottom)
         sizes = [blobs[0].shape[0] for blobs in shares]
+        whole = bottom[0].shape[0] if self.split else sum(sizes)
         self.outputs, self.losses, terms, scopes = [], [], [], []
         for i, (net, place, blobs, size) in enumerate(zip(self.replicas, self.places, shares, sizes, strict=True)):
             with root.unique_subgraph(f"replica{i}") as scope, root.at(place):
                 loss = self._built(net, blobs, training)
-                terms.append(ops.scale(loss, size / sum(sizes), name="share") if count > 1 else loss)
+                terms.append(share_of(loss, size, whole) if count > 1 else loss)
             start_alike(scope)
             self.losses.append(loss)
             scopes.append(scope)

@@ -45,12 +45,14 @@ def spread(x: Blob, places: Sequence[Place]) -> list[Blob]:
 def lengths_of(kind: str, length: int, parts: int) -> tuple[int, ...]:
     """Lengths of ``parts`` parts of ``length`` elements: as even as can be, the first ones one more.
 
+    Of an open axis that turns out to be shorter than there are parts, the last parts are empty.
+
     Raises:
         ShapeError: if one would get none.
     """
     if length < parts:
         raise ShapeError(f"{kind}: an axis of {length} elements cannot be split into {parts} parts")
-    return tuple((length + parts - 1 - i) // parts for i in range(parts))
+    return tuple((length + i) // parts for i in reversed(range(parts)))
 
 
 def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:

@@ -13,7 +13,7 @@ from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
 from actorflow.nn.parallel.exchange import as_places, moved, pieces_of, summed
-from actorflow.nn.parallel.replicas import Loss, loss_of, start_alike
+from actorflow.nn.parallel.replicas import Loss, loss_of, share_of, start_alike
 from actorflow.place import Place
 
 _SCHEDULES = ("gpipe", "1f1b")
@@ -93,7 +93,7 @@ class PipelineParallel(Layer):
             with root.unique_subgraph(f"micro{i}") as scope:
                 loss = self._forward(blobs, training, grads)
                 with root.at(loss.place):
-                    shares.append(ops.scale(loss, size / sum(sizes), name="share") if count > 1 else loss)
+                    shares.append(share_of(loss, size, bottom[0].shape[0]) if count > 1 else loss)
                 if training:
                     grads.append(self._backward(shares[-1], grads))
             start_alike(scope)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from actorflow import ops
 from actorflow.errors import GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
@@ -72,6 +73,17 @@ def loss_of(kind: str, top: Blob | Sequence[Blob], loss: Loss | None, targets: S
     if blob.shape:
         raise ShapeError(f"{kind}: the loss must be 0-d, blob {blob.name!r} is {blob.spec}")
     return blob
+
+
+def share_of(loss: Blob, part: int, whole: int) -> Blob:
+    """What a loss that is the mean of ``part`` rows adds to the mean of all, ``whole``, rows: nothing if it has none."""
+    if isinstance(part, int):
+        return ops.scale(loss, part / whole, name="share")
+    root = loss.graph.root
+    with root.at(loss.place), root.unique_subgraph("share"):
+        rows, of = (ops.sum(ops.fill(root, 1.0, length, "float64")) for length in (part, whole))
+        weight = ops.cast(rows / of, loss.dtype)
+        return ops.where(rows > 0.0, loss * weight, weight)  # the mean of no rows is nan
 
 
 class Vectorize(Composite[Any]):
