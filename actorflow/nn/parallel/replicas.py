@@ -13,6 +13,7 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Initializer, as_blobs
 from actorflow.nn.parallel.exchange import as_places
 from actorflow.place import Place
+from actorflow.spec import Length
 
 #: Makes the loss, 0-d, of a network's top and the targets, as ``ops.softmax_loss`` does.
 Loss = Callable[..., Blob]
@@ -75,14 +76,14 @@ def loss_of(kind: str, top: Blob | Sequence[Blob], loss: Loss | None, targets: S
     return blob
 
 
-def share_of(loss: Blob, part: int, whole: int) -> Blob:
-    """What a loss that is the mean of ``part`` rows adds to the mean of all, ``whole``, rows: nothing if it has none."""
-    if isinstance(part, int):
+def share_of(loss: Blob, part: Any, whole: Any) -> Blob:
+    """What a loss that is the mean of ``part`` rows adds to the mean of ``whole`` rows: nothing if it has none."""
+    if not isinstance(part, Length):
         return ops.scale(loss, part / whole, name="share")
     root = loss.graph.root
     with root.at(loss.place), root.unique_subgraph("share"):
-        rows, of = (ops.sum(ops.fill(root, 1.0, length, "float64")) for length in (part, whole))
-        weight = ops.cast(rows / of, loss.dtype)
+        rows, all_rows = (ops.sum(ops.fill(root, 1.0, (length,), "float64")) for length in (part, whole))
+        weight = ops.cast(rows / all_rows, loss.dtype)
         return ops.where(rows > 0.0, loss * weight, weight)  # the mean of no rows is nan
 
 
