@@ -75,9 +75,11 @@ class OpenAxes:
         name: The graph's.
         ops: Those of the part.
         fetched: What is fetched.
+        crosses_ranks: Whether anything goes from one rank to another there, so that all must have the same lengths.
     """
 
-    def __init__(self, name: str, ops: Sequence[Op], fetched: Sequence[Blob]) -> None:
+    def __init__(self, name: str, ops: Sequence[Op], fetched: Sequence[Blob], crosses_ranks: bool = False) -> None:
+        self.crosses_ranks = crosses_ranks
         blobs = dict.fromkeys((*fetched, *[blob for op in ops for blob in (*op.inputs, *op.outputs)]))
         self.names = sorted({*axes_in(tuple([op.operation for op in ops])), *axes_in(tuple([b.spec for b in blobs]))})
         self._name = name
@@ -104,8 +106,18 @@ class OpenAxes:
         Raises:
             FeedError, ShapeError: if an axis has no length, or several ones.
         """
+        return self.whole(self.found(feeds))
+
+    def found(self, feeds: Any, rank: int | None = None) -> dict[str, int]:
+        """The lengths of the axes that feeds have, of sources on a rank alone if one is given.
+
+        Raises:
+            FeedError, ShapeError: if what is fed has no such shape, or an axis several lengths.
+        """
         found: dict[str, tuple[int, Blob]] = {}
         for blob in self._sources:
+            if rank is not None and blob.place.rank != rank:
+                continue
             value = feeds.get(blob, feeds.get(blob.name, feeds)) if hasattr(feeds, "get") else feeds
             if value is feeds:
                 continue
@@ -123,6 +135,14 @@ class OpenAxes:
                         f"axis {name!r} is {known} in the feed for blob {other.name!r} {other.spec}, "
                         f"and {n} in the one for {blob.name!r} {blob.spec}"
                     )
+        return {name: n for name, (n, _) in found.items()}
+
+    def whole(self, found: Mapping[str, int]) -> Lengths:
+        """The lengths, in their order.
+
+        Raises:
+            FeedError: if an axis has none.
+        """
         missing = [name for name in self.names if name not in found]
         if missing:
             sources = ", ".join(f"{blob.name!r} {blob.spec}" for blob in self._sources) or "no source"
@@ -130,7 +150,7 @@ class OpenAxes:
                 f"graph {self._name!r}: no feed says the length of {', '.join(map(repr, missing))}; "
                 f"open axes are those of {sources}"
             )
-        return tuple([(name, found[name][0]) for name in self.names])
+        return tuple([(name, found[name]) for name in self.names])
 
 
 def shape_of(value: Any, blob: Blob) -> tuple[int, ...]:

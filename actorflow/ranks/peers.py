@@ -14,11 +14,21 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from actorflow.actors.frame import Frame
-from actorflow.errors import GraphError, PeerFailedError, PeerLostError, RunCancelledError, TransportError, text_of
+from actorflow.errors import (
+    GraphError,
+    PeerFailedError,
+    PeerLostError,
+    RunCancelledError,
+    ShapeError,
+    TransportError,
+    text_of,
+)
+from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.ranks import difference
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.edges import WINDOW, Exchange
 from actorflow.ranks.hub import Done, Recipient, hub_of
+from actorflow.spec import Lengths
 from actorflow.transport.base import Transport
 
 _log = logging.getLogger("actorflow")
@@ -43,15 +53,18 @@ class Peers(Recipient):
         self.collectives = Collectives(transport, self.post)  # the collectives of the graph
         self._frames: dict[int, tuple[Frame, frozenset[int]]] = {}  # and the ranks that have to do with it
         self._refused: dict[int, PeerFailedError] = {}  # frames that stopped elsewhere before they started here
-        self._proposals: dict[int, dict[int, tuple[str, int]]] = {}  # on rank 0: of each rank, by program
-        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._proposals: dict[int, dict[int, tuple[Any, ...]]] = {}  # on rank 0: what each rank has asked
+        self._answers: dict[int, asyncio.Future[Any]] = {}
         self._proposed: dict[int, Exchange] = {}
-        self._ends: dict[int, dict[int, int]] = {}  # by stream: where each rank ended it
+        self._tags: dict[str, int] = {}  # of programs that all have agreed on, by digest: some ranks may forget them
+        self._ends: dict[int, dict[int, tuple[int, int]]] = {}  # by stream: frame and question where each rank ended it
         self._settled: asyncio.Future[None] | None = None
         self._speaks = False  # whether frames that exchange messages were to start
         self._last: Exchange | None = None  # of the newest of them that all ranks have agreed on
         self.handlers: dict[str, Callable[..., None]] = {
             "plan": self._heard_plan,
+            "lengths": self._heard_lengths,
+            "settled": self._heard_settled,
             "agreed": self._heard_agreed,
             "differs": self._heard_differs,
             "disagreed": self._heard_disagreed,
@@ -86,6 +99,8 @@ class Peers(Recipient):
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
         self._speaks = True
+        if not exchange.agreed and exchange.identity.digest in self._tags:
+            exchange.agree(self._tags[exchange.identity.digest])
         if exchange.agreed:
             self._last = exchange
         if exchange.agreed and self._settled is None and not self._hub.lost:
@@ -93,33 +108,77 @@ class Peers(Recipient):
         return self._prepare(exchange)
 
     async def _prepare(self, exchange: Exchange) -> None:
-        if self._hub.lost:
-            raise copy.copy(next(iter(self._hub.lost.values())))
-        while self._settled is not None:
-            await asyncio.shield(self._settled)
+        await self._come_to_rest()
         if not exchange.agreed:
             if exchange.agreement is None or exchange.agreement.done():
                 exchange.agreement = asyncio.ensure_future(self._agree(exchange))
                 exchange.agreement.add_done_callback(_seen)
             await asyncio.shield(exchange.agreement)
 
+    async def _come_to_rest(self) -> None:
+        """Wait until all ranks have ended their streams."""
+        if self._hub.lost:
+            raise copy.copy(next(iter(self._hub.lost.values())))
+        while self._settled is not None:
+            await asyncio.shield(self._settled)
+
+    async def agree_on_lengths(self, axes: OpenAxes, feeds: Any) -> Lengths:
+        """The lengths of a frame's open axes: each rank tells all others those of the sources that it has.
+
+        Raises:
+            FeedError, ShapeError: if an axis has no length, or several ones: on all ranks, and none starts a frame.
+            PeerFailedError: if the feeds of another rank are wrong.
+        """
+        self._speaks = True
+        await self._come_to_rest()
+        own: dict[str, int] = {}
+        failure: Exception | None = None
+        try:
+            own = axes.found(feeds, self.transport.rank)
+        except Exception as error:  # noqa: BLE001  the other ranks must not wait for this one
+            failure = error
+        told = await self._ask("lengths", own, None if failure is None else text_of(failure))
+        if failure is not None:
+            raise failure
+        found: dict[str, tuple[int, int]] = {}
+        for rank, (lengths, why) in enumerate(told):
+            if why is not None:
+                raise PeerFailedError(rank, f"a frame of graph {self._name!r} could not start: {why}\n  on rank {rank}")
+            for name, n in lengths.items():
+                known, other = found.setdefault(name, (n, rank))
+                if known != n:
+                    raise ShapeError(
+                        f"graph {self._name!r}: axis {name!r} is {known} in the feeds of rank {other}, and {n} in "
+                        f"those of rank {rank}: an axis that may differ from rank to rank has a name on each"
+                    )
+        return axes.whole({name: n for name, (n, _) in found.items()})
+
     async def _agree(self, exchange: Exchange) -> None:
         """Find out whether all ranks have the same program; raises GraphError with the first difference."""
+        await self._ask("plan", exchange.identity.digest, exchange.most_edges, exchange=exchange)
+
+    async def _ask(self, kind: str, *content: Any, exchange: Exchange | None = None) -> Any:
+        """What comes of a question that all ranks ask rank 0, each when it has come to it."""
         number = self._done.plans
         for gone in self._hub.gone.values():
             if number >= gone.done(self._key).plans:
                 raise copy.copy(gone.error)
+        for rank, (_, questions) in self._ends.get(self._done.streams, {}).items():
+            if number >= questions:
+                raise self._ended_before(rank)
         self._done.plans += 1
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
-        self._proposed[number] = exchange
+        if exchange is not None:
+            self._proposed[number] = exchange
         timer = loop.call_later(_PATIENCE_S, self._complain, number)
         try:
-            self.post(0, "plan", number, exchange.identity.digest, exchange.most_edges)
-            await answer
+            self.post(0, kind, number, *content)
+            return await answer
         finally:
             timer.cancel()
-            del self._answers[number], self._proposed[number]
+            del self._answers[number]
+            self._proposed.pop(number, None)
 
     def _complain(self, number: int) -> None:
         there = self._proposals.get(number, {})
@@ -133,13 +192,39 @@ class Peers(Recipient):
             whom,
         )
 
+    def _all_asked(self, rank: int, number: int, *content: Any) -> list[tuple[Any, ...]] | None:
+        """On rank 0: what all ranks have asked, by rank, once they all have."""
+        proposals = self._proposals.setdefault(number, {})
+        proposals[rank] = content
+        if len(proposals) < self.transport.size:
+            return None
+        del self._proposals[number]
+        others = [other for other, (kind, *_) in sorted(proposals.items()) if kind != proposals[0][0]]
+        if others:
+            message = (
+                f"graph {self._name!r}: ranks 0 and {others[0]} do not run the same ops: give all ranks the same fetch"
+            )
+            self._post_to_all(range(self.transport.size), "disagreed", number, message)
+            return None
+        return [asked for _, asked in sorted(proposals.items())]
+
+    def _heard_lengths(self, rank: int, number: int, lengths: dict[str, int], why: str | None) -> None:
+        """On rank 0: a rank has said which lengths its feeds have."""
+        told = self._all_asked(rank, number, "lengths", lengths, why)
+        if told is not None:
+            self._post_to_all(range(self.transport.size), "settled", number, [content for _, *content in told])
+
+    def _heard_settled(self, _: int, number: int, told: list[Any]) -> None:
+        answer = self._answers.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(told)
+
     def _heard_plan(self, rank: int, number: int, digest: str, edges: int) -> None:
         """On rank 0: a rank has said which program it has."""
-        proposals = self._proposals.setdefault(number, {})
-        proposals[rank] = digest, edges
-        if len(proposals) < self.transport.size:
+        told = self._all_asked(rank, number, "plan", digest, edges)
+        if told is None:
             return
-        del self._proposals[number]
+        proposals = {rank: asked for rank, (_, *asked) in enumerate(told)}
         own, _ = proposals[0]
         others = [rank for rank, (digest, _) in sorted(proposals.items()) if digest != own]
         if others:
@@ -155,9 +240,10 @@ class Peers(Recipient):
             self._post_to_all(range(self.transport.size), "disagreed", number, message)
             return
         first, hub.tags = hub.tags, hub.tags + block
-        self._post_to_all(range(self.transport.size), "agreed", number, first)
+        self._post_to_all(range(self.transport.size), "agreed", number, first, own)
 
-    def _heard_agreed(self, _: int, number: int, first_tag: int) -> None:
+    def _heard_agreed(self, _: int, number: int, first_tag: int, digest: str) -> None:
+        self._tags[digest] = first_tag
         answer = self._answers.get(number)
         if answer is None or answer.done():  # the run that waited was cancelled, as the loop ended
             return
@@ -287,12 +373,15 @@ class Peers(Recipient):
         self._done.streams += 1
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
-        self._post_to_all(range(self.transport.size), "ended", number, self._done.frames)
+        self._post_to_all(range(self.transport.size), "ended", number, self._done.frames, self._done.plans)
 
-    def _heard_ended(self, rank: int, number: int, serial: int) -> None:
+    def _heard_ended(self, rank: int, number: int, serial: int, questions: int) -> None:
         ends = self._ends.setdefault(number, {})
-        ends[rank] = serial
+        ends[rank] = serial, questions
         if number >= self._done.streams:  # here it goes on
+            for asked, answer in self._answers.items():
+                if asked >= questions and not answer.done():
+                    answer.set_exception(self._ended_before(rank))
             for later in [frame for frame in self._frames if frame >= serial]:
                 error = self._after_end(later)
                 assert error is not None
@@ -309,17 +398,22 @@ class Peers(Recipient):
 
     def _after_end(self, serial: int) -> PeerFailedError | None:
         """Why a frame that starts now cannot end: another rank has ended the stream before it."""
-        for rank, end in self._ends.get(self._done.streams, {}).items():
+        for rank, (end, _) in self._ends.get(self._done.streams, {}).items():
             if serial >= end:
-                return PeerFailedError(
-                    rank, f"rank {rank} ended its stream before this frame, rank {self.transport.rank} did not"
-                )
+                return self._ended_before(rank)
         return None
+
+    def _ended_before(self, rank: int) -> PeerFailedError:
+        return PeerFailedError(
+            rank, f"rank {rank} ended its stream before this frame, rank {self.transport.rank} did not"
+        )
 
     def _settle(self, number: int) -> None:
         ends = self._ends.pop(number)
         assert self._settled is not None
-        last = max(ends.values())
+        last = max(serial for serial, _ in ends.values())
+        self._done.plans = max(questions for _, questions in ends.values())
+        self._proposals = {asked: there for asked, there in self._proposals.items() if asked >= self._done.plans}
         for serial in range(self._done.frames, last):
             assert self._last is not None  # others have started frames that this rank has agreed to
             self._last.void(serial)

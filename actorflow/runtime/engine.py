@@ -25,6 +25,7 @@ from actorflow.plan.float_errors import traps_here, with_traps
 from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import planning
+from actorflow.plan.ranks import crosses_ranks
 from actorflow.plan.validate import chosen
 from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
@@ -155,13 +156,25 @@ class Engine:
         key = self._key(fetch, feeds)
         return self._known(key) or self._keep(key, at_once(self._making(key)))
 
-    def _key(self, fetch: Fetch, feeds: Feeds) -> _Key:
-        """What a program is kept by; at most ``max_plans`` are, until the graph changes."""
+    def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None) -> _Key:
+        """What a program is kept by; at most ``max_plans`` are, until the graph changes.
+
+        Args:
+            lengths: Those that the ranks have agreed on, if they had to.
+        """
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
         axes = self._open_axes(targets)
-        return targets, traps_here(), None if axes is None else axes.of(feeds)
+        return targets, traps_here(), None if axes is None else lengths or axes.of(feeds)
+
+    async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
+        """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
+        self._notice()
+        axes = self._open_axes(None if fetch is None else tuple(fetch))
+        if axes is None or not axes.crosses_ranks:
+            return None
+        return await self.resources.peers.agree_on_lengths(axes, feeds)
 
     def _notice(self) -> None:
         """Forget what was made of a graph that has changed since."""
@@ -183,7 +196,9 @@ class Engine:
     def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
         if targets not in self._axes:
-            axes = OpenAxes(self.graph.name, *chosen(self.graph, self._resolved(targets)))
+            ops, fetched = chosen(self.graph, self._resolved(targets))
+            crosses = self.graph.world.size > 1 and crosses_ranks(ops, fetched, frozenset())
+            axes = OpenAxes(self.graph.name, ops, fetched, crosses)
             if len(self._axes) >= self.graph.options.max_plans:
                 self._axes.clear()
             self._axes[targets] = axes if axes.names else None
@@ -300,7 +315,8 @@ class Engine:
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
         Its span is linked with those of the requests that it computes.
         """
-        key = self._key(fetch, feeds)
+        lengths = await self._agreed_lengths(fetch, feeds) if self.graph.world.size > 1 else None
+        key = self._key(fetch, feeds, lengths)
         program = self._known(key)
         if program is None and self.queue.pause is not None:  # other ranks must hear of it
             program = self._keep(key, at_once(self._making(key)))
@@ -309,7 +325,7 @@ class Engine:
             if waiting is not None:
                 await waiting
         if program is None or (self.queue.closed and not self.queue.holds(permit)):
-            program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s)
+            program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
             frame = self.start(program, feeds, atomic)
             if permit is not None:
@@ -321,7 +337,7 @@ class Engine:
         return program, frame
 
     async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None, lengths: Lengths | None
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when it has a program and the graph is not paused."""
         try:
@@ -329,7 +345,7 @@ class Engine:
                 with self.queue.enter() as ticket:
                     while True:
                         await ticket.come()
-                        key = self._key(fetch, feeds)  # now, as the graph may have changed meanwhile
+                        key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
                         program = self._known(key)
                         if program is None:
                             await in_slices(self._making_one(key))
