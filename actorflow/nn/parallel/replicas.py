@@ -82,7 +82,8 @@ def share_of(loss: Blob, part: Any, whole: Any) -> Blob:
         return ops.scale(loss, part / whole, name="share")
     root = loss.graph.root
     with root.at(loss.place), root.unique_subgraph("share"):
-        rows, all_rows = (ops.sum(ops.fill(root, 1.0, (length,), "float64")) for length in (part, whole))
+        counts: Sequence[Any] = (part, whole)
+        rows, all_rows = (ops.sum(ops.fill(root, 1.0, (count,), "float64")) for count in counts)
         weight = ops.cast(rows / all_rows, loss.dtype)
         return ops.where(rows > 0.0, loss * weight, weight)  # the mean of no rows is nan
 
