@@ -23,7 +23,7 @@ from actorflow.array.record.record import HOST, Evaluator, Input, Record, given,
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.shaping import Reduction
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, broadcast_shapes
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -112,7 +112,7 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         ShapeError: if they do not.
     """
     try:
-        return np.broadcast_shapes(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError:
         raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast") from None
 

@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.array.namespace.apply import applied_to
+from actorflow.array.namespace.creation import full
 from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import cast, node_of, reduced
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.elementwise import deviation, not_equal, square
+from actorflow.ops.elementwise import deviation, maximum, not_equal, square
 from actorflow.ops.operation import Operation, apply, axes_of
 from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
 from actorflow.ops.reductions import ArgMax, ArgMin, ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
 from actorflow.ops.shaping import ReduceSum, Reduction, summed_dtype
+from actorflow.spec import axes_in
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -80,8 +82,12 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
     return sum(_truth(x), axis=axis, keepdims=keepdims)
 
 
-def _count(x: Array, axis: Axis) -> int:
-    return math.prod([x.shape[each] for each in axes_of("mean", axis, x.ndim)])
+def _count(x: Array, axis: Axis, correction: float = 0.0) -> Array | float:
+    """The number of elements along axes, less a correction; an array, if an axis is open."""
+    lengths = tuple([x.shape[each] for each in axes_of("mean", axis, x.ndim)])
+    if axes_in(lengths):
+        return cast(maximum(sum(full(lengths, 1.0)) - correction, 0.0), x.dtype)
+    return float(builtins.max(0, math.prod(lengths) - correction))
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -91,7 +97,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
     if node.dtype.kind not in "fc":
         x = cast(x, np.dtype(np.float64))
-    return sum(x, axis=axis, keepdims=keepdims) / float(_count(x, axis))
+    return sum(x, axis=axis, keepdims=keepdims) / _count(x, axis)
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -102,8 +108,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     if node.dtype.kind != "f":
         x = cast(x, np.dtype(np.float64))
     squares = square(x - mean(x, axis=axis, keepdims=True))
-    left = _count(x, axis) - correction
-    return sum(squares, axis=axis, keepdims=keepdims) / float(builtins.max(0, left))
+    return sum(squares, axis=axis, keepdims=keepdims) / _count(x, axis, correction)
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:

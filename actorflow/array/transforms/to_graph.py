@@ -35,8 +35,9 @@ def to_graph(
 
     Args:
         function: Takes arrays, also in nested tuples, lists and dicts, and gives such.
-        examples: For each argument an array, a `TensorSpec`, or containers of them: shape and dtype count. Anything
-            else is given to the function as it is.
+        examples: For each argument an array, a `TensorSpec`, or containers of them: shape and dtype count. A
+            `TensorSpec` may have open axes, ``af.TensorSpec.of(("batch", 784))``, which those of the graph are then.
+            Anything else is given to the function as it is.
         name: Of the graph; the function's if left out.
         place: Where it computes, such as ``"cuda:0"``. Arguments and results stay on the CPU; copies are inserted.
     Returns:
