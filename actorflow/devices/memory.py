@@ -43,14 +43,14 @@ UNSHARED = _count_unshared()
 
 
 class Bucket:
-    """Free buffers of one type.
+    """Free buffers of one type, for as long as somebody refers to it.
 
     Attributes:
         pool: Where they come from.
         spec: Their type.
     """
 
-    __slots__ = ("_free", "pool", "spec")
+    __slots__ = ("__weakref__", "_free", "pool", "spec")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec) -> None:
         self.pool = pool
@@ -96,7 +96,7 @@ class BufferPool:
         self.budget_bytes: int | None = None
         self.allocations = 0
         self.peak_bytes = 0
-        self._buckets: dict[TensorSpec, Bucket] = {}
+        self._buckets: weakref.WeakValueDictionary[TensorSpec, Bucket] = weakref.WeakValueDictionary()
         self._lock = held_at_fork(threading.Lock())
         self._held_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
@@ -104,7 +104,10 @@ class BufferPool:
         self._dead: deque[tuple[int, int]] = deque()
 
     def bucket(self, spec: TensorSpec) -> Bucket:
-        """The bucket for buffers of one type. Only from the loop's thread."""
+        """The bucket for buffers of one type; it is kept, with what is free there, by those that use it.
+
+        Only from the loop's thread.
+        """
         bucket = self._buckets.get(spec)
         if bucket is None:
             bucket = self._buckets[spec] = Bucket(self, spec)
@@ -150,11 +153,11 @@ class BufferPool:
     @property
     def used_bytes(self) -> int:
         """`held_bytes` without the free ones."""
-        return self.held_bytes - sum(bucket.free_bytes for bucket in self._buckets.values())
+        return self.held_bytes - sum(bucket.free_bytes for bucket in [*self._buckets.values()])
 
     def trim(self) -> None:
         """Give all free buffers back to the system."""
-        for bucket in self._buckets.values():
+        for bucket in [*self._buckets.values()]:
             bucket.trim()
 
     def _count_dead(self) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from actorflow.devices.base import Device, Fence, Lane
 from actorflow.devices.memory import Bucket, BufferPool
@@ -269,8 +269,8 @@ class StreamLane(Lane):
                 fence.error = error
             fence.done = True
         for fence in ended:
-            for waiter in fence.waiters:
-                waiter()
+            while fence.waiters:  # which would keep the fence's frame alive
+                fence.waiters.pop(0)()
             fence.passed(fence)
 
 
@@ -417,8 +417,7 @@ class StreamPool(BufferPool):
         super().__init__(allocate)
         self.lanes = lanes
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what was made here, by its id
-        self._free: dict[TensorSpec, deque[tuple[Any, Uses]]] = {}
-        self._free_bytes = 0
+        self._shelves: WeakValueDictionary[TensorSpec, _Shelf] = WeakValueDictionary()
         self._retired: deque[tuple[Any, Uses]] = deque()
 
     def bucket(self, spec: TensorSpec, lane: StreamLane | None = None, users: Sequence[StreamLane] = ()) -> Bucket:
@@ -430,26 +429,34 @@ class StreamPool(BufferPool):
         """Bucket to which buffers of one type go back that ``users`` may use, as many as these are by then."""
         return _CommonBucket(self, spec, users)
 
+    def shelf(self, spec: TensorSpec) -> _Shelf:
+        """The free buffers of one type; kept by the buckets that they are for."""
+        shelf = self._shelves.get(spec)
+        if shelf is None:
+            shelf = self._shelves[spec] = _Shelf()
+            # Work may be under way that uses what is free when the last bucket goes.
+            finalize(shelf, self._retired.extend, shelf.free).atexit = False
+        return shelf
+
     def take(self, spec: TensorSpec, lane: StreamLane) -> Any:
         """A buffer with undefined contents that the work ``lane`` launches next may use.
 
         Raises:
             OutOfMemoryError: if there is no room for it.
         """
-        free = self._free.get(spec)
+        free = self.shelf(spec).free
         if free:
             for at, (buffer, uses) in enumerate(free):
                 if all(lane.comes_behind(user, number) for user, number in uses):
                     del free[at]
-                    self._free_bytes -= spec.size_bytes
                     return buffer
             if self.budget_bytes is not None and self.held_bytes + spec.size_bytes > self.budget_bytes:
-                return self._take_behind(spec, lane)
+                return _take_behind(free, lane)
         try:
             return self.new(spec)
         except OutOfMemoryError:
             if free:
-                return self._take_behind(spec, lane)
+                return _take_behind(free, lane)
             self.trim()
             return self.new(spec)
 
@@ -458,14 +465,15 @@ class StreamPool(BufferPool):
         if self._retired:
             self._sweep()
         uses = tuple([(user, user.submitted) for user in users])
-        is_own = self._own.get(id(buffer)) is buffer
+        shelf, is_own = None, self._own.get(id(buffer)) is buffer
         if is_own:
             if buffer.shape != spec.shape or buffer.dtype != spec.dtype:  # ``spec`` is that of a view of it
                 spec = TensorSpec(buffer.shape, buffer.dtype)
-            insort(self._free.setdefault(spec, deque()), (buffer, uses), key=_rank)
-            self._free_bytes += spec.size_bytes
-        else:
+            shelf = self._shelves.get(spec)
+        if shelf is None:
             self._retired.append((buffer, uses))
+        else:
+            insort(shelf.free, (buffer, uses), key=_rank)
 
     def adopt(self, buffer: Any) -> None:
         super().adopt(buffer)
@@ -477,24 +485,16 @@ class StreamPool(BufferPool):
     @property
     def used_bytes(self) -> int:
         self._sweep()
-        return self.held_bytes - self._free_bytes
+        free_bytes = sum(len(shelf.free) * spec.size_bytes for spec, shelf in [*self._shelves.items()])
+        return self.held_bytes - free_bytes
 
     def trim(self) -> None:
         """Give up the free buffers whose uses have ended."""
         self._sweep()
-        for spec, free in self._free.items():
-            kept = deque(entry for entry in free if not _have_ended(entry[1]))
-            self._free_bytes -= (len(free) - len(kept)) * spec.size_bytes
-            self._free[spec] = kept
-
-    def _take_behind(self, spec: TensorSpec, lane: StreamLane) -> Any:
-        free = self._free[spec]
-        buffer, uses = min(free, key=_work_ahead)
-        del free[bisect_left(free, id(buffer), key=_rank)]
-        self._free_bytes -= spec.size_bytes
-        for user, number in uses:
-            lane.wait_until(user, number)
-        return buffer
+        for shelf in [*self._shelves.values()]:
+            kept = [entry for entry in shelf.free if not _have_ended(entry[1])]
+            shelf.free.clear()
+            shelf.free.extend(kept)
 
     def _sweep(self) -> None:
         """Let go of what was not made here, once its uses have ended."""
@@ -502,14 +502,22 @@ class StreamPool(BufferPool):
             self._retired.popleft()
 
 
+class _Shelf:
+    """Free buffers of one type, in order."""
+
+    def __init__(self) -> None:
+        self.free: deque[tuple[Any, Uses]] = deque()
+
+
 class StreamBucket(Bucket):
     """Source of the buffers of one slot of a program, to which they are given back."""
 
-    __slots__ = ("_stream_pool", "lane", "users")
+    __slots__ = ("_shelf", "_stream_pool", "lane", "users")
 
     def __init__(self, pool: StreamPool, spec: TensorSpec, lane: StreamLane, users: tuple[StreamLane, ...]) -> None:
         super().__init__(pool, spec)
         self._stream_pool = pool
+        self._shelf = pool.shelf(spec)
         self.lane = lane
         self.users = users  # all lanes whose work uses it
 
@@ -523,15 +531,24 @@ class StreamBucket(Bucket):
 class _CommonBucket(Bucket):
     """Bucket for the buffers of a variable, which frames of any program may still use."""
 
-    __slots__ = ("_stream_pool", "_users")
+    __slots__ = ("_shelf", "_stream_pool", "_users")
 
     def __init__(self, pool: StreamPool, spec: TensorSpec, users: Iterable[StreamLane]) -> None:
         super().__init__(pool, spec)
         self._stream_pool = pool
+        self._shelf = pool.shelf(spec)
         self._users = users
 
     def give_back(self, buffer: Any) -> None:
         self._stream_pool.give_back(self.spec, buffer, self._users)
+
+
+def _take_behind(free: deque[tuple[Any, Uses]], lane: StreamLane) -> Any:
+    buffer, uses = min(free, key=_work_ahead)
+    del free[bisect_left(free, id(buffer), key=_rank)]
+    for user, number in uses:
+        lane.wait_until(user, number)
+    return buffer
 
 
 def _rank(entry: tuple[Any, Uses]) -> int:

@@ -156,16 +156,17 @@ class TestCounts:
     def test_counts_agree_with_a_model(self, steps: list[tuple[str, int]]) -> None:
         pool = BufferPool()
         specs = [af.TensorSpec.of(size) for size in (1, 10, 100)]
+        buckets = [pool.bucket(spec) for spec in specs]
         used: list[list[Any]] = [[], [], []]
         free = [0, 0, 0]
         peak = 0
         for step, i in steps:
             if step == "take":
-                used[i].append(pool.bucket(specs[i]).take())
+                used[i].append(buckets[i].take())
                 free[i] = max(0, free[i] - 1)
             elif used[i]:
                 if step == "give":
-                    pool.bucket(specs[i]).give_back(used[i].pop())
+                    buckets[i].give_back(used[i].pop())
                     free[i] += 1
                 else:
                     used[i].pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow import ops
+from actorflow import nn, ops
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import TraceCopy
 from actorflow.web.telemetry import Telemetry
@@ -137,3 +138,55 @@ async def test_constants_that_follow_from_lengths_are_those_of_each_frame() -> N
             result = await graph.run({x: np.ones(length, np.float32)}, fetch=[y])
             np.testing.assert_array_equal(result[y], np.full(length, length / 2 + 6))
         assert len(graph.engine.resources.constants[x.place]) == 4  # one of each length, and one of all
+
+
+class TestMemory:
+    """What the plans of several lengths take: no more than those that are kept, and in steady state none is made."""
+
+    def training(self, place: str, **options: Any) -> tuple[af.Graph, list[Any]]:
+        graph = af.Graph("lengths", deterministic=True, **options)
+        with graph.at(place):
+            x, labels = graph.blob("x", ("batch", 16, 16, 1)), graph.blob("labels", ("batch",), "int64")
+            loss = ops.softmax_loss(nn.LeNet(4, (2, 3, 5))(x), labels)
+            return graph, [nn.SGD(0.1, momentum=0.9).minimize(loss)]
+
+    def feeds(self, count: int) -> dict[str, np.ndarray]:
+        return {"x": np.ones((count, 16, 16, 1), np.float32), "labels": np.zeros(count, np.int64)}
+
+    @pytest.mark.parametrize(("place", "options"), [("cpu", {}), ("sim:0", {}), ("sim:0", {"capture": True})])
+    async def test_no_buffer_is_made_once_all_plans_are(self, place: str, options: dict[str, Any]) -> None:
+        graph, fetch = self.training(place, **options)
+        random = np.random.default_rng(0)
+        async with graph:
+            for _ in range(2):
+                for count in random.permutation(np.arange(1, 25)):
+                    await graph.run(self.feeds(count), fetch=fetch)
+            memory = graph.engine.resources.device(af.Place.parse(place)).memory
+            before = memory.allocations, memory.held_bytes
+            for _ in range(2):
+                for count in random.permutation(np.arange(1, 25)):
+                    await graph.run(self.feeds(count), fetch=fetch)
+            assert (memory.allocations, memory.held_bytes) == before
+
+    @pytest.mark.parametrize(("place", "options"), [("cpu", {}), ("sim:0", {}), ("sim:0", {"capture": True})])
+    async def test_plans_that_are_not_kept_give_their_memory_back(self, place: str, options: dict[str, Any]) -> None:
+        graph, fetch = self.training(place, max_plans=2, **options)
+        made: weakref.WeakSet[Any] = weakref.WeakSet()
+        async with graph:
+            for count in (30, 29):
+                await graph.run(self.feeds(count), fetch=fetch)
+            memory = graph.engine.resources.device(af.Place.parse(place)).memory
+            of_two = memory.held_bytes
+            for count in range(28, 0, -1):
+                await graph.run(self.feeds(count), fetch=fetch)
+                made.update(graph.engine._programs.values())
+                assert memory.used_bytes < memory.held_bytes <= of_two
+                assert len(made) == 2, "a program that is not kept dies with its last frame"
+            assert memory.held_bytes < of_two / 2
+
+    async def test_frames_of_a_plan_that_is_not_kept_end_well(self) -> None:
+        graph, fetch = self.training("sim:0", max_plans=1)
+        counts = [5, 9, 5, 2, 9, 5]
+        async with graph:
+            stream = graph.stream([self.feeds(count) for count in counts], fetch=fetch, in_flight=4)
+            assert [result.lengths["batch"] async for result in stream] == counts

@@ -188,11 +188,8 @@ def marks_from_before_the_work(patch: Patch) -> None:
 
 def buffers_taken_whoever_uses_them(patch: Patch) -> None:
     def take(self: Any, spec: Any, lane: Any) -> Any:
-        free = self._free.get(spec)
-        if free:
-            self._free_bytes -= spec.size_bytes
-            return free.popleft()[0]
-        return self.new(spec)
+        free = self.shelf(spec).free
+        return free.popleft()[0] if free else self.new(spec)
 
     patch.setattr(StreamPool, "take", take)
 

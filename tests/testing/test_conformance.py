@@ -300,7 +300,7 @@ class Sharing(CPU):
 
     def _make_pool(self) -> BufferPool:
         pool = BufferPool(self.allocate)
-        buckets: dict[TensorSpec, Bucket] = pool._buckets
+        buckets = pool._buckets
         pool.bucket = lambda spec: buckets.setdefault(spec, _Generous(pool, spec))  # type: ignore[method-assign]
         return pool
 
@@ -451,11 +451,8 @@ class Copying(SimDevice):
 
 class _Reckless(StreamPool):
     def take(self, spec: TensorSpec, lane: Any) -> Any:
-        free = self._free.get(spec)
-        if free:
-            self._free_bytes -= spec.size_bytes
-            return free.popleft()[0]
-        return self.new(spec)
+        free = self.shelf(spec).free
+        return free.popleft()[0] if free else self.new(spec)
 
 
 class Reckless(SimDevice):

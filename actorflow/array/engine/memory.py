@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
-from actorflow.devices.memory import UNSHARED, BufferPool
+from actorflow.devices.memory import UNSHARED, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
@@ -42,6 +42,7 @@ class Memory:
         self.pool = BufferPool()
         self.pool.budget_bytes = budget_bytes
         self.claimed_bytes = 0
+        self._buckets: dict[TensorSpec, Bucket] = {}
         self._counted_bytes = _POOLED_BYTES if budget_bytes is None else 1
         self._ended: deque[Value] = deque()
         self._ended_bytes = 0
@@ -79,8 +80,14 @@ class Memory:
             self.count(value)
             return value
         self.sort_out()
-        buffer: Value = self.pool.bucket(spec).take()
+        buffer: Value = self._bucket(spec).take()
         return buffer
+
+    def _bucket(self, spec: TensorSpec) -> Bucket:
+        bucket = self._buckets.get(spec)
+        if bucket is None:
+            bucket = self._buckets[spec] = self.pool.bucket(spec)
+        return bucket
 
     def sort_out(self) -> None:
         """Take back the buffers of ended records that have no other references."""
@@ -88,7 +95,7 @@ class Memory:
         while self._ended:
             value = self._ended.popleft()
             if getrefcount(value) == UNSHARED and value.flags.c_contiguous:
-                self.pool.bucket(TensorSpec(value.shape, value.dtype)).give_back(value)
+                self._bucket(TensorSpec(value.shape, value.dtype)).give_back(value)
         if self.pool.held_bytes - self.pool.used_bytes > _KEPT_BYTES:
             self.pool.trim()
 

@@ -193,11 +193,16 @@ class PinnedPool(BufferPool):
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(allocate)
         self._lanes = lanes
+        self._retired: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()  # of buckets that are gone
 
     def bucket(self, spec: TensorSpec) -> PinnedBucket:
+        while self._retired and _have_ended(self._retired[0][1]):
+            self._retired.popleft()
         bucket = self._buckets.get(spec)
         if bucket is None:
-            bucket = self._buckets[spec] = PinnedBucket(self, spec, self._lanes)
+            made = bucket = self._buckets[spec] = PinnedBucket(self, spec, self._lanes)
+            # Copies may be under way that read what is free when nobody uses the bucket any more.
+            weakref.finalize(made, self._retired.extend, made.waiting).atexit = False
         assert isinstance(bucket, PinnedBucket)
         return bucket
 
@@ -210,19 +215,19 @@ class PinnedBucket(Bucket):
     the buffer, so the two can be told apart.
     """
 
-    __slots__ = ("_lanes", "_lock", "_waiting")
+    __slots__ = ("_lanes", "_lock", "waiting")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(pool, spec)
         self._lanes = lanes
         self._lock = held_at_fork(threading.Lock())
-        self._waiting: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()
+        self.waiting: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()
 
     def take(self) -> Any:
         with self._lock:
-            for at, (buffer, uses) in enumerate(self._waiting):
+            for at, (buffer, uses) in enumerate(self.waiting):
                 if _have_ended(uses):
-                    del self._waiting[at]
+                    del self.waiting[at]
                     return buffer
         return self.pool.new(self.spec)
 
@@ -232,17 +237,18 @@ class PinnedBucket(Bucket):
         if is_own and buffer.shape == self.spec.shape and buffer.dtype == self.spec.dtype:
             uses = tuple([(lane, lane.submitted) for lane in self._lanes()])
             with self._lock:
-                self._waiting.append((buffer, uses))
+                self.waiting.append((buffer, uses))
 
     @property
     def free_bytes(self) -> int:
-        return len(self._waiting) * self.spec.size_bytes
+        return len(self.waiting) * self.spec.size_bytes
 
     def trim(self) -> None:
         """Give the buffers that no copy uses any more back to the system."""
         with self._lock:
-            kept = [entry for entry in self._waiting if not _have_ended(entry[1])]
-            self._waiting = deque(kept)
+            kept = [entry for entry in self.waiting if not _have_ended(entry[1])]
+            self.waiting.clear()
+            self.waiting.extend(kept)
 
 
 def _what_there_is(cupy: Any, index: int, spec: TensorSpec) -> str:

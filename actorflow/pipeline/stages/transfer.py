@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.budget import Budget
-from actorflow.devices import Device, Fence
+from actorflow.devices import Bucket, Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import OutOfMemoryError
 from actorflow.graph.graph import Graph
@@ -151,6 +151,7 @@ class _TransferActor(StageActor):
         self._device = device  # None for the host's
         self._allowance = allowance
         self._flight: deque[_Copies] = deque()
+        self._staging: dict[TensorSpec, Bucket] = {}  # of the copies so far
         self._number = 0
 
     def step(self, now: int) -> Wait:
@@ -222,7 +223,8 @@ class _TransferActor(StageActor):
         copy = _Copy(copies, device, np.asarray(source, order="C"))
         lane, spec = device.lane(_LANE), TensorSpec(source.shape, source.dtype)
         if device.is_staged:
-            copy.staged = device.staging.bucket(spec).take()
+            bucket = self._staging[spec] = device.staging.bucket(spec)
+            copy.staged = bucket.take()
             np.copyto(copy.staged, source)
         if not isinstance(device, StreamDevice):
             copy.target = device.memory.bucket(spec).take()
@@ -246,7 +248,7 @@ class _TransferActor(StageActor):
         self.stats.running -= 1
         copies.error = copies.error or fence.error
         if copy.staged is not None:
-            copy.device.staging.bucket(TensorSpec(copy.staged.shape, copy.staged.dtype)).give_back(copy.staged)
+            self._staging[TensorSpec(copy.staged.shape, copy.staged.dtype)].give_back(copy.staged)
         if not copies.left:
             copies.kept.clear()
             self.stats.called(perf_counter_ns() - copies.started_ns, 1)

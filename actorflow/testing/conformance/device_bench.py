@@ -223,11 +223,12 @@ async def follow(bench: DeviceBench, lane: Lane, fence: Fence) -> None:
         await bench.passes(fence)
 
 
-def take(device: Device, spec: TensorSpec, lane: Lane) -> tuple[Any, Any]:
-    """A bucket for one lane, and a buffer of it; called as work of the lane."""
+def take(bench: DeviceBench, device: Device, spec: TensorSpec, lane: Lane) -> tuple[Any, Any]:
+    """A bucket for one lane, which lives as long as the device, and a buffer of it; called as work of the lane."""
     if isinstance(device, StreamDevice):
         assert isinstance(lane, StreamLane)
         bucket = device.memory.bucket(spec, lane, (lane,))
     else:
         bucket = device.memory.bucket(spec)
+    bench.keep(bucket)
     return bucket, bucket.take()

@@ -297,20 +297,20 @@ async def _in_use(bench: DeviceBench, device: Device) -> None:
         one, two = pattern(LARGE, 2 * i + 1), pattern(LARGE, 2 * i + 2)
         targets = [np.zeros_like(one), np.zeros_like(two)]
         keep_busy(bench, device, first)
-        fences = _use(device, first, one, targets[0])
+        fences = _use(bench, device, first, one, targets[0])
         if not bench.kind.is_stream:  # there, a buffer is given back when the work has ended
             await _all_pass(bench, fences)
-        fences += _use(device, second, two, targets[1])
+        fences += _use(bench, device, second, two, targets[1])
         await _all_pass(bench, fences)
         same(targets[0], one, "what the first lane wrote to its buffer")
         same(targets[1], two, "what the second lane wrote to its buffer")
 
 
-def _use(device: Device, lane: Any, source: Any, target: Any) -> list[Fence]:
+def _use(bench: DeviceBench, device: Device, lane: Any, source: Any, target: Any) -> list[Fence]:
     """Write a buffer of the pool, read it and give it back: all at once, on one lane."""
 
     def work(_: Any) -> None:
-        bucket, buffer = take(device, LARGE, lane)
+        bucket, buffer = take(bench, device, LARGE, lane)
         device.copy_in(source, buffer)
         device.copy_out(buffer, target)
         bucket.give_back(buffer)
@@ -366,7 +366,7 @@ async def _retire(bench: DeviceBench, device: Device) -> None:
 async def _take(bench: DeviceBench, device: Device, spec: TensorSpec) -> tuple[Any, Any]:
     """A bucket and a buffer of it, taken as work of a lane, as the engine does."""
     lane, taken = device.lane("main"), []
-    fence = lane.submit(lambda _: taken.append(take(device, spec, lane)), None, nothing, True)
+    fence = lane.submit(lambda _: taken.append(take(bench, device, spec, lane)), None, nothing, True)
     await bench.passes(fence, f"taking a buffer of {spec}")
     result: tuple[Any, Any] = taken.pop()
     return result

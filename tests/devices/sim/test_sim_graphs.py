@@ -54,7 +54,7 @@ async def test_lanes_that_forget_to_wait_are_found(monkeypatch: pytest.MonkeyPat
 
 async def test_a_pool_that_forgets_to_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def take_any(pool: Any, spec: af.TensorSpec, lane: StreamLane) -> Any:
-        free = pool._free.get(spec)
+        free = pool.shelf(spec).free
         return free.popleft()[0] if free else pool.new(spec)
 
     monkeypatch.setattr(StreamPool, "take", take_any)
