@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorflow.actors.budget import Budget
@@ -240,7 +240,6 @@ class Resources:
     def forget_constants(self) -> None:
         """Compute constants anew, for the programs that are built from now on."""
         self.constants.clear()
-        self.constant_numbers.clear()
         self.constant_ops.clear()
 
     def show_constants(self, ops: Iterable[int]) -> None:
