@@ -82,5 +82,5 @@ def test_arguments_share_axes_by_name_and_an_optimizer_trains_what_is_captured()
 
 
 def test_a_length_as_a_number_is_refused_where_it_is_asked_for() -> None:
-    with pytest.raises(af.ShapeError, match="the length batch of an open axis is not known before a run"):
+    with pytest.raises(af.ShapeError, match="the length batch is not known before a run"):
         af.to_graph(lambda x: xp.sum(x) / x.shape[0], af.TensorSpec.of(("batch",)))
