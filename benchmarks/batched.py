@@ -80,7 +80,7 @@ async def _of_a_function(harness: Harness, rows: _Rows) -> Table:
                 return [found[n : n + 1] for n in range(len(batch))]
 
             cases[RAY] = _timed(len(rows), lambda: _callers(rows, answer))
-        harness.leave_out("BentoML and LitServe: they batch behind HTTP servers of their own alone")
+        harness.leave_out("BentoML and LitServe: they batch behind HTTP servers of their own alone; see `service`")
         return await harness.compare(
             f"{_CALLERS} callers of one row each, a function of NumPy", "us per request", cases, reference=FUNCTION
         )

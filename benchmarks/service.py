@@ -6,16 +6,19 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 import actorflow as af
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
+from benchmarks.service_batching import BENTOML, LITSERVE
 from benchmarks.service_peers import NUMPY, TORCH
 
 __all__ = ["measure"]
@@ -24,19 +27,37 @@ _ROOT = Path(__file__).parents[1]
 _SERVICE = _ROOT / "examples" / "service.py"
 _CLIENTS = 200
 _PING_EVERY_S = 0.005
+#: How long a server's clients ask before it counts.
+_WARM_UP_S = 1.0
 #: Number of requests after which a client hangs up instead of reading the answer.
 _HANG_UP = 20
 
-_IMAGE = json.dumps({"image": np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()}).encode()
+
+def _classify(image: list[Any]) -> bytes:
+    body = json.dumps({"image": image}).encode()
+    head = b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+_IMAGE = np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()
 _PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _LOADS = {
     "healthz": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-    "classify": b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_IMAGE), _IMAGE),
+    "classify": _classify(_IMAGE),
+    "classify a batch of one": _classify([_IMAGE]),
 }
 
 IDLE, LOADED, WITHOUT = "idle service", f"{_CLIENTS} clients run the graph", f"{_CLIENTS} clients run no graph"
 OURS, BY_NUMPY, BY_TORCH = "actorflow, batched", "NumPy on a thread per core", "torch on a thread per core"
+BY_LITSERVE, BY_BENTOML = "LitServe, NumPy on batches", "BentoML, NumPy on batches"
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """How a server is started, and what its clients ask for."""
+
+    command: list[str]
+    load: str = "classify"
 
 
 async def measure(harness: Harness) -> list[Table]:
@@ -47,12 +68,15 @@ async def measure(harness: Harness) -> list[Table]:
         ours = [str(_SERVICE), "--port", "0", "--weights", weights]
         async with _server(ours) as port:
             pings = await _of_pings(harness, port, seconds)
-        peers = {
-            OURS: ours,
-            BY_NUMPY: ["-m", "benchmarks.service_peers", NUMPY, weights],
-            **({BY_TORCH: ["-m", "benchmarks.service_peers", TORCH, weights]} if harness.peer("torch") else {}),
-        }
-        return [pings, *await _of_peers(harness, peers, seconds)]
+        by_hand, batching = ["-m", "benchmarks.service_peers"], ["-m", "benchmarks.service_batching"]
+        servers = {OURS: _Contender(ours), BY_NUMPY: _Contender([*by_hand, NUMPY, weights])}
+        if harness.peer("torch"):
+            servers[BY_TORCH] = _Contender([*by_hand, TORCH, weights])
+        if harness.peer("litserve"):
+            servers[BY_LITSERVE] = _Contender([*batching, LITSERVE, weights])
+        if harness.peer("bentoml"):
+            servers[BY_BENTOML] = _Contender([*batching, BENTOML, weights], "classify a batch of one")
+        return [pings, *await _of_peers(harness, servers, seconds)]
 
 
 async def _of_pings(harness: Harness, port: int, seconds: float) -> Table:
@@ -70,28 +94,35 @@ async def _of_pings(harness: Harness, port: int, seconds: float) -> Table:
     return await harness.compare(title, "ms, p99", cases, reference=IDLE, budgets=[budget])
 
 
-async def _of_peers(harness: Harness, peers: dict[str, list[str]], seconds: float) -> list[Table]:
+async def _of_peers(harness: Harness, servers: dict[str, _Contender], seconds: float) -> list[Table]:
     """Requests that the same clients get answered, and how fast."""
-    answers: dict[str, list[float]] = {name: [] for name in peers}
+    answers: dict[str, list[float]] = {name: [] for name in servers}
 
-    async def served(name: str, port: int) -> float:
-        async with _load(port, "classify", seconds) as report:
-            pass
+    async def served(name: str, server: _Contender) -> float:
+        # Started anew, since some keep a core busy while they wait for requests.
+        async with _server(server.command) as port:
+            async with _load(port, server.load, min(seconds, _WARM_UP_S)):
+                pass
+            async with _load(port, server.load, seconds) as report:
+                pass
         answers[name].append(report["p99_ms"])
         return float(1e6 * report["seconds"] / report["requests"])
 
-    async with AsyncExitStack() as stack:
-        ports = {name: await stack.enter_async_context(_server(command)) for name, command in peers.items()}
-        cases: dict[str, Case] = {name: partial(served, name, port) for name, port in ports.items()}
-        title = f"the same network behind other servers, {_CLIENTS} clients, some of which hang up"
-        table = await harness.compare(title, "us per request", cases, reference=OURS)
-    rows = {name: Row(name, found[-harness.rounds :]) for name, found in answers.items()}
+    cases: dict[str, Case] = {name: partial(served, name, server) for name, server in servers.items()}
+    budgets = [
+        Budget("at least 3x the requests of LitServe's batching", OURS, Relation.BELOW, 3.0, BY_LITSERVE),
+        Budget("at least 3x the requests of BentoML's batching", OURS, Relation.BELOW, 3.0, BY_BENTOML),
+    ]
+    title = f"the same network behind other servers, {_CLIENTS} clients, some of which hang up"
+    table = await harness.compare(title, "us per request", cases, reference=OURS, budgets=budgets, warm_up=0)
+    rows = {name: Row(name, found) for name, found in answers.items()}
     return [table, Table(f"{title}: answers", "ms, p99", rows, OURS)]
 
 
 @asynccontextmanager
 async def _server(command: list[str]) -> AsyncIterator[int]:
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=_ROOT, stdin=pipe, stdout=pipe)
     try:
         assert process.stdout is not None
         line = b""
@@ -101,7 +132,8 @@ async def _server(command: list[str]) -> AsyncIterator[int]:
                 raise RuntimeError(f"{' '.join(command)}: the server failed")
         yield int(line.decode().rstrip("/\n").rpartition(":")[2])
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):  # it failed, and has said why
+            process.terminate()
         await process.wait()
 
 
