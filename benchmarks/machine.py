@@ -10,7 +10,18 @@ from typing import Any
 
 __all__ = ["cores", "describe_machine"]
 
-_PACKAGES = ("actorflow", "numpy", "uvloop", "aiohttp", "dask", "distributed", "onnxruntime", "torch")
+_PACKAGES = (
+    "actorflow",
+    "numpy",
+    "uvloop",
+    "aiohttp",
+    "dask",
+    "distributed",
+    "onnxruntime",
+    "torch",
+    "litserve",
+    "bentoml",
+)
 _PACKAGES_OF_CUDA = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-frontend")
 
 
