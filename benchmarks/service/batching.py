@@ -1,6 +1,6 @@
 """Servers that batch requests, as peers of ``benchmarks service``: they start many processes, and all end together.
 
-``python -m benchmarks.service_batching litserve|bentoml WEIGHTS`` serves on any free port until SIGTERM, or the end of
+``python -m benchmarks.service.batching litserve|bentoml WEIGHTS`` serves on any free port until SIGTERM, or the end of
 its standard input: whoever started it is gone then.
 """
 
@@ -26,8 +26,8 @@ _POLL_S = 0.05
 
 def _command(kind: str, port: str) -> list[str]:
     if kind == LITSERVE:
-        return ["-m", "benchmarks.service_litserve", port]
-    return ["-m", "bentoml", "serve", "benchmarks.service_bentoml:Digits", "--host", "127.0.0.1", "--port", port]
+        return ["-m", "benchmarks.service.with_litserve", port]
+    return ["-m", "bentoml", "serve", "benchmarks.service.with_bentoml:Digits", "--host", "127.0.0.1", "--port", port]
 
 
 async def _answers(port: int, path: str) -> bool:

@@ -12,42 +12,23 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
-import actorflow as af
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
-from benchmarks.service_batching import BENTOML, LITSERVE
-from benchmarks.service_peers import NUMPY, TORCH
+from benchmarks.service.batching import BENTOML, LITSERVE
+from benchmarks.service.clients import CLIENTS, PING, ask
+from benchmarks.service.peers import NUMPY, TORCH
 
 __all__ = ["measure"]
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _SERVICE = _ROOT / "examples" / "service.py"
-_CLIENTS = 200
 _PING_EVERY_S = 0.005
 #: How long a server's clients ask before it counts.
 _WARM_UP_S = 1.0
-#: Number of requests after which a client hangs up instead of reading the answer.
-_HANG_UP = 20
 
-
-def _classify(image: list[Any]) -> bytes:
-    body = json.dumps({"image": image}).encode()
-    head = b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % len(body) + body
-
-
-_IMAGE = np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()
-_PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_LOADS = {
-    "healthz": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-    "classify": _classify(_IMAGE),
-    "classify a batch of one": _classify([_IMAGE]),
-}
-
-IDLE, LOADED, WITHOUT = "idle service", f"{_CLIENTS} clients run the graph", f"{_CLIENTS} clients run no graph"
+IDLE, LOADED, WITHOUT = "idle service", f"{CLIENTS} clients run the graph", f"{CLIENTS} clients run no graph"
 OURS, BY_NUMPY, BY_TORCH = "actorflow, batched", "NumPy on a thread per core", "torch on a thread per core"
 BY_LITSERVE, BY_BENTOML = "LitServe, NumPy on batches", "BentoML, NumPy on batches"
 
@@ -68,7 +49,7 @@ async def measure(harness: Harness) -> list[Table]:
         ours = [str(_SERVICE), "--port", "0", "--weights", weights]
         async with _server(ours) as port:
             pings = await _of_pings(harness, port, seconds)
-        by_hand, batching = ["-m", "benchmarks.service_peers"], ["-m", "benchmarks.service_batching"]
+        by_hand, batching = ["-m", "benchmarks.service.peers"], ["-m", "benchmarks.service.batching"]
         servers = {OURS: _Contender(ours), BY_NUMPY: _Contender([*by_hand, NUMPY, weights])}
         if harness.peer("torch"):
             servers[BY_TORCH] = _Contender([*by_hand, TORCH, weights])
@@ -113,7 +94,7 @@ async def _of_peers(harness: Harness, servers: dict[str, _Contender], seconds: f
         Budget("at least 3x the requests of LitServe's batching", OURS, Relation.BELOW, 3.0, BY_LITSERVE),
         Budget("at least 3x the requests of BentoML's batching", OURS, Relation.BELOW, 3.0, BY_BENTOML),
     ]
-    title = f"the same network behind other servers, {_CLIENTS} clients, some of which hang up"
+    title = f"the same network behind other servers, {CLIENTS} clients, some of which hang up"
     table = await harness.compare(title, "us per request", cases, reference=OURS, budgets=budgets, warm_up=0)
     rows = {name: Row(name, found) for name, found in answers.items()}
     return [table, Table(f"{title}: answers", "ms, p99", rows, OURS)]
@@ -140,7 +121,7 @@ async def _server(command: list[str]) -> AsyncIterator[int]:
 @asynccontextmanager
 async def _load(port: int, load: str, seconds: float) -> AsyncIterator[dict[str, float]]:
     """Clients at work from now on until shortly after the block; gives what they report, when they are done."""
-    command = [sys.executable, "-m", "benchmarks.service", str(port), load, str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.service.clients", str(port), load, str(seconds)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=pipe)
     report: dict[str, float] = {}
@@ -165,57 +146,9 @@ async def _ping_ms(port: int, seconds: float) -> float:
     end = perf_counter() + seconds
     while perf_counter() < end:
         start = perf_counter()
-        await _ask(reader, writer, _PING)
+        await ask(reader, writer, PING)
         times.append(perf_counter() - start)
         await asyncio.sleep(_PING_EVERY_S)
     writer.close()
     await writer.wait_closed()
     return float(np.percentile(times, 99)) * 1e3
-
-
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
-    writer.write(request)
-    head = await reader.readuntil(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200 "):
-        raise RuntimeError(f"expected status 200, got {head.splitlines()[0]!r}")
-    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-    await reader.readexactly(int(length))
-
-
-async def _clients(port: int, request: bytes, seconds: float) -> None:
-    """The load: each client asks again as soon as it has its answer."""
-    begun = asyncio.Barrier(_CLIENTS + 1)
-    times: list[float] = []
-
-    async def client(number: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await _ask(reader, writer, request)
-        await begun.wait()
-        end = perf_counter() + seconds + 0.2
-        count = number  # so that not all hang up at once
-        while perf_counter() < end:
-            count += 1
-            if count % _HANG_UP:
-                start = perf_counter()
-                await _ask(reader, writer, request)
-                times.append(perf_counter() - start)
-            else:
-                writer.write(request)
-                await writer.drain()
-                writer.transport.abort()
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-        await writer.wait_closed()
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(_CLIENTS):
-            group.create_task(client(number))
-        await begun.wait()
-        print("begun", flush=True)
-        start = perf_counter()
-    p99_ms = float(np.percentile(times, 99)) * 1e3
-    print(json.dumps({"requests": len(times), "seconds": perf_counter() - start, "p99_ms": p99_ms}), flush=True)
-
-
-if __name__ == "__main__":
-    af.run(_clients(int(sys.argv[1]), _LOADS[sys.argv[2]], float(sys.argv[3])))

@@ -1,4 +1,4 @@
-"""BentoML as a peer of ``benchmarks service``: ``bentoml serve benchmarks.service_bentoml:Digits`` batches requests."""
+"""BentoML as a peer of ``benchmarks service``: ``bentoml serve benchmarks.service.with_bentoml:Digits``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
 from benchmarks.machine import cores
-from benchmarks.service_batching import MAX_ROWS, WEIGHTS
-from benchmarks.service_peers import in_numpy
+from benchmarks.service.batching import MAX_ROWS, WEIGHTS
+from benchmarks.service.peers import in_numpy
 
 
 # Its docs: a worker per core, each of which makes batches of its own.

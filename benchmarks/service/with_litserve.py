@@ -1,4 +1,4 @@
-"""LitServe as a peer of ``benchmarks service``: ``python -m benchmarks.service_litserve PORT`` batches its requests."""
+"""LitServe as a peer of ``benchmarks service``: ``python -m benchmarks.service.with_litserve PORT``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
 from benchmarks.machine import cores
-from benchmarks.service_batching import MAX_ROWS, WEIGHTS
-from benchmarks.service_peers import in_numpy
+from benchmarks.service.batching import MAX_ROWS, WEIGHTS
+from benchmarks.service.peers import in_numpy
 
 _Array = npt.NDArray[Any]
 

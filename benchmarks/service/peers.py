@@ -1,6 +1,6 @@
 """The peers of ``benchmarks service``: its network by hand in NumPy, or in torch, a request at a time on threads.
 
-``python -m benchmarks.service_peers numpy|torch WEIGHTS`` serves it like ``examples/service.py``, on any free port.
+``python -m benchmarks.service.peers numpy|torch WEIGHTS`` serves it like ``examples/service.py``, on any free port.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.machine import cores
 __all__ = ["NUMPY", "TORCH"]
 
 NUMPY, TORCH = "numpy", "torch"
-_SERVICE = Path(__file__).parents[1] / "examples" / "service.py"
+_SERVICE = Path(__file__).parents[2] / "examples" / "service.py"
 _Array = npt.NDArray[Any]
 _Weights = dict[str, _Array]
 
