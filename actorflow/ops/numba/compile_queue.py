@@ -215,14 +215,14 @@ class CompileQueue:
         if error is not None:
             routine.error = DeviceError(f"routine {routine.name!r} could not be compiled: {error}")
             routine.error.__cause__ = error
+            if not self._leaving and str(error) not in self._told:  # before those that wait for it go on
+                self._told.add(str(error))
+                _logger.warning("%s; NumPy computes instead", routine.error)
         with self._changed:
             self._pending.pop(routine, None)
             if routine.error is not None:
                 self._failed.append(routine.error)
             self._changed.notify_all()
-        if error is not None and not self._leaving and str(error) not in self._told:
-            self._told.add(str(error))
-            _logger.warning("%s; NumPy computes instead", routine.error)
 
 
 def _file(routine: Routine) -> Path:

@@ -171,6 +171,7 @@ def test_a_compiler_that_dies_fails_what_it_was_at_and_no_more(
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "actorflow.ops.numba.compile_queue"):
         patch.setattr(compile_queue.Compiler, "compile", die)
+        patch.setattr(compile_queue.compile_queue, "_told", set())  # as if no test before had met it
         lost = new_routine()
         with pytest.raises(DeviceError, match="the compiler's process has ended"):
             lost.wait()
