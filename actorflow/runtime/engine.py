@@ -32,7 +32,7 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
-from actorflow.spec import Lengths
+from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child
 from actorflow.trace.counters import Monitor, NodeNote, Scalars
 from actorflow.trace.ring import Trace
@@ -105,6 +105,7 @@ class Engine:
         self._programs: dict[_Key, Program] = {}
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
+        self._is_open = False  # whether it has open axes anywhere
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -139,7 +140,7 @@ class Engine:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
-        known, lengths = self._open_axes(targets), None
+        known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
         plan = at_once(self._planning(targets, lengths))
@@ -165,13 +166,13 @@ class Engine:
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
-        axes = self._open_axes(targets)
+        axes = self._open_axes(targets) if self._is_open else None
         return targets, traps_here(), None if axes is None else lengths or axes.of(feeds)
 
     async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
         """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
         self._notice()
-        axes = self._open_axes(None if fetch is None else tuple(fetch))
+        axes = self._open_axes(None if fetch is None else tuple(fetch)) if self._is_open else None
         if axes is None or not axes.crosses_ranks:
             return None
         return await self.resources.peers.agree_on_lengths(axes, feeds)
@@ -182,6 +183,9 @@ class Engine:
         if self._revision != self.graph.revision or self._order != resources.order:
             self._forget()
             self._revision, self._order = self.graph.revision, resources.order
+            # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
+            lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
+            self._is_open = any(isinstance(n, Length) for n in lengths)
             resources.common_budget()
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
@@ -213,10 +217,9 @@ class Engine:
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
-        program = self._programs.get(key)
-        if program is not None and key[2] is not None:  # the one that was used last comes last
-            del self._programs[key]
-            self._programs[key] = program
+        program = self._programs.pop(key, None)
+        if program is not None:
+            self._programs[key] = program  # the one that was used last comes last
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:

@@ -74,7 +74,7 @@ class TestFastAPI:
             for task in asked[1:]:
                 task.cancel()
             while example.batcher.statistics().cancelled - before < 2:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             example.model.graph.resume()
             async with await asked[0] as response:
                 assert response.status == 200
