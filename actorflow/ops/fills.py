@@ -81,16 +81,6 @@ class Numbers(Operation, Pending):
     given: tuple[Any, ...]
     spec: TensorSpec
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.spec.dtype
-
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (self.spec,)
 
