@@ -25,7 +25,7 @@ IN_PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 # Not even imported: torch alone takes seconds.
 WITHOUT_ORACLE := -m 'not oracle' --ignore=tests/oracle
 
-# Extras that the tests use where they are installed, and that are too large to install unasked: WITH=torch.
+# Extras that the tests use where they are installed, and that are too large to install unasked: WITH='torch models'.
 WITH ?=
 EXTRAS := $(WITH:%=$(VENV)/.ready-%)
 # What the tests are known to pass with.

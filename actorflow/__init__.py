@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from actorflow.place import Place as Place
     from actorflow.plan.plan import Plan as Plan
     from actorflow.runtime.batched import Batcher as Batcher
+    from actorflow.runtime.model import Model as Model
     from actorflow.runtime.pause import Pause as Pause
     from actorflow.runtime.program import Result as Result
     from actorflow.runtime.stream import FrameStream as FrameStream
@@ -115,6 +116,7 @@ _HOMES = {
     "interchange": ("to_numpy",),
     "runtime.program": ("Result",),
     "runtime.batched": ("Batcher",),
+    "runtime.model": ("Model",),
     "runtime.stream": ("FrameStream",),
     "runtime.pause": ("Pause",),
     "trace.statistics": ("GraphStatistics",),
@@ -143,6 +145,7 @@ __all__ = [
     "GraphStatistics",
     "KernelNotFoundError",
     "MissingExtraError",
+    "Model",
     "Op",
     "OpError",
     "OpTimeoutError",

@@ -164,6 +164,7 @@ def test_public_names() -> None:
         "GraphStatistics",
         "KernelNotFoundError",
         "MissingExtraError",
+        "Model",
         "Op",
         "OpError",
         "OpTimeoutError",

@@ -640,7 +640,7 @@ class Graph:
             KernelNotFoundError: if a device has no kernel for an operation.
             DeviceUnavailableError: if a place names a device that is not there.
         """
-        return self._runnable().plan(_targets(fetch), axes)
+        return self._runnable().plan(targets_of(fetch), axes)
 
     def memory_cost(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Footprint:
         """Memory of the variables and of one frame; printing it shows the largest values.
@@ -680,7 +680,7 @@ class Graph:
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
         there by itself, and what it computes is dropped. Variables keep either their old or their new value.
         """
-        return await self._runnable().run(feeds, _targets(fetch), timeout, atomic)
+        return await self._runnable().run(feeds, targets_of(fetch), timeout, atomic)
 
     def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
@@ -722,7 +722,7 @@ class Graph:
         """
         from actorflow.runtime.stream import FrameStream
 
-        return FrameStream(self._runnable(), feeds, _targets(fetch), in_flight, atomic)
+        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, atomic)
 
     def batched(
         self,
@@ -787,7 +787,7 @@ class Graph:
         from actorflow.runtime.rows import Rows
 
         options = BatchOptions(max_rows, max_wait, tuple(buckets or ()), queue_rows, key, pad, in_flight, isolate)
-        return Batcher(Rows(self._runnable(), _targets(fetch), axis), options)
+        return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
 
     def trim(self) -> None:
         """Give the free buffers of all devices that the graph has opened back to the system."""
@@ -1064,7 +1064,8 @@ def _checked_name(name: object, what: str) -> str:
     return name
 
 
-def _targets(fetch: Fetch) -> tuple[Target, ...] | None:
+def targets_of(fetch: Fetch) -> tuple[Target, ...] | None:
+    """What is to be fetched as a tuple; None for the sinks."""
     if fetch is None:
         return None
     return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)

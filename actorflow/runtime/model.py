@@ -1,0 +1,123 @@
+"""Models: graphs with names for what goes in and what comes out, as files hold them and servers offer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from actorflow.errors import FeedError, GraphError, did_you_mean
+from actorflow.graph.graph import Graph, targets_of
+from actorflow.graph.nodes import Blob, Variable
+from actorflow.interchange import to_numpy
+from actorflow.plan.validate import chosen
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Fetch
+    from actorflow.runtime.batched import Batcher
+
+
+class Model:
+    """A graph with named inputs and outputs.
+
+    The names are those of the outside: of a file's tensors, or of a server's clients. They need not be those of the
+    blobs.
+
+    Args:
+        graph: The graph, a root.
+        inputs: Blobs that are fed, by name.
+        outputs: Blobs that are fetched, by name, one at least.
+
+    Attributes:
+        graph: The graph.
+        inputs: As above, in their order.
+        outputs: Likewise.
+
+    Raises:
+        GraphError: if a blob is not of the graph, or if the outputs need a source that is no input.
+    """
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
+        for blob in (*inputs.values(), *outputs.values()):
+            if not isinstance(graph.resolve(blob), Blob):
+                raise GraphError(f"model {graph.name!r}: expected a blob, got {blob!r}")
+        if not outputs:
+            raise GraphError(f"model {graph.name!r} has no output: give at least one blob")
+        lacking = [blob.name for blob in _sources(graph, outputs.values()) if blob not in set(inputs.values())]
+        if lacking:
+            raise GraphError(f"model {graph.name!r}: its outputs need {', '.join(lacking)}, which is no input")
+        self.graph = graph
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+
+    @classmethod
+    def of(cls, graph: Graph, *, fetch: Fetch = None) -> Model:
+        """The model that a graph is, under the names of its blobs.
+
+        Args:
+            graph: The graph, a root.
+            fetch: Its outputs, as for `Graph.run`; by default the sinks. Its inputs are the sources that these need.
+        """
+        targets = targets_of(fetch)
+        _, outputs = chosen(graph, None if targets is None else [graph.resolve(target) for target in targets])
+        inputs = {blob.name: blob for blob in _sources(graph, outputs)}
+        return cls(graph, inputs, {blob.name: blob for blob in outputs})
+
+    def __repr__(self) -> str:
+        def listed(blobs: Mapping[str, Blob]) -> str:
+            return ", ".join(f"{name} {blob.spec}" for name, blob in blobs.items()) or "nothing"
+
+        return f"<Model {self.graph.name!r}: {listed(self.inputs)} -> {listed(self.outputs)}>"
+
+    def feeds(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[Blob, npt.ArrayLike]:
+        """Feeds for `graph`, of values by the names of inputs.
+
+        Raises:
+            FeedError: if an input is missing, or there is none of that name.
+        """
+        for name in inputs:
+            if name not in self.inputs:
+                raise FeedError(f"model {self.graph.name!r} has no input {name!r}{did_you_mean(name, self.inputs)}")
+        missing = [f"{name!r} {blob.spec}" for name, blob in self.inputs.items() if name not in inputs]
+        if missing:
+            raise FeedError(f"model {self.graph.name!r}: no value for input {', '.join(missing)}")
+        return {self.inputs[name]: value for name, value in inputs.items()}
+
+    async def run(
+        self, inputs: Mapping[str, npt.ArrayLike], *, timeout: float | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Compute the outputs in one frame.
+
+        Args:
+            inputs: Arrays by the names of inputs, used without a copy.
+            timeout: As for `Graph.run`.
+        Returns:
+            An array per output, by name, in their order.
+        Raises:
+            FeedError: if an input is missing or unknown; else what `Graph.run` raises.
+        """
+        result = await self.graph.run(self.feeds(inputs), fetch=self._fetched, timeout=timeout)
+        return {name: to_numpy(result[blob]) for name, blob in self.outputs.items()}
+
+    def run_sync(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+        """`run` for scripts, as `Graph.run_sync`."""
+        result = self.graph.run_sync(self.feeds(inputs), fetch=self._fetched)
+        return {name: to_numpy(result[blob]) for name, blob in self.outputs.items()}
+
+    def batched(self, **options: Any) -> Batcher:
+        """`Graph.batched` with the outputs fetched; takes its other arguments."""
+        return self.graph.batched(fetch=self._fetched, **options)
+
+    @property
+    def _fetched(self) -> list[Blob]:
+        return list(dict.fromkeys(self.outputs.values()))
+
+
+def _sources(graph: Graph, outputs: Iterable[Blob]) -> list[Blob]:
+    """Blobs that outputs need and that must be fed, in order of creation."""
+    outputs = tuple(outputs)
+    ops, _ = chosen(graph, outputs)
+    needed = dict.fromkeys([*outputs, *(blob for op in ops for blob in op.inputs)])
+    fed = [blob for blob in needed if not blob.producers and not isinstance(blob, Variable)]
+    return sorted(fed, key=lambda blob: blob.id)
