@@ -46,6 +46,7 @@ class Hosted:
         inputs: Its inputs by name.
         outputs: Its outputs by name.
         unbatched: Why requests do not share frames; None if they do.
+        page: Path of its live page; None if there is none.
         answers: Number of answers to requests for inference, by status.
         cancelled: Number of requests whose client has hung up.
         latency_s: Times from the head of a request to its answer.
@@ -72,6 +73,7 @@ class Hosted:
         self.inputs = {each: Tensor.of(each, blob.spec, name) for each, blob in model.inputs.items()}
         self.outputs = {each: Tensor.of(each, blob.spec, name) for each, blob in model.outputs.items()}
         self.unbatched: str | None = None
+        self.page: str | None = None
         self.answers: Counter[int] = Counter()
         self.cancelled = 0
         self.latency_s = Histogram(SECONDS)
