@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from functools import lru_cache
 from time import perf_counter
 from typing import TypeVar
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -280,7 +279,7 @@ def create_app(
         for hosted in found:
             several = len(found.versions(hosted.name)) > 1
             prefix = f"/graph/{hosted.label if several else hosted.name}"
-            hosted.page = f"{quote(prefix)}/"
+            hosted.page = f"{prefix}/"
             shown = Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token)
             app.add_subapp(prefix, app_of(shown))
     app.cleanup_ctx.append(service.run)

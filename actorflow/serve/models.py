@@ -25,7 +25,7 @@ from actorflow.trace.batches import SECONDS, Histogram
 #: A model, or its versions: the last one is what requests get that name none.
 Versions = Model | Graph | Mapping[str, Model | Graph]
 
-_NAME = re.compile(r"[\w.~@+ -]{1,200}")
+_NAME = re.compile(r"[\w.~@+-]{1,200}", re.ASCII)
 #: Names of an axis whose elements do not know each other, in models of all makers.
 _BATCH = re.compile(r".*batch.*|n", re.IGNORECASE)
 
@@ -187,8 +187,8 @@ class Models:
         for name, given in models.items():
             versions = given if isinstance(given, Mapping) else {"1": given}
             for each in (name, *versions):
-                if not _NAME.fullmatch(each) or not each.strip(". "):
-                    raise ValueError(f"expected letters, digits and any of .~@+_- in names and versions, got {each!r}")
+                if not _NAME.fullmatch(each) or not each.strip("."):
+                    raise ValueError(f"expected letters, digits and any of ._~@+- in names and versions, got {each!r}")
             if not versions:
                 raise ValueError(f"expected at least one version of model {name!r}")
             self._models[name] = {
