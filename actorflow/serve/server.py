@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 30.0
 #: Once it has been answered, a client may send the rest of its request for so long.
 _LINGER_S = 1.0
+#: Requests that have no answer when the server closes are given up after so long.
+_GIVE_UP_S = 0.05
 #: How often it is looked whether answers have been taken, at the end.
 _LOOK_S = 0.01
 
@@ -62,7 +64,7 @@ class Server:
             access_log=None,
             logger=Log(_log),
             handler_cancellation=True,
-            shutdown_timeout=1.0,
+            shutdown_timeout=_GIVE_UP_S,
             keepalive_timeout=_WAIT_S,
             lingering_time=_LINGER_S,
             auto_decompress=False,
