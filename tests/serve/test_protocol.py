@@ -123,9 +123,7 @@ async def test_scalars_and_large_tensors() -> None:
     async with serve({"scalars": model}) as served:
         inputs = [tensor("x", np.float32(2)), tensor("many", values, "FP64")]
         for binary in (False, True):
-            answer = await served.infer(
-                "scalars", {"inputs": inputs, "parameters": {"binary_data_output": binary}}
-            )
+            answer = await served.infer("scalars", {"inputs": inputs, "parameters": {"binary_data_output": binary}})
             assert answer.output("y").item() == 6
             assert np.array_equal(answer.output("more"), 2 * values)
         nested = {**inputs[1], "data": values.tolist()}

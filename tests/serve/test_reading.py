@@ -69,7 +69,22 @@ def test_what_is_no_json_is_refused(text: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", " ", "[,1]", "[1,]", "[1,,2]", "[1 2]", "[[1],,[2]]", "[[1],[2],]", "[[1][2]]", "{,}", '{"a":1,}', "{1:2}"]
-    + ["[1", "[", '{"a"', '{"a":', "[01]", "[+1]", "[1.]", "[.5]", "[1e]", "[1]]", "NaN", "[-Infinity]", '"\n"', "\ufeff1"],
+    + [
+        "[1",
+        "[",
+        '{"a"',
+        '{"a":',
+        "[01]",
+        "[+1]",
+        "[1.]",
+        "[.5]",
+        "[1e]",
+        "[1]]",
+        "NaN",
+        "[-Infinity]",
+        '"\n"',
+        "\ufeff1",
+    ],
 )
 def test_these_are_no_json(text: str) -> None:
     assert outcome(in_steps, text) == outcome(in_one, text) == "refused"
