@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ async def test_a_server_that_unpacks_bodies_itself() -> None:
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        served = Served(type("Anywhere", (), {"port": runner.addresses[0][1]}), app)  # type: ignore[arg-type]
+        served = Served(SimpleNamespace(port=runner.addresses[0][1]), app)  # type: ignore[arg-type]
         for kind in ("gzip", "deflate"):
             answer = await served.ask(PATH, packed(kind, TEXT), {"Content-Encoding": kind})
             assert np.array_equal(answer.output("y"), 10 * ROWS)
