@@ -96,7 +96,8 @@ class Server:
         Args:
             timeout: Longest time in seconds.
         Returns:
-            Number of requests without an answer; 0 unless the time was too short.
+            Number of requests without an answer, or whose client has not taken all of it; 0 unless there was too
+            little time.
         """
         self._service.draining = True
         try:
@@ -107,18 +108,18 @@ class Server:
                 await self._settle()
         except TimeoutError:
             pass
-        return self._service.in_flight
+        return self._service.in_flight + self._unsent()
 
     async def _settle(self) -> None:
         """Wait until all requests in flight are answered, and the answers sent."""
         while self._service.in_flight or self._unsent():  # noqa: ASYNC110  no transport says when it has sent all
             await asyncio.sleep(_LOOK_S)
 
-    def _unsent(self) -> bool:
-        """Whether a client has not taken all of an answer."""
+    def _unsent(self) -> int:
+        """Number of clients who have not taken all of their answer."""
         assert self._runner.server is not None
         transports = [connection.transport for connection in self._runner.server.connections]
-        return any(transport is not None and transport.get_write_buffer_size() for transport in transports)
+        return sum(transport is not None and transport.get_write_buffer_size() > 0 for transport in transports)
 
     async def aclose(self) -> None:
         """Close all connections and the port; idempotent. Whoever waits for an answer gets none: see `drain`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ async def test_drain_waits_until_answers_are_taken() -> None:
     """A client that reads slowly gets all of its answer, although all of it was computed long ago."""
     gate = Gate()
     gate.open.set()
-    rows = np.ones((300_000, 3), np.float32)
+    rows = np.ones((1_000_000, 3), np.float32)  # more than the system keeps for the client
     request = {
         "inputs": [{"name": "x", "shape": list(rows.shape), "datatype": "FP32"}],
         "parameters": {"binary_data_output": True},
@@ -55,12 +56,16 @@ async def test_drain_waits_until_answers_are_taken() -> None:
     head = json.dumps(request).encode()
     async with serve({"model": gate.model()}, max_rows=0) as served:
         client = await Client.open(served.port)
+        await until(lambda: served.server._runner.server.connections)
+        (connection,) = served.server._runner.server.connections
+        connection.transport.set_write_buffer_limits(1 << 30)  # so that it is sent, as far as handlers can see
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(PATH, head + rows.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
         (hosted,) = served.service.models
-        await until(lambda: hosted.answers[200] == 1)
+        await until(lambda: hosted.answers[200] == 1 and served.service.in_flight == 0)
+        assert await served.server.drain(0.05) == 1
         draining = asyncio.create_task(served.server.drain())
-        await until(lambda: served.service.draining)
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert np.array_equal((await client.answer()).output("y"), rows)
         assert await draining == 0
