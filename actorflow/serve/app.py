@@ -15,6 +15,7 @@ from aiohttp import web
 from actorflow import __version__
 from actorflow.errors import (
     BatcherClosedError,
+    DeviceError,
     DTypeError,
     FeedError,
     MissingExtraError,
@@ -31,7 +32,6 @@ from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
 from actorflow.serve.models import Hosted, Models, Versions
 from actorflow.serve.pictures import Picture
-from actorflow.threads import in_thread
 from actorflow.web.access import HostCheck, TokenCheck, bearer
 from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
 from actorflow.web.page import Page
@@ -222,7 +222,10 @@ class Service:
     async def _picture(self, http: web.Request, hosted: Hosted, body: Body) -> Inference:
         picture = Picture.of(hosted)
         received = await body.receive()
-        pixels = await in_thread(partial(picture.read, received, http.query, self.limits.picture_pixels))
+        try:
+            pixels = await picture.read(received, http.query, self.limits.picture_pixels)
+        except DeviceError as error:  # no thread to be had at the moment
+            raise refused(503, str(error), RETRY) from None
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
     async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:

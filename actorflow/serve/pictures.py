@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from actorflow.errors import DataError, require
 from actorflow.serve.answers import refused
 from actorflow.serve.models import Hosted
 from actorflow.spec import Length
+from actorflow.threads import in_thread
 
 _FORMATS = ("JPEG", "PNG")
 
@@ -54,8 +56,8 @@ class Picture(NamedTuple):
         expected = "one input of shape (1, height, width, channels) or (1, channels, height, width), of 1 or 3 channels"
         raise refused(400, f"model {hosted.name!r} takes no pictures: they are for models with {expected}")
 
-    def read(self, data: memoryview, options: Mapping[str, str], most_pixels: int) -> npt.NDArray[Any]:
-        """The pixels of a file, as the model's input; takes its time.
+    async def read(self, data: memoryview, options: Mapping[str, str], most_pixels: int) -> npt.NDArray[Any]:
+        """The pixels of a file, as the model's input; it is decoded in a thread.
 
         Args:
             data: The content of the file.
@@ -65,7 +67,12 @@ class Picture(NamedTuple):
         Raises:
             Refused: with 400, if it is not such a file, or the options are wrong; with 413, if it is too large; with
                 501, if Pillow is not installed.
+            DeviceError: if the system has no thread to give.
+        Cancellation: as for `in_thread`.
         """
+        return await in_thread(partial(self._read, data, options, most_pixels))
+
+    def _read(self, data: memoryview, options: Mapping[str, str], most_pixels: int) -> npt.NDArray[Any]:
         mean, std = (self._per_channel(options, name, default) for name, default in (("mean", 0.0), ("std", 1.0)))
         if not std.all():
             raise refused(400, "expected std to be other than 0")

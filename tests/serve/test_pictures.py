@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 import zlib
 from io import BytesIO
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 import actorflow as af
+from actorflow.errors import DeviceError
 from actorflow.serve import Limits
 from tests.serve.serving import Client, serve, ten_times, until
 
@@ -118,3 +120,19 @@ async def test_a_client_that_hangs_up_within_a_picture() -> None:
         await until(lambda: served.service.in_flight == 0)
         await asyncio.sleep(0)
         assert served.service._intake.held_bytes == 0
+
+
+async def test_without_a_thread_to_decode_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(work: Any) -> Any:
+        raise DeviceError("there is no thread")
+
+    monkeypatch.setattr("actorflow.serve.pictures.in_thread", none)
+    answer = await ask(same((1, "h", "w", 3)), file(PIXELS))
+    assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "there is no thread", "1")
+
+
+async def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    answer = await ask(same((1, "h", "w", 3)), file(PIXELS))
+    assert answer.status == 501
+    assert "pip install 'actorflow[images]'" in answer.error
