@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import actorflow as af
 import actorflow.array as xp
@@ -23,6 +25,7 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
+from actorflow.serve.pictures import Picture
 from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
@@ -293,6 +296,19 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
 
 
 @asynccontextmanager
+async def picture(system: System, folder: Path) -> AsyncIterator[Call]:
+    """A picture for a model, which is decoded in a thread."""
+    content = BytesIO()
+    Image.new("L", (1, 1), 255).save(content, "PNG")
+    taken = Picture("x", np.dtype(np.float32), None, 1, True)
+
+    async def call() -> float:
+        return float((await taken.read(memoryview(content.getvalue()), {}, 1)).sum())
+
+    yield call
+
+
+@asynccontextmanager
 async def conformance(system: System, folder: Path) -> AsyncIterator[Call]:
     """Call by a check of a device that runs in a thread."""
     bench = DeviceBench(Place.parse("cpu"), None, PATIENCE_S, None)
@@ -365,6 +381,7 @@ CASES = {
     "page's state": Case("web.http", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "page's trace": Case("web.http", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "page's metrics": Case("web.http", answer("/metrics"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
+    "picture": Case("serve.pictures", picture, EXECUTORS, 1.0, (DeviceError, EXECUTOR)),
     "conformance": Case(
         "testing.conformance.device_bench",
         conformance,
