@@ -16,7 +16,7 @@ from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec
 
 #: Versions of ONNX's own operators that are known here.
-OLDEST = 7
+OLDEST = 6
 #: Bytes above which protobuf cannot hold a message.
 _MOST_BYTES = 2**31 - 1
 
@@ -82,9 +82,7 @@ class File:
                 checker.check_model(model)
             if model.functions:
                 model = inliner.inline_local_functions(model)
-            if model.ByteSize() < _MOST_BYTES:
-                shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-        except (checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        except (checker.ValidationError, RuntimeError, ValueError) as error:
             raise GraphError(f"{self.name}: not a valid model: {error}") from error
         version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
         if version < OLDEST:

@@ -194,7 +194,10 @@ class Lowering:
                 values[each] = inputs[i]
             else:
                 missing.add(each)
-        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        schema = self._schema(proto)
+        described = [each.default_value for each in schema.attributes.values()] if schema else []
+        given = {each.name: each for each in described if each.type != AttributeProto.UNDEFINED}
+        given.update({attribute.name: attribute for attribute in function.attribute_proto})
         given.update({attribute.name: attribute for attribute in proto.attribute})
         nodes = [_instantiated(node, given, missing) for node in function.node]
         outer, self.opsets = self.opsets, {**self.opsets, **{o.domain: o.version for o in function.opset_import}}

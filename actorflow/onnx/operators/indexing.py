@@ -50,7 +50,7 @@ def _gather_nd(node: Node) -> Value:
     return node.usual(ops.gather_nd(node.x.blob(), node.value(1).blob(), node.attribute("batch_dims", 0)))
 
 
-_MODES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+_MODES = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
 @lowers("ScatterElements", "Scatter")

@@ -236,7 +236,8 @@ def _space_to_depth(node: Node) -> Value:
     b = node.attribute("blocksize")
     order = (0, 2, 3, 1)
     blob = ops.reshape(node.x.blob(order), (batch, height // b, b, width // b, b, channels))
-    blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5))
+    dcr = node.attribute("mode", "DCR") == "DCR"
+    blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 3, 5, 2, 4))
     return node.ordered(order, ops.reshape(blob, (batch, height // b, width // b, b * b * channels)))
 
 
