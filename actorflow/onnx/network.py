@@ -75,7 +75,7 @@ class Network(Composite[Any]):
         if len(bottom) != len(self.inputs):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
-        lowering = Lowering(graph, file.opsets, variable)
+        lowering = Lowering(graph, file.opsets, file.declared, variable)
         try:
             values: Values = lowering.initializers(file.model.graph)
         except GraphError as error:
