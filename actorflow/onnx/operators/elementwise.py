@@ -7,7 +7,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from actorflow import ops
 from actorflow.onnx import linear
@@ -170,20 +169,6 @@ def _shift(node: Node) -> Value:
     return mapped(node, ops.bitwise_left_shift if to_left else ops.bitwise_right_shift, node.value(0), node.value(1))
 
 
-@lowers("Cast", "CastLike", limits="text, and numbers of 4 and 8 bits that NumPy does not have")
-def _cast(node: Node) -> Value:
-    if node.operator == "Cast":
-        try:
-            dtype = helper.tensor_dtype_to_np_dtype(node.attribute("to"))
-        except KeyError:
-            raise Refused(f"there is no dtype number {node.attribute('to')}") from None
-    else:
-        dtype = node.value(1).dtype
-    for each in (dtype, node.x.dtype):
-        check_numbers(each)
-    return node.x if dtype == node.x.dtype else mapped(node, lambda x: ops.cast(x, dtype), node.x)
-
-
 def check_numbers(dtype: np.dtype[Any]) -> None:
     """Refuse dtypes that are not NumPy's, but for bfloat16."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
@@ -272,10 +257,18 @@ def _dropout(node: Node) -> list[Value | None]:
     return [node.x, mask]
 
 
+def _softmax_by_steps(x: Any, axis: int) -> Any:
+    """Softmax rounded to half precision after each step, as the operator's own function says."""
+    e = ops.exp(x - ops.max(x, axis, keepdims=True))
+    return e / ops.sum(e, axis, keepdims=True)
+
+
 @lowers("Softmax", "LogSoftmax")
 def _softmax(node: Node) -> Value:
-    form = ops.softmax if node.operator == "Softmax" else ops.log_softmax
     x = node.x
+    form = ops.log_softmax if node.operator == "LogSoftmax" else ops.softmax
+    if x.dtype.itemsize == 2 and node.operator == "Softmax":
+        form = _softmax_by_steps
     axis = node.axis(x.rank, -1 if node.opset >= 13 else 1)
     if node.opset < 13 and axis != x.rank - 1:  # all axes from that one on are one
         import math
