@@ -676,8 +676,8 @@ def _position(out: Exporter, op: Op) -> None:
     axes = how.axes(len(x.shape))
     tensor = out.read(x)
     if len(axes) != 1:
-        if len(axes) != len(x.shape) or how.keepdims:
-            raise UnsupportedError(f"ONNX looks along one axis, got {axes}")
+        if how.keepdims:
+            raise UnsupportedError("ONNX looks along one axis, and keeps no others")
         tensor, axes = out.node("Reshape", [tensor, out.ints([-1])]), (0,)
     out.write(y, out.node(op.operation.kind, [tensor], axis=axes[0], keepdims=int(how.keepdims)))
 
