@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from actorflow import onnx as onnx
     from actorflow import ops as ops
     from actorflow import pipeline as pipeline
+    from actorflow import serve as serve
     from actorflow import testing as testing
     from actorflow import web as web
     from actorflow.array.transforms.grad import grad as grad
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("array", "data", "devices", "nn", "onnx", "ops", "pipeline", "testing", "web")
+_SUBMODULES = ("array", "data", "devices", "nn", "onnx", "ops", "pipeline", "serve", "testing", "web")
 _HOMES = {
     "loop": ("run",),
     "graph.graph": ("Graph",),
@@ -188,6 +189,7 @@ __all__ = [
     "save_checkpoint_sync",
     "save_weights",
     "save_weights_sync",
+    "serve",
     "testing",
     "to_graph",
     "to_numpy",

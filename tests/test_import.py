@@ -33,7 +33,11 @@ OPTIONAL = {"cupy", "mpi4py", "opentelemetry", "safetensors", "sklearn", "thread
 
 #: What most modules load anyway, and what those of a family do besides.
 COMMON = ("asyncio", "numpy")
-FAMILIES = {"actorflow.ops.torch": (*COMMON, "torch"), "actorflow.web": (*COMMON, "aiohttp")}
+FAMILIES = {
+    "actorflow.ops.torch": (*COMMON, "torch"),
+    "actorflow.serve": (*COMMON, "aiohttp"),
+    "actorflow.web": (*COMMON, "aiohttp"),
+}
 
 SERVER = """
 import os, sys
@@ -124,7 +128,7 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
         assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
     elif module.startswith("actorflow.ops.cuda"):
         assert loaded.isdisjoint(OPTIONAL - {"cupy"} | {"aiohttp", "rich"})
-    elif module.startswith("actorflow.web"):
+    elif module.startswith(("actorflow.serve", "actorflow.web")):
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
@@ -205,6 +209,7 @@ def test_public_names() -> None:
         "save_checkpoint_sync",
         "save_weights",
         "save_weights_sync",
+        "serve",
         "testing",
         "to_graph",
         "to_numpy",

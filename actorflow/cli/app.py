@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=_doctor)
+    _add_serve(commands.add_parser("serve", help="serve models by the Open Inference Protocol", description=_SERVE))
     _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
     _add_trace(commands.add_parser("trace", help="show where the time of a saved trace went", description=_TRACE))
     return parser
@@ -85,6 +87,70 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         help="end after training, or serve the page until Ctrl-C (default: serve at a terminal, else end)",
     )
     parser.set_defaults(command=_demo)
+
+
+_SERVE = """Serve models over HTTP by the Open Inference Protocol (KServe, version 2, REST), with batched runs, the live
+page of each, and /metrics. SIGTERM or Ctrl-C end it when all requests in flight have their answers, a second one at
+once."""
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a file .onnx or .af, or module:attribute; NAME=MODEL and NAME/VERSION=MODEL name it",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind to; others than the loopback need a token")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help="0 for any (default: %(default)s)"
+    )
+    parser.add_argument("--token", help="what clients must show (default: $ACTORFLOW_TOKEN, which others cannot see)")
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="HOST", help="name that clients may ask for, too"
+    )
+    parser.add_argument("--backend", metavar="NAME", help="what computes models of ONNX, as af.onnx.load has it")
+    parser.add_argument(
+        "--page", action=argparse.BooleanOptionalAction, default=True, help="the live pages, at /graph/NAME/"
+    )
+    parser.add_argument(
+        "--max-rows", type=_natural, default=32, metavar="N", help="of a frame, 0 for no batched runs (default: 32)"
+    )
+    parser.add_argument(
+        "--max-wait", type=_seconds, default=0.002, metavar="S", help="of a request for company (default: 0.002)"
+    )
+    parser.add_argument("--batch-axis", metavar="NAME", help="axis of the rows, where its name does not say so")
+    parser.add_argument("--max-body", type=_positive, metavar="BYTES", help="of a request (default: 67108864)")
+    parser.add_argument("--queue-rows", type=_positive, metavar="N", help="that may wait (default: 1024)")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="of a request (default: 60)")
+    parser.add_argument(
+        "--drain", type=_seconds, default=30.0, metavar="S", help="longest time for requests at the end (default: 30)"
+    )
+    parser.set_defaults(command=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.serve import ServeOptions, serve
+
+    limits = {"body_bytes": arguments.max_body, "queue_rows": arguments.queue_rows, "timeout_s": arguments.timeout}
+    return serve(
+        ServeOptions(
+            models=arguments.models,
+            host=arguments.host,
+            port=arguments.port,
+            backend=arguments.backend,
+            drain_s=arguments.drain,
+            limits={name: value for name, value in limits.items() if value is not None},
+            app={
+                "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
+                "allowed_hosts": arguments.allowed_host,
+                "page": arguments.page,
+                "max_rows": arguments.max_rows,
+                "max_wait": arguments.max_wait,
+                "batch_axis": arguments.batch_axis,
+            },
+        )
+    )
 
 
 _WATCH = """Show a graph that runs in another process and serves its live page: frames, ops by cost, states, memory,
@@ -172,6 +238,16 @@ def _positive(text: str) -> int:
 
 def _natural(text: str) -> int:
     return _at_least(text, 0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a time in seconds, got {text!r}")
+    return number
 
 
 def _port(text: str) -> int:

@@ -72,15 +72,20 @@ class HostCheck:
 
     def refusal(self, request: Request) -> Response | None:
         """Response that refuses the request; None if it may pass."""
-        hosts = request.values("host")
-        if len(hosts) != 1 or not self._is_known(hosts[0], request.scheme, request.port):
+        hosts, origins = request.values("host"), request.values("origin")
+        problem = self.problem(hosts, origins, request.scheme, request.port)
+        return None if problem is None else Response.of_text(403, f"this page is not served to {problem}")
+
+    def problem(self, hosts: Sequence[str], origins: Sequence[str], scheme: str, port: int | None) -> str | None:
+        """The host or the origin of a request that is not known, and how to allow it; None if all are."""
+        if len(hosts) != 1 or not self._is_known(hosts[0], scheme, port):
             how = _how_to_allow(hosts[0]) if len(hosts) == 1 else ""
-            return Response.of_text(403, f"this page is not served to host {', '.join(hosts)!r}{how}")
-        for origin in request.values("origin"):
+            return f"host {', '.join(hosts)!r}{how}"
+        for origin in origins:
             scheme, _, authority = origin.partition("://")
-            if scheme not in {"http", "https"} or not self._is_known(authority, scheme, request.port):
+            if scheme not in {"http", "https"} or not self._is_known(authority, scheme, port):
                 how = _how_to_allow(authority) if scheme in {"http", "https"} else ""
-                return Response.of_text(403, f"this page is not served to origin {origin!r}{how}")
+                return f"origin {origin!r}{how}"
         return None
 
     def _is_known(self, authority: str, scheme: str, port: int | None) -> bool:
@@ -128,7 +133,7 @@ class TokenCheck:
 
     def shown(self, request: Request) -> str | None:
         """The token that a request shows as a bearer."""
-        return self._known(request.value("authorization").removeprefix("Bearer "))
+        return self.known(bearer(request.value("authorization")))
 
     def headers(self, request: Request) -> dict[str, str]:
         """Headers that are added to the response: the cookie, if the address has a token."""
@@ -141,12 +146,17 @@ class TokenCheck:
         }
 
     def _asked(self, request: Request) -> bool:
-        return any(name == "token" and self._known(value) for name, value in request.query)
+        return any(name == "token" and self.known(value) for name, value in request.query)
 
-    def _known(self, shown: str) -> str | None:
+    def known(self, shown: str) -> str | None:
         """The token that this is, if it is one."""
         given = shown.encode(errors="surrogateescape")
         return next((token for token in self._tokens if hmac.compare_digest(given, token.encode())), None)
+
+
+def bearer(authorization: str) -> str:
+    """The token in a header ``Authorization``."""
+    return authorization.removeprefix("Bearer ")
 
 
 def _key_of(token: str) -> str:

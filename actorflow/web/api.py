@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,21 +28,31 @@ _BLOCK = 100
 _Sample = tuple[Any, ...]
 
 
-def exposition(graph: Graph) -> tuple[Callable[[], Iterable[str]], str]:
-    """Function that takes the counters of a graph and gives the text for Prometheus in pieces, and its content type.
+def exposition(
+    graphs: Mapping[str, Graph], more: Callable[[], Iterable[Family]] = tuple
+) -> tuple[Callable[[], Iterable[str]], str]:
+    """Function that takes the counters of graphs and gives the text for Prometheus in pieces, and its content type.
 
+    Args:
+        graphs: The graphs, by the names that tell their samples apart.
+        more: Gives further samples.
     Raises:
         MissingExtraError: without the package prometheus-client.
     """
     prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
 
     def begin() -> Iterator[str]:
-        return _texts(prometheus.generate_latest, [*_families(graph)])
+        families: dict[str, Family] = {}
+        for family in chain(*[_families(name, graph) for name, graph in graphs.items()], more()):
+            first = families.setdefault(family.about[0], family)
+            if first is not family:  # Prometheus wants all samples of a name together
+                first.samples += family.samples
+        return _texts(prometheus.generate_latest, families.values())
 
     return begin, prometheus.CONTENT_TYPE_LATEST
 
 
-class _Family:
+class Family:
     """Samples of one name, with what they mean."""
 
     def __init__(self, kind: str, name: str, meaning: str, labels: Sequence[str], samples: Iterable[_Sample]) -> None:
@@ -52,13 +62,13 @@ class _Family:
         self.samples = [*samples]
 
 
-def _families(graph: Graph) -> Iterator[_Family]:
+def _families(name: str, graph: Graph) -> Iterator[Family]:
     """Counters of an engine at this moment, read on the loop; any thread may make them text."""
-    engine, name = graph.engine, graph.name
+    engine = graph.engine
     ends = [([name, end], getattr(engine.frames, end)) for end in ("finished", "failed", "cancelled")]
-    yield _Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
+    yield Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
     in_flight = [([name], engine.frames.in_flight)]
-    yield _Family("Gauge", "actorflow_frames_in_flight", "Frames that run now.", ["graph"], in_flight)
+    yield Family("Gauge", "actorflow_frames_in_flight", "Frames that run now.", ["graph"], in_flight)
     profiles = [(op.name, engine.profile[op.id]) for op in graph.ops if op.id in engine.profile]
     for what, meaning, samples in (
         (
@@ -77,47 +87,45 @@ def _families(graph: Graph) -> Iterator[_Family]:
             [([name, op], profile.total_ns / 1e9) for op, profile in profiles if profile.calls],
         ),
     ):
-        yield _Family("Counter", f"actorflow_op_{what}", meaning, ["graph", "op"], samples)
+        yield Family("Counter", f"actorflow_op_{what}", meaning, ["graph", "op"], samples)
     memory = [
         ([name, device["place"], kind], device[kind])
         for device in memory_of(engine)
         for kind in ("held", "used", "peak", "budget")
         if device[kind] is not None
     ]
-    yield _Family(
-        "Gauge", "actorflow_memory_bytes", "Memory of a device's buffers.", ["graph", "place", "kind"], memory
-    )
+    yield Family("Gauge", "actorflow_memory_bytes", "Memory of a device's buffers.", ["graph", "place", "kind"], memory)
     if engine.batchers:
-        yield from _batches(graph)
+        yield from _batches(name, graph)
 
 
-def _batches(graph: Graph) -> Iterator[_Family]:
+def _batches(name: str, graph: Graph) -> Iterator[Family]:
     """Counters of the batchers that are open."""
-    figures = [([graph.name, str(n)], batcher.statistics()) for n, batcher in graph.engine.batchers.items()]
+    figures = [([name, str(n)], batcher.statistics()) for n, batcher in graph.engine.batchers.items()]
     labels, ends = ["graph", "batcher"], ("finished", "failed", "cancelled", "expired", "refused")
     waiting = [(of, each.waiting_rows) for of, each in figures]
-    yield _Family("Gauge", "actorflow_batch_waiting_rows", "Rows that wait for a frame.", labels, waiting)
+    yield Family("Gauge", "actorflow_batch_waiting_rows", "Rows that wait for a frame.", labels, waiting)
     requests = [([*of, end], getattr(each, end)) for of, each in figures for end in ends]
     meaning = "Requests of batched runs that have ended, by how."
-    yield _Family("Counter", "actorflow_batch_requests", meaning, [*labels, "end"], requests)
+    yield Family("Counter", "actorflow_batch_requests", meaning, [*labels, "end"], requests)
     padded = [(of, each.padded_rows) for of, each in figures]
-    yield _Family("Counter", "actorflow_batch_padded_rows", "Rows that were added to fill frames up.", labels, padded)
-    for name, what, meaning in (
+    yield Family("Counter", "actorflow_batch_padded_rows", "Rows that were added to fill frames up.", labels, padded)
+    for kind, what, meaning in (
         ("rows", "rows", "Rows of requests per frame."),
         ("wait_seconds", "wait_s", "Time from a request to the start of its frame."),
         ("latency_seconds", "latency_s", "Time from a request to its result."),
     ):
-        samples = [(of, *_histogram(getattr(each, what))) for of, each in figures]
-        yield _Family("Histogram", f"actorflow_batch_{name}", meaning, labels, samples)
+        samples = [(of, *histogram(getattr(each, what))) for of, each in figures]
+        yield Family("Histogram", f"actorflow_batch_{kind}", meaning, labels, samples)
 
 
-def _histogram(values: HistogramStatistics) -> tuple[list[tuple[str, int]], float]:
+def histogram(values: HistogramStatistics) -> tuple[list[tuple[str, int]], float]:
     """Upper ends of buckets with how many values are not above them, and the sum of all values."""
     limits = [*[str(float(limit)) for limit in values.limits], "+Inf"]
     return list(zip(limits, accumulate(values.counts), strict=True)), values.total
 
 
-def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[_Family]) -> Iterator[str]:
+def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[Family]) -> Iterator[str]:
     from prometheus_client import core
 
     for family in families:
@@ -227,7 +235,7 @@ async def _trace(stream: LiveStream, writer: Writer, _: Request) -> Response:
 
 async def _metrics(stream: LiveStream, writer: Writer, _: Request) -> Response:
     try:
-        begin, content_type = exposition(stream.graph)
+        begin, content_type = exposition({stream.graph.name: stream.graph})
     except MissingExtraError as error:
         return Response.of_text(501, str(error))
     return Response(200, await writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})

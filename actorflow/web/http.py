@@ -118,7 +118,7 @@ class Response:
     """A response over HTTP."""
 
     status: int = 200  # HTTP's number
-    chunks: Sequence[bytes] = ()  # the content, in parts that are sent one after another
+    chunks: Sequence[bytes | memoryview] = ()  # the content, in parts that are sent one after another
     content_type: str = "text/plain; charset=utf-8"  # what it is
     headers: Mapping[str, str] = field(default_factory=dict)  # others
 

@@ -82,7 +82,7 @@ def app_of(page: Page) -> web.Application:
 
 
 async def _answer(http: web.Request) -> web.StreamResponse:
-    page, request = http.app[PAGE], _request(http)
+    page, request = http.app[PAGE], request_of(http)
     if request.path == STREAM_PATH:
         # Compression would cost the loop more than the loopback gains. aiohttp refuses what has the limit's size, too.
         limit = MAX_MESSAGE_BYTES + 1
@@ -93,10 +93,11 @@ async def _answer(http: web.Request) -> web.StreamResponse:
                 await socket.prepare(http)
                 await page.attend(_Socket(socket))
                 return socket
-    return await _send(http, await page.respond(request))
+    return await send(http, await page.respond(request))
 
 
-async def _send(http: web.Request, response: Response) -> web.StreamResponse:
+async def send(http: web.Request, response: Response) -> web.StreamResponse:
+    """Send a response, in parts, to a client that takes each within a time limit."""
     headers = {**response.headers, "Content-Type": response.content_type}
     reply = web.StreamResponse(status=response.status, headers=headers)
     reply.content_length = response.size_bytes
@@ -119,7 +120,8 @@ async def _send(http: web.Request, response: Response) -> web.StreamResponse:
     return reply
 
 
-def _request(http: web.Request) -> Request:
+def request_of(http: web.Request) -> Request:
+    """A request of aiohttp's."""
     path = http.match_info.get("path")
     if path is None and http.path.endswith("/"):
         path = ""
@@ -204,7 +206,7 @@ class View:
     ) -> None:
         shown = control_token or token
         query = "" if shown is None else f"?token={quote(shown, safe='')}"
-        self.url = f"http://{_for_url(host)}:{port}/{query}"
+        self.url = f"http://{for_url(host)}:{port}/{query}"
         self.host = host
         self.port = port
         self.token = token
@@ -235,7 +237,7 @@ class View:
         return self.show()._repr_html_()
 
     def __repr__(self) -> str:
-        return f"<View of graph {self._title!r} at http://{_for_url(self.host)}:{self.port}/>"
+        return f"<View of graph {self._title!r} at http://{for_url(self.host)}:{self.port}/>"
 
     async def aclose(self) -> None:
         """Close the browsers' connections and the port; idempotent. Does nothing in the child of a fork."""
@@ -272,7 +274,7 @@ class Serving:
             raise RuntimeError(f"{self._view!r} has been started already: call serve() again for another one")
         token = self._options.get("token")
         control_token = self._options.get("control_token")
-        if token is None and (not _is_loopback(self._host) or (self._options.get("control") and not control_token)):
+        if token is None and (not is_loopback(self._host) or (self._options.get("control") and not control_token)):
             token = secrets.token_urlsafe(24)
         ancestors = tuple(self._options.get("frame_ancestors", ()))
         options: PageOptions = {**self._options, "token": token, "frame_ancestors": ancestors}
@@ -280,7 +282,7 @@ class Serving:
         runner = web.AppRunner(
             app_of(page),
             access_log=None,
-            logger=_Log(_log),
+            logger=Log(_log),
             shutdown_timeout=1.0,
             keepalive_timeout=_WAIT_S,
             lingering_time=_LINGER_S,
@@ -291,7 +293,9 @@ class Serving:
         most = _CONNECTIONS_EACH * page.stream.max_clients + _MORE_CONNECTIONS
         loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(_at_most(most, runner.server), self._host, self._port, backlog=128)
+            listener = await loop.create_server(
+                at_most(most, runner.server, "the live page"), self._host, self._port, backlog=128
+            )
         except BaseException:
             await runner.cleanup()
             raise
@@ -341,8 +345,8 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
     return Serving(graph, host, port, options)
 
 
-def _at_most(most: int, server: web.Server) -> Callable[[], asyncio.Protocol]:
-    """Factory of protocols for new connections: ``server``, unless it has too many."""
+def at_most(most: int, server: web.Server, what: str) -> Callable[[], asyncio.Protocol]:
+    """Factory of protocols for new connections: ``server``, which serves ``what``, unless it has too many."""
     told = False
 
     def serving() -> asyncio.Protocol:
@@ -350,7 +354,7 @@ def _at_most(most: int, server: web.Server) -> Callable[[], asyncio.Protocol]:
         if len(server.connections) < most:
             return server()
         if not told:
-            _log.warning("the live page has %d connections, as many as it takes: further ones are closed", most)
+            _log.warning("%s has %d connections, as many as it takes: further ones are closed", what, most)
         told = True
         return _Closing()
 
@@ -364,7 +368,7 @@ class _Closing(asyncio.Protocol):
         cast("asyncio.Transport", transport).abort()
 
 
-class _Log(logging.LoggerAdapter[logging.Logger]):
+class Log(logging.LoggerAdapter[logging.Logger]):
     """Logger of aiohttp: a request that cannot be read is one line, as it says nothing of this program."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
@@ -383,14 +387,16 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
             self.exception(msg, *args, exc_info=exc_info, **options)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server that is bound to an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _for_url(host: str) -> str:
+def for_url(host: str) -> str:
+    """An address that a server is bound to, as it stands in a URL."""
     if host in {"", "0.0.0.0", "::"}:  # noqa: S104  compared, not bound
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

@@ -16,7 +16,7 @@ from actorflow.web import http, serve, server
 from actorflow.web.http import CHUNK_BYTES, Response
 from actorflow.web.page import Page
 
-ADAPTERS = [sys.modules[f"actorflow.web.{name}"] for name in ("server", "asgi")]
+ADAPTERS = {sys.modules["actorflow.web.server"]: "send", sys.modules["actorflow.web.asgi"]: "_send"}
 TOKEN = "open-sesame"
 HEAD = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
 COMMAND = (
@@ -137,9 +137,9 @@ class TestWhoDoesNotRead:
         async def respond(page: Page, request: Any) -> Response:
             return long
 
-        for module in ADAPTERS:
+        for module, send in ADAPTERS.items():
             monkeypatch.setattr(module, "TAKING_TIMEOUT_S", 0.05)
-            monkeypatch.setattr(module, "_send", telling(sent, module._send))
+            monkeypatch.setattr(module, send, telling(sent, getattr(module, send)))
         async with served(training.graph) as client:
             monkeypatch.setattr(Page, "respond", respond)
             async with connection(client.port) as (reader, writer):

@@ -1,0 +1,326 @@
+"""A server of models as an aiohttp application: the paths of the Open Inference Protocol, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from functools import lru_cache
+from time import perf_counter
+from typing import TypeVar
+
+from aiohttp import web
+
+from actorflow import __version__
+from actorflow.errors import (
+    BatcherClosedError,
+    DTypeError,
+    FeedError,
+    MissingExtraError,
+    OpError,
+    QueueFullError,
+    RunCancelledError,
+    ShapeError,
+)
+from actorflow.loop import Steps, in_slices
+from actorflow.serve.answers import RETRY, answer, refused
+from actorflow.serve.body import Body, Intake
+from actorflow.serve.inference import HEAD_BYTES, head_bytes, read, write
+from actorflow.serve.limits import Limits
+from actorflow.serve.metrics import metrics
+from actorflow.serve.models import Hosted, Models, Versions
+from actorflow.web.access import HostCheck, TokenCheck, bearer
+from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
+from actorflow.web.page import Page
+from actorflow.web.server import app_of, send
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Answer = Callable[[web.Request], Awaitable[Response]]
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: What the server has of the protocol's extensions.
+_EXTENSIONS = ["binary_tensor_data", "parameters"]
+
+
+class Service:
+    """All that the handlers of requests share.
+
+    Attributes:
+        models: The models.
+        limits: The limits.
+        draining: Whether requests for inference are refused, as the server is about to end.
+        in_flight: Number of requests for inference that are being answered.
+        needs_token: Whether who has no token is sent away.
+    """
+
+    def __init__(
+        self, models: Models, limits: Limits, token: str | None, allowed_hosts: Iterable[str], own_names: Iterable[str]
+    ) -> None:
+        self.models = models
+        self.limits = limits
+        self.draining = False
+        self.in_flight = 0
+        self.needs_token = token is not None
+        self._tokens = None if token is None else TokenCheck(token)
+        self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
+        self._intake = Intake(limits)
+        self._writer = Writer()
+        self._turn: asyncio.Lock
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def routes(self) -> list[web.RouteDef]:
+        """The paths and their handlers."""
+        model = "/v2/models/{name}"
+        found = [
+            web.get("/v2", self._guarded(self._server)),
+            web.get("/v2/health/live", self._open(self._live)),
+            web.get("/v2/health/ready", self._open(self._ready)),
+            web.get("/v2/models", self._guarded(self._list)),
+            web.get("/metrics", self._guarded(self._metrics)),
+        ]
+        for path in (model, f"{model}/versions/{{version}}"):
+            found += [
+                web.get(path, self._guarded(self._model)),
+                web.get(f"{path}/ready", self._guarded(self._model_ready)),
+                web.post(f"{path}/infer", self._infer, expect_handler=_expected),
+            ]
+        return found
+
+    def _open(self, handler: _Answer) -> _Handler:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            try:
+                response = await handler(http)
+            except Refused as refusal:
+                response = refusal.response
+            return await self._reply(http, response)
+
+        return handle
+
+    def _guarded(self, handler: _Answer) -> _Handler:
+        async def admitted(http: web.Request) -> Response:
+            self._admit(http)
+            return await handler(http)
+
+        return self._open(admitted)
+
+    def _admit(self, http: web.Request) -> None:
+        """Refuse a request without the token; where there is none, one that a page of another site may have sent."""
+        headers = http.headers
+        if self._tokens is not None:
+            if not self._tokens.known(bearer(headers.get("Authorization", ""))):
+                raise refused(401, "expected the server's token, Authorization: Bearer TOKEN", _ASKS_FOR_TOKEN)
+            return
+        hosts, origins = tuple(headers.getall("Host", ())), tuple(headers.getall("Origin", ()))
+        transport = http.transport
+        address = transport.get_extra_info("sockname") if transport else None
+        port = address[1] if isinstance(address, tuple) else None
+        problem = self._host_problem(hosts, origins, http.scheme, port)
+        if problem is not None:
+            raise refused(403, f"models are not served to {problem}")
+
+    async def _reply(self, http: web.Request, response: Response) -> web.StreamResponse:
+        headers = {"X-Content-Type-Options": "nosniff", **response.headers}
+        if self.draining:
+            headers["Connection"] = "close"
+        if response.size_bytes <= CHUNK_BYTES:
+            headers["Content-Type"] = response.content_type
+            return web.Response(body=b"".join(response.chunks), status=response.status, headers=headers)
+        views = [memoryview(chunk) for chunk in response.chunks]
+        parts = [view[at : at + CHUNK_BYTES] for view in views for at in range(0, len(view), CHUNK_BYTES)]
+        return await send(http, Response(response.status, parts, response.content_type, headers))
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    async def _server(self, _: web.Request) -> Response:
+        return answer({"name": "actorflow", "version": __version__, "extensions": _EXTENSIONS})
+
+    async def _live(self, _: web.Request) -> Response:
+        return answer({"live": True})
+
+    async def _ready(self, _: web.Request) -> Response:
+        return answer({"ready": not self.draining}, 503 if self.draining else 200)
+
+    async def _list(self, _: web.Request) -> Response:
+        return answer({"models": self.models.names})
+
+    async def _model(self, http: web.Request) -> Response:
+        hosted = self._hosted(http)
+        versions = self.models.versions(hosted.name)
+        return answer({"name": hosted.name, "versions": versions, **hosted.described()})
+
+    async def _model_ready(self, http: web.Request) -> Response:
+        hosted = self._hosted(http)
+        return answer({"name": hosted.name, "ready": not self.draining}, 503 if self.draining else 200)
+
+    async def _metrics(self, _: web.Request) -> Response:
+        try:
+            begin, content_type = metrics(self.models, self._intake)
+        except MissingExtraError as error:
+            raise refused(501, str(error)) from None
+        return Response(200, await self._writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})
+
+    def _hosted(self, http: web.Request) -> Hosted:
+        return self.models.find(http.match_info["name"], http.match_info.get("version"))
+
+    # -- inference -----------------------------------------------------------------------------------------------------
+
+    async def _infer(self, http: web.Request) -> web.StreamResponse:
+        since = perf_counter()
+        try:
+            self._admit(http)
+            hosted = self._hosted(http)
+            if self.draining:
+                raise refused(503, "the server is about to end", RETRY)
+        except Refused as refusal:
+            return await self._reply(http, refusal.response)
+        self.in_flight += 1
+        try:
+            response = await self._answered(http, hosted)
+            hosted.answers[response.status] += 1
+            hosted.latency_s.add(perf_counter() - since)
+            return await self._reply(http, response)
+        except asyncio.CancelledError:
+            hosted.cancelled += 1
+            raise
+        finally:
+            self.in_flight -= 1
+
+    async def _answered(self, http: web.Request, hosted: Hosted) -> Response:
+        try:
+            with Body(http, self._intake) as body:
+                head = head_bytes(http.headers.get(HEAD_BYTES))
+                received = await body.receive(head or 0)
+                size = len(received) if head is None else head
+                request = await self._work(read(received, size, hosted, self.limits.body_bytes), size)
+                most_s = self.limits.timeout_s
+                timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
+                results = await hosted.run(request.inputs, timeout_s)
+            size = sum(results[name].nbytes for name, as_binary in request.outputs.items() if not as_binary)
+            return await self._work(write(hosted, request, results), size)
+        except Refused as refusal:
+            return refusal.response
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  the client is told
+            return _failure(hosted, error)
+
+    async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:
+        """Read or write JSON; of what takes long, one at a time, so that other requests wait for one slice of it."""
+        if size_bytes <= CHUNK_BYTES:
+            return await in_slices(steps)
+        async with self._turn:
+            return await in_slices(steps)
+
+    async def run(self, app: web.Application) -> AsyncIterator[None]:
+        """Have the models open while the application runs."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._writer.aclose)
+            for hosted in self.models:
+                await stack.enter_async_context(hosted.opened())
+            self.draining, self._turn = False, asyncio.Lock()
+            yield
+
+
+_ASKS_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
+SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
+
+
+def create_app(
+    models: Mapping[str, Versions],
+    *,
+    token: str | None = None,
+    allowed_hosts: Iterable[str] = (),
+    own_names: Iterable[str] = (),
+    page: bool = True,
+    limits: Limits | None = None,
+    max_rows: int = 32,
+    max_wait: float = 0.002,
+    batch_axis: str | None = None,
+) -> web.Application:
+    """A server of models as an aiohttp application.
+
+    It speaks the Open Inference Protocol (KServe's version 2, REST), and has ``/metrics`` and the live page of each
+    model. Have your runner cancel the handlers of clients that hang up: ``AppRunner(app, handler_cancellation=True)``.
+    `actorflow.serve.Server` does, and ends without losing a request.
+
+    Args:
+        models: Models or graphs by name; versions of one by theirs, of which the last one is what those get who name
+            none. Graphs are taken as `Model.of` does. They are closed when the application shuts down.
+        token: Refuse requests (401) that do not show it, ``Authorization: Bearer``; those for the two health paths are
+            answered all the same. Without one, requests are refused (403) that do not name this machine as their host,
+            as pages of other sites could send them through a browser here.
+        allowed_hosts: Further hosts by which the server and its pages may be asked for, as in the Host header.
+        own_names: Further names of this machine, known at the port that a request arrived on.
+        page: Whether to serve the live pages, at ``/graph/NAME/``; of several versions at ``/graph/NAME/VERSION/``.
+        limits: What may wait, and how large it may be.
+        max_rows: Most rows of requests that are computed in one frame; 0 runs each request by itself.
+        max_wait: Longest time in seconds that a request waits for company while another frame runs.
+        batch_axis: Name of the axis whose elements do not know each other. By default it is the open axis that the
+            inputs begin with, if it is called ``batch``, something with it, or ``N``; models that have none, or whose
+            results are not by rows, run each request by itself.
+    Raises:
+        ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
+            range.
+        DTypeError: if an input or an output has a dtype that the protocol lacks.
+        GraphError: if ``batch_axis`` cannot be batched.
+    """
+    limits = limits or Limits()
+    allowed, own = tuple(allowed_hosts), tuple(own_names)
+    found = Models(models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis)
+    service = Service(found, limits, token, allowed, own)
+    app = web.Application(middlewares=[_as_protocol])
+    app[SERVICE] = service
+    app.add_routes(service.routes())
+    if page:
+        for hosted in found:
+            several = len(found.versions(hosted.name)) > 1
+            prefix = f"/graph/{hosted.label if several else hosted.name}"
+            hosted.page = f"{prefix}/"
+            shown = Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token)
+            app.add_subapp(prefix, app_of(shown))
+    app.cleanup_ctx.append(service.run)
+    app.on_shutdown.append(_drain)
+    return app
+
+
+async def _drain(app: web.Application) -> None:
+    app[SERVICE].draining = True
+
+
+async def _expected(http: web.Request) -> None:
+    """Let the body of a request come when it is known to be wanted; see `Body.receive`."""
+
+
+@web.middleware
+async def _as_protocol(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Have the errors of aiohttp in the form of the protocol: paths that do not exist, or not with this method."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        text = f"there is nothing at {request.path!r}" if error.status == 404 else f"{error.reason}: {request.method}"
+        headers = {name: value for name, value in error.headers.items() if name == "Allow"}
+        response = answer({"error": text}, error.status, headers)
+        return web.Response(
+            body=response.chunks[0], status=error.status, headers={**headers, "Content-Type": response.content_type}
+        )
+
+
+def _failure(hosted: Hosted, error: Exception) -> Response:
+    """The answer to a request that has failed."""
+    first = str(error).partition("\n")[0]  # what follows tells of the program's files
+    match error:
+        case QueueFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
+            status, headers = 503, RETRY
+        case TimeoutError():
+            status, headers, first = 504, {}, first or "the request has timed out"
+        case FeedError() | ShapeError() | DTypeError():
+            status, headers = 400, {}
+        case _:
+            status, headers = 500, {}
+            _log.error("model %s failed", hosted.label, exc_info=error)
+            first = first if isinstance(error, OpError) else "the server has failed"
+    return refused(status, first, headers).response

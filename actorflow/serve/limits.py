@@ -1,0 +1,26 @@
+"""Limits of a server of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a server of models; who comes beyond one is sent away with an error.
+
+    Attributes:
+        body_bytes: Largest body of a request, unpacked.
+        pending_bytes: Bytes of the bodies of all requests that are being answered.
+        body_timeout_s: Longest time that a body takes to arrive.
+        timeout_s: Longest time to the result of a request, whose own ``timeout`` may be shorter.
+        queue_rows: Rows that may wait for batched runs of a model; requests, where it runs each by itself.
+        in_flight: Frames of a model that run at the same time.
+    """
+
+    body_bytes: int = 64 << 20
+    pending_bytes: int = 1 << 30
+    body_timeout_s: float = 60.0
+    timeout_s: float = 60.0
+    queue_rows: int = 1024
+    in_flight: int = 2

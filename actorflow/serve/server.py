@@ -1,0 +1,131 @@
+"""A server of models by itself: it listens, and ends without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from actorflow.serve.app import SERVICE
+from actorflow.web.server import Log, at_most, for_url, is_loopback
+
+_log = logging.getLogger(__name__)
+
+#: A connection on which no whole request has come for so long is closed.
+_WAIT_S = 30.0
+#: Once it has been answered, a client may send the rest of its request for so long.
+_LINGER_S = 1.0
+#: Requests that have no answer when the server closes are given up after so long.
+_GIVE_UP_S = 0.05
+#: How often it is looked whether answers have been taken, at the end.
+_LOOK_S = 0.01
+
+
+class Server:
+    """Serves an application of `actorflow.serve.create_app` inside ``async with``.
+
+    ::
+
+        async with af.serve.Server(af.serve.create_app({"digits": model}), port=8080) as server:
+            print(server.url)
+            await stop.wait()
+            await server.drain()
+
+    Args:
+        app: The application.
+        host: Address to bind to; any other than the loopback demands that the application has a token.
+        port: Port to bind to; 0 takes a free one, which ``port`` then has.
+        max_connections: Most connections; further ones are closed.
+
+    Attributes:
+        host: The address.
+        port: The port.
+
+    Raises:
+        ValueError: if the address is not the loopback and the application has no token.
+        OSError: when it starts, if the address cannot be bound.
+    """
+
+    def __init__(
+        self, app: web.Application, host: str = "127.0.0.1", port: int = 8080, *, max_connections: int = 1024
+    ) -> None:
+        if not is_loopback(host) and not app[SERVICE].needs_token:
+            raise ValueError(f"serving on {host}, which others can reach, needs a token")
+        self.host = host
+        self.port = port
+        self._service = app[SERVICE]
+        self._most = max_connections
+        self._listener: asyncio.Server
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=Log(_log),
+            handler_cancellation=True,
+            shutdown_timeout=_GIVE_UP_S,
+            keepalive_timeout=_WAIT_S,
+            lingering_time=_LINGER_S,
+            auto_decompress=False,
+        )
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://{for_url(self.host)}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        assert self._runner.server is not None
+        serving = at_most(self._most, self._runner.server, "the server of models")
+        try:
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(serving, self.host, self.port, backlog=1024)
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def drain(self, timeout: float = 30.0) -> int:
+        """Refuse requests for inference from now on, and wait until those in flight have their answers.
+
+        Until then the server says that it is not ready, and answers new requests with status 503.
+
+        Args:
+            timeout: Longest time in seconds.
+        Returns:
+            Number of requests without an answer; 0 unless the time was too short.
+        """
+        self._service.draining = True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._settle()
+                self._listener.close()
+                await asyncio.sleep(_LOOK_S)  # what has come in meanwhile is refused, not cut off
+                await self._settle()
+        except TimeoutError:
+            pass
+        return self._service.in_flight
+
+    async def _settle(self) -> None:
+        """Wait until all requests in flight are answered, and the answers sent."""
+        while self._service.in_flight or self._unsent():  # noqa: ASYNC110  no transport says when it has sent all
+            await asyncio.sleep(_LOOK_S)
+
+    def _unsent(self) -> bool:
+        """Whether a client has not taken all of an answer."""
+        assert self._runner.server is not None
+        transports = [connection.transport for connection in self._runner.server.connections]
+        return any(transport is not None and transport.get_write_buffer_size() for transport in transports)
+
+    async def aclose(self) -> None:
+        """Close all connections and the port; idempotent. Whoever waits for an answer gets none: see `drain`."""
+        self._listener.close()
+        await self._runner.cleanup()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,170 @@
+"""Tensors of the Open Inference Protocol: names of dtypes, values in JSON, bytes behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import DTypeError
+from actorflow.loop import Steps
+from actorflow.serve.answers import refused
+from actorflow.spec import Length, TensorSpec
+
+_Array = npt.NDArray[Any]
+
+#: Names of the protocol, by those of NumPy. There is none for texts: BYTES is refused.
+DATATYPES = {
+    "bool": "BOOL",
+    **{f"{kind}int{bits}": f"{kind.upper()}INT{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "BF16",
+}
+#: Types of Python that JSON's values have, by the kind of dtype that takes them.
+_VALUES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
+_EXPECTED = {"b": "true and false", "i": "integers", "u": "integers", "f": "numbers"}
+#: Elements that are converted in a step.
+_PIECE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or an output of a model, as clients see it."""
+
+    name: str
+    spec: TensorSpec
+    datatype: str  # the protocol's name of the dtype
+    shape: tuple[int, ...]  # with -1 for lengths that are open
+
+    @classmethod
+    def of(cls, name: str, spec: TensorSpec, model: str) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            DTypeError: if the protocol has no such dtype.
+        """
+        datatype = DATATYPES.get(spec.dtype.name) if spec.dtype.isnative else None
+        if datatype is None:
+            raise DTypeError(f"model {model!r}: {name!r} {spec} cannot be served: expected a dtype of {[*DATATYPES]}")
+        lengths: tuple[Any, ...] = spec.shape
+        return cls(name, spec, datatype, tuple([-1 if isinstance(n, Length) else n for n in lengths]))
+
+    def described(self) -> dict[str, Any]:
+        """The tensor in a model's metadata."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+    def checked(self, shape: Any, datatype: Any, most_bytes: int) -> tuple[int, ...]:
+        """The shape that a request gives, if it and the datatype fit.
+
+        Raises:
+            Refused: with 400, if they do not; with 413, if it would be too large.
+        """
+        if datatype != self.datatype:
+            raise refused(400, f"input {self.name!r}: expected datatype {self.datatype}, got {datatype!r}")
+        given = shape if type(shape) is list and all(type(n) is int and n >= 0 for n in shape) else None
+        if given is None:
+            raise refused(400, f"input {self.name!r}: expected a shape, a list of lengths, got {str(shape)[:100]}")
+        fits = len(given) == len(self.shape) and all(n in (-1, m) for n, m in zip(self.shape, given, strict=True))
+        if not fits:
+            raise refused(400, f"input {self.name!r}: expected shape {list(self.shape)}, got {given}")
+        # An axis of length 0 must not let others be as long as they like, since what is computed may not have it.
+        if math.prod([max(n, 1) for n in given]) * self.spec.dtype.itemsize > most_bytes:
+            raise refused(413, f"input {self.name!r}: shape {given} has more than {most_bytes:,} bytes")
+        return tuple(given)
+
+    def of_bytes(self, data: memoryview, shape: tuple[int, ...]) -> _Array:
+        """A tensor on the memory of binary data, which must be as long as the shape says.
+
+        Raises:
+            Refused: with 400, if it is not, or has other booleans than 0 and 1.
+        """
+        dtype, count = self.spec.dtype, math.prod(shape)
+        if len(data) != count * dtype.itemsize:
+            expected = f"{count * dtype.itemsize} bytes of binary data for shape {list(shape)}"
+            raise refused(400, f"input {self.name!r}: expected {expected}, got {len(data)}")
+        if not count:
+            return np.empty(shape, dtype)
+        if dtype.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
+            raise refused(400, f"input {self.name!r}: expected bytes 0 and 1 for BOOL")
+        array: _Array = np.frombuffer(data, dtype).reshape(shape)
+        return array if array.flags.aligned else array.copy()
+
+    def of_json(self, data: Any, shape: tuple[int, ...]) -> Steps[_Array]:
+        """A tensor of values from JSON, flat or nested as the shape is.
+
+        Raises:
+            Refused: with 400, if they are not as many as the shape says, or do not fit the datatype.
+        """
+        values = yield from self._flat(data, shape)
+        if len(values) != math.prod(shape):
+            expected = f"{math.prod(shape)} values for shape {list(shape)}"
+            raise refused(400, f"input {self.name!r}: expected {expected}, got {len(values)}")
+        dtype = self.spec.dtype
+        kind = "f" if self.datatype == "BF16" else dtype.kind
+        array = np.empty(len(values), dtype)
+        for at in range(0, len(values), _PIECE):
+            part = values[at : at + _PIECE]
+            if not _VALUES[kind].issuperset(map(type, part)):
+                raise refused(400, f"input {self.name!r}: expected {_EXPECTED[kind]} for {self.datatype}")
+            try:
+                with np.errstate(over="ignore"):
+                    array[at : at + _PIECE] = np.array(part, np.float64 if kind == "f" else dtype)
+                fits = kind != "f" or bool(np.isfinite(array[at : at + _PIECE]).all())  # 1e999 is read as an infinity
+            except OverflowError:
+                fits = False
+            if not fits:
+                raise refused(400, f"input {self.name!r}: a value is out of the range of {self.datatype}")
+            yield
+        return array.reshape(shape)
+
+    def _flat(self, data: Any, shape: tuple[int, ...]) -> Steps[list[Any]]:
+        if type(data) is not list:
+            raise refused(400, f"input {self.name!r}: expected a list of data")
+        if not data or type(data[0]) is not list:
+            return data
+        rows = [data]
+        for length in shape:
+            joined: list[Any] = []
+            for row in rows:
+                if type(row) is not list or len(row) != length:
+                    raise refused(400, f"input {self.name!r}: expected data flat, or nested as shape {list(shape)}")
+                joined += row
+                if len(joined) % _PIECE < length:
+                    yield
+            rows = joined
+        return rows
+
+
+def to_bytes(array: _Array) -> memoryview:
+    """The bytes of a tensor, row by row; those of the array itself, where they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def to_json(tensor: Tensor, array: _Array) -> Steps[list[bytes]]:
+    """The values of a tensor as a list in JSON, in pieces.
+
+    Raises:
+        Refused: with 400, if it has NaN or infinities, which JSON cannot express.
+    """
+    values = array.reshape(-1)
+    if tensor.datatype == "BF16":
+        values = values.astype(np.float32)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        advice = 'ask for binary data, "parameters": {"binary_data": true}'
+        raise refused(400, f"output {tensor.name!r} has NaN or infinities, which JSON cannot express: {advice}")
+    pieces = [b"["]
+    for at in range(0, len(values), _PIECE):
+        text = str(values[at : at + _PIECE].tolist())[1:-1]
+        pieces.append(f"{', ' if at else ''}{text.lower() if tensor.datatype == 'BOOL' else text}".encode())
+        yield
+    pieces.append(b"]")
+    return pieces
+
+
+def named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Tensors by their names."""
+    return {tensor.name: tensor for tensor in tensors}

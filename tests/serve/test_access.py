@@ -1,0 +1,139 @@
+"""Who may ask a server of models, and what others see of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import actorflow as af
+from actorflow.errors import DTypeError, GraphError, MissingExtraError
+from actorflow.serve import Server, create_app
+from tests.serve.serving import serve, tensor, ten_times
+
+TEXT = json.dumps({"inputs": [tensor("x", np.ones((1, 3), np.float32))]}).encode()
+PATH = "/v2/models/model/infer"
+
+
+async def test_without_the_token() -> None:
+    async with serve({"model": ten_times()}, token="secret") as served:
+        for shown in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secrets"}, {"Cookie": "token=secret"}):
+            for path, body in (("/v2", None), ("/v2/models/model", None), ("/metrics", None), (PATH, TEXT)):
+                answer = await served.ask(path, body, shown)
+                assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+                assert answer.error == "expected the server's token, Authorization: Bearer TOKEN"
+        assert (await served.get("/v2?token=secret")).status == 401
+        assert (await served.get("/graph/model/")).status == 401
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert (await served.get(path)).status == 200
+        token = {"Authorization": "Bearer secret"}
+        assert (await served.ask(PATH, TEXT, {**token, "Host": "anything.example"})).status == 200
+        assert (await served.get("/graph/model/healthz", **token)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1:1"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "models.example"}, 200),
+        ({"Origin": "https://models.example"}, 200),
+    ],
+)
+async def test_what_a_page_of_another_site_may_send(headers: dict[str, str], status: int) -> None:
+    """A browser on this machine reaches the loopback, by a name of its own too."""
+    async with serve({"model": ten_times()}, allowed_hosts=["models.example"]) as served:
+        for path, body in (("/v2", None), (PATH, TEXT), ("/metrics", None)):
+            assert (await served.ask(path, body, headers)).status == status
+
+
+async def test_other_addresses_need_a_token() -> None:
+    for host in ("0.0.0.0", "192.0.2.1", "::", "models.example", ""):
+        with pytest.raises(ValueError, match="which others can reach, needs a token"):
+            Server(create_app({"model": ten_times()}), host)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        Server(create_app({"model": ten_times()}), host)
+    Server(create_app({"model": ten_times()}, token="secret"), "0.0.0.0")
+
+
+async def test_live_pages() -> None:
+    models = {"model": ten_times(), "other": {"1": ten_times(), "2": ten_times()}}
+    async with serve(models) as served:
+        assert [hosted.page for hosted in served.service.models] == [
+            "/graph/model/",
+            "/graph/other/1/",
+            "/graph/other/2/",
+        ]
+        for hosted in served.service.models:
+            assert (await served.get(hosted.page or "")).status == 200
+        assert (await served.get("/graph/none/")).status == 404
+    async with serve(models, page=False) as served:
+        assert (await served.get("/graph/model/")).status == 404
+
+
+async def test_metrics() -> None:
+    async with serve({"model": ten_times(), "other": {"1": ten_times(), "2": ten_times()}}) as served:
+        for path, count in ((PATH, 3), ("/v2/models/other/infer", 2)):
+            for _ in range(count):
+                assert (await served.ask(path, TEXT)).status == 200
+        assert (await served.ask(PATH, b"{}")).status == 400
+        text = (await served.get("/metrics")).body.decode()
+        families = list(text_string_to_metric_families(text))
+        assert len({family.name for family in families}) == len(families)
+        samples = {(s.name, *sorted(s.labels.values())): s.value for family in families for s in family.samples}
+        assert samples["actorflow_serve_answers_total", "1", "200", "model"] == 3
+        assert samples["actorflow_serve_answers_total", "1", "400", "model"] == 1
+        assert samples["actorflow_serve_answers_total", "2", "200", "other"] == 2
+        assert samples["actorflow_serve_latency_seconds_count", "1", "model"] == 4
+        assert samples["actorflow_frames_total", "finished", "other/2"] == 2
+        assert samples["actorflow_batch_requests_total", "0", "finished", "model/1"] == 3
+        assert samples["actorflow_serve_body_bytes",] == 0
+
+
+async def test_metrics_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> Any:
+        raise MissingExtraError("/metrics needs 'prometheus_client': pip install 'actorflow[metrics]'")
+
+    monkeypatch.setattr("actorflow.serve.metrics.exposition", missing)
+    async with serve({"model": ten_times()}) as served:
+        answer = await served.get("/metrics")
+        assert answer.status == 501
+        assert "actorflow[metrics]" in answer.error
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".", " ", "a b", "größe", "a\nb", "a%2Fb", "a?b", "{a}", "x" * 201])
+def test_names_that_cannot_stand_in_a_path(name: str) -> None:
+    with pytest.raises(ValueError, match="in names and versions, got"):
+        create_app({name: ten_times()})
+    with pytest.raises(ValueError, match="in names and versions, got"):
+        create_app({"model": {name: ten_times()}})
+
+
+@pytest.mark.parametrize("name", ["model-1.2", "a_b", "a+b@c~d"])
+async def test_names_of_all_kinds(name: str) -> None:
+    async with serve({name: ten_times()}) as served:
+        assert (await served.ask(f"/v2/models/{name}/infer", TEXT)).json["model_name"] == name
+        (hosted,) = served.service.models
+        assert (await served.get(hosted.page or "")).status == 200
+
+
+def test_what_cannot_be_served() -> None:
+    graph = af.Graph("complex")
+    af.ops.scale(graph.blob("x", ("batch",), "complex64"), 2.0)
+    with pytest.raises(DTypeError, match="cannot be served"):
+        create_app({"model": graph})
+    with pytest.raises(ValueError, match="at least one model"):
+        create_app({})
+    with pytest.raises(ValueError, match="at least one version"):
+        create_app({"model": {}})
+    with pytest.raises(TypeError, match=r"expected an af\.Model or an af\.Graph to serve, got int"):
+        create_app({"model": 3})  # type: ignore[dict-item]
+    with pytest.raises(GraphError, match="cannot be fed in batches"):
+        create_app({"model": ten_times()}, batch_axis="time")
+    with pytest.raises(ValueError, match="token must not be empty"):
+        create_app({"model": ten_times()}, token="")

@@ -1,0 +1,234 @@
+"""``actorflow serve``: its arguments, and real processes that signals end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.cli import main
+from actorflow.cli.source import open_model
+from actorflow.errors import GraphError
+from tests.serve.serving import GRACE_S, Answer, Client, tensor
+
+ROOT = Path(__file__).parents[2]
+ROWS = np.arange(3, dtype=np.float32).reshape(1, 3)
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+class TestSources:
+    @pytest.mark.parametrize("name", ["slow", "twice", "GRAPH"])
+    def test_attributes_of_modules(self, name: str) -> None:
+        model = open_model(f"tests.serve.programs:{name}")
+        assert isinstance(model, af.Model)
+        assert [*model.inputs] == ["x"]
+
+    def test_modules_of_the_current_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "found_here.py").write_text("from tests.serve.programs import GRAPH\nclass A:\n    graph = GRAPH\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        assert open_model("found_here:A.graph").graph.name == "twice"
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("model", "expected a file .onnx or .af, or module:attribute"),
+            ("model.txt", "expected a file .onnx or .af, or module:attribute"),
+            (":x", "expected a file .onnx or .af, or module:attribute"),
+            ("tests.serve.programs:", "expected a file .onnx or .af, or module:attribute"),
+            ("tests.serve.none:x", "there is no module 'tests.serve.none'"),
+            ("nowhere.at.all:x", "there is no module 'nowhere'"),
+            ("tests.serve.programs:none", "has no attribute 'none'"),
+            ("tests.serve.programs:number", "expected an af.Model or an af.Graph, got int"),
+            ("tests.serve.programs:NUMBER", "expected an af.Model or an af.Graph, got int"),
+        ],
+    )
+    def test_what_is_no_model(self, source: str, message: str) -> None:
+        with pytest.raises(GraphError, match=f"^{re.escape(source)}: .*{re.escape(message)}"):
+            open_model(source)
+
+    def test_a_module_that_lacks_another_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "lacking.py").write_text("import not_there_at_all\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+            open_model("lacking:x")
+
+    def test_a_backend_is_for_onnx(self) -> None:
+        with pytest.raises(GraphError, match="a backend is for files"):
+            open_model("tests.serve.programs:slow", backend="onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "the following arguments are required: MODEL"),
+        (["x", "--max-wait", "soon"], 2, "expected a time in seconds, got 'soon'"),
+        (["x", "--timeout", "-1"], 2, "expected a time in seconds, got '-1'"),
+        (["x", "--timeout", "inf"], 2, "expected a time in seconds, got 'inf'"),
+        (["x", "--port", "65536"], 2, "expected a port"),
+        (["x", "--max-body", "0"], 2, "expected a whole number of at least 1"),
+        (["x"], 1, "x: expected a file .onnx or .af, or module:attribute"),
+        (["tests.serve.programs:slow", "--host", "0.0.0.0"], 2, "which others can reach, needs a token"),
+        (["a b=tests.serve.programs:slow"], 2, "in names and versions, got 'a b'"),
+        (["m=tests.serve.programs:slow", "m=tests.serve.programs:twice"], 1, "has two versions '1'"),
+        (["tests.serve.programs:slow", "--batch-axis", "time"], 1, "cannot be fed in batches"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACTORFLOW_TOKEN", raising=False)
+    assert main(["serve", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, said: list[str]) -> None:
+        self.process = process
+        self.port = port
+        self.said = said
+
+    async def line(self) -> str:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(GRACE_S):
+            return (await self.process.stdout.readline()).decode().rstrip()
+
+    async def ask(self, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        client = await Client.open(self.port)
+        client.send(path, body, headers)
+        return await client.answer()
+
+    async def end(self) -> int:
+        async with asyncio.timeout(GRACE_S):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "actorflow", "serve", *arguments, "--port", "0"],
+        stdout=pipe,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    server = Process(process, 0, [])
+    try:
+        while not (line := await server.line()).startswith("serving on "):
+            assert line, server.said
+            server.said.append(line)
+        server.port = int(line.removesuffix("/v2").rpartition(":")[2])
+        yield server
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]  # the pipe's end may come later than the process's
+
+
+@posix_only
+async def test_names_versions_and_a_token() -> None:
+    models = [
+        "slow=tests.serve.programs:slow",
+        "pair/1=tests.serve.programs:twice",
+        "pair/b=tests.serve.programs:GRAPH",
+    ]
+    async with started(*models, "--no-page", ACTORFLOW_TOKEN="secret") as server:
+        assert server.said == [f"model {label}, in batched runs" for label in ("slow/1", "pair/1", "pair/b")]
+        assert (await server.ask("/v2")).status == 401
+        token = {"Authorization": "Bearer secret"}
+        assert (await server.ask("/v2/models", **token)).json == {"models": ["slow", "pair"]}
+        assert (await server.ask("/v2/models/pair", **token)).json["versions"] == ["1", "b"]
+        assert (await server.ask("/graph/slow/", **token)).status == 404
+        server.process.send_signal(signal.SIGINT)
+        assert await server.line() == "ending, when 0 requests in flight have an answer"
+        assert await server.line() == "0 answers in all, 0 requests without one"
+        assert await server.end() == 0
+
+
+@posix_only
+@pytest.mark.parametrize("clients", [8, 64])
+async def test_a_signal_under_load_loses_nothing(clients: int) -> None:
+    """Each client asks on one connection until it is sent away; what the server has answered, they have got."""
+    async with started("model=tests.serve.programs:slow") as server:
+        outcomes: Counter[Any] = Counter()
+        enough = asyncio.Event()
+
+        async def ask_on(number: int) -> None:
+            client = await Client.open(server.port)
+            rows = ROWS + number
+            text = json.dumps({"inputs": [tensor("x", rows)]}).encode()
+            try:
+                while True:
+                    client.send("/v2/models/model/infer", text, {"Connection": "keep-alive"})
+                    try:
+                        head = await client.reader.readuntil(b"\r\n\r\n")
+                    except (asyncio.IncompleteReadError, ConnectionError) as error:
+                        assert not getattr(error, "partial", b""), "an answer was cut off"
+                        outcomes["gone"] += 1
+                        return
+                    length = re.search(rb"Content-Length: (\d+)", head)
+                    assert length is not None
+                    body = json.loads(await client.reader.readexactly(int(length[1])))
+                    status = int(head.split()[1])
+                    outcomes[status] += 1
+                    if status != 200:
+                        assert status == 503, body
+                        return
+                    assert body["outputs"][0]["data"] == (10 * rows).reshape(-1).tolist()
+                    if outcomes[200] == 20 * clients:
+                        enough.set()
+            finally:
+                await client.hang_up()
+
+        async with asyncio.timeout(4 * GRACE_S), asyncio.TaskGroup() as group:
+            for number in range(clients):
+                group.create_task(ask_on(number))
+            await enough.wait()
+            server.process.send_signal(signal.SIGTERM)
+        assert outcomes[503] + outcomes["gone"] == clients
+        assert re.fullmatch(r"ending, when \d+ requests? in flight ha(s|ve) an answer", await server.line())
+        assert await server.line() == f"{outcomes[200]:,} answers in all, 0 requests without one"
+        assert await server.end() == 0
+
+
+@posix_only
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with started("model=tests.serve.programs:endless") as server:
+        client = await Client.open(server.port)
+        client.send("/v2/models/model/infer", json.dumps({"inputs": [tensor("x", ROWS)]}).encode())
+        assert await server.line() == "computing"
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.line() == "ending, when 1 request in flight has an answer"
+        assert (await server.ask("/v2/health/ready")).status == 503
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.end() == -signal.SIGTERM
+        await client.hang_up()
+
+
+@posix_only
+async def test_an_end_that_takes_too_long() -> None:
+    async with started("model=tests.serve.programs:endless", "--drain", "0.01") as server:
+        client = await Client.open(server.port)
+        client.send("/v2/models/model/infer", json.dumps({"inputs": [tensor("x", ROWS)]}).encode())
+        assert await server.line() == "computing"
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.line() == "ending, when 1 request in flight has an answer"
+        assert await server.line() == "0 answers in all, 1 request without one"
+        assert await server.end() == 1
+        await client.hang_up()

@@ -1,0 +1,100 @@
+"""Ends of a server: nothing that was accepted is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from actorflow.serve import Server, create_app
+from tests.serve.serving import Client, Gate, serve, tensor, until
+
+ROWS = np.ones((1, 3), np.float32)
+TEXT = json.dumps({"inputs": [tensor("x", ROWS)]}).encode()
+PATH = "/v2/models/model/infer"
+
+
+@pytest.mark.parametrize("batched", [True, False])
+async def test_drain(batched: bool) -> None:
+    gate = Gate()
+    async with serve({"model": gate.model(batched=batched)}) as served:
+        clients = []
+        for count in range(1, 5):
+            clients.append(await Client.open(served.port))
+            clients[-1].send(PATH, TEXT if count < 4 else TEXT[:10], {"Content-Length": str(len(TEXT))})
+            await until(lambda n=count: served.service.in_flight == n)
+        draining = asyncio.create_task(served.server.drain())
+        await until(lambda: served.service.draining)
+        for path in ("/v2/health/ready", "/v2/models/model/ready"):
+            answer = await served.get(path)
+            assert (answer.status, answer.json["ready"], answer.headers["connection"]) == (503, False, "close")
+        assert (await served.get("/v2/health/live")).status == 200
+        refused = await served.ask(PATH, TEXT)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.error == "the server is about to end"
+        clients[-1].writer.write(TEXT[10:])  # the rest of a request that had begun
+        gate.open.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 4
+        assert await draining == 0
+        with pytest.raises(ConnectionError):
+            await Client.open(served.port)
+
+
+async def test_drain_waits_until_answers_are_taken() -> None:
+    """A client that reads slowly gets all of its answer, although all of it was computed long ago."""
+    gate = Gate()
+    gate.open.set()
+    rows = np.ones((300_000, 3), np.float32)
+    request = {
+        "inputs": [{"name": "x", "shape": list(rows.shape), "datatype": "FP32"}],
+        "parameters": {"binary_data_output": True},
+    }
+    request["inputs"][0]["parameters"] = {"binary_data_size": rows.nbytes}  # type: ignore[index]
+    head = json.dumps(request).encode()
+    async with serve({"model": gate.model()}, max_rows=0) as served:
+        client = await Client.open(served.port)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(PATH, head + rows.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
+        (hosted,) = served.service.models
+        await until(lambda: hosted.answers[200] == 1)
+        draining = asyncio.create_task(served.server.drain())
+        await until(lambda: served.service.draining)
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert np.array_equal((await client.answer()).output("y"), rows)
+        assert await draining == 0
+
+
+async def test_drain_gives_up_in_time() -> None:
+    gate = Gate()
+    async with serve({"model": gate.model()}) as served:
+        client = await Client.open(served.port)
+        client.send(PATH, TEXT)
+        await until(lambda: gate.inside == 1)
+        assert await served.server.drain(0.01) == 1
+    assert gate.cancelled == 1
+    with pytest.raises(asyncio.IncompleteReadError):
+        await client.answer()
+
+
+async def test_the_end_without_a_drain() -> None:
+    """Whoever waits gets no result; nothing is left of the server, and its graph runs elsewhere."""
+    gate = Gate()
+    model = gate.model()
+    async with serve({"model": model}) as served:
+        client = await Client.open(served.port)
+        client.send(PATH, TEXT)
+        await until(lambda: gate.inside == 1)
+    await client.hang_up()
+    gate.open.set()
+    async with model.graph:
+        assert np.array_equal((await model.run({"x": ROWS}))["y"], ROWS)
+    await served.server.aclose()
+
+
+async def test_an_address_that_is_in_use() -> None:
+    async with serve({"model": Gate().model()}) as served:
+        with pytest.raises(OSError, match=r"in use|[Aa]ddress"):
+            async with Server(create_app({"model": Gate().model()}), port=served.port):
+                pass
