@@ -69,9 +69,6 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
         raise GraphError(f"onnx.save: opset must be from {OLDEST} to {newest}, got {opset}")
     check_at_rest(model.graph, "saved")
     made = Exporter(model, opset, by_default).run()
-    size = made.ByteSize()
-    if size > _MOST_BYTES:
-        raise GraphError(f"{os.fspath(path)}: model {model.graph.name!r} takes {size:,} bytes, a file can have 2 GB")
     try:
         checker.check_model(made, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
@@ -361,6 +358,11 @@ class Exporter:
         for node in nodes:
             for names in (node.input, node.output):
                 names[:] = [self._names.get(name, name) for name in names]
+        size = sum(node.ByteSize() for node in nodes) + sum(
+            a.nbytes for name, a in self._arrays.items() if name in used
+        )
+        if size > _MOST_BYTES:
+            raise GraphError(f"model {self.model.graph.name!r} takes {size:,} bytes as ONNX, a file can have 2 GB")
         graph = helper.make_graph(
             nodes,
             self.model.graph.name,

@@ -479,7 +479,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     graph = af.Graph("g")
     nn.MLP(10)(graph.blob("x", (1, 100)), training=False)
     monkeypatch.setattr("actorflow.onnx.export._MOST_BYTES", 1000)
-    with pytest.raises(af.GraphError, match=r"takes 1\d\d,\d\d\d bytes, a file can have 2 GB"):
+    with pytest.raises(af.GraphError, match=r"takes 1\d\d,\d\d\d bytes as ONNX, a file can have 2 GB"):
         af.onnx.save(graph, tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
 

@@ -85,7 +85,7 @@ def test_costs_follow_open_axes() -> None:
 )
 def test_published_numbers(make: Any, size: int, millions: float) -> None:
     x = af.Graph("g").blob("x", (1, size, size, 3))
-    assert cost_of(make()(x, training=False)).multiply_adds == pytest.approx(millions * 1e6, rel=5e-4)
+    assert cost_of(make()(x, training=False)).multiply_adds == pytest.approx(millions * 1e6, rel=1e-3)
 
 
 def test_nobody_knows_what_a_function_costs() -> None:
