@@ -90,7 +90,10 @@ class Network(Composite[Any]):
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
             raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
-        return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        # What only the lengths of an input are read of is an input all the same: its feed says them.
+        unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
+        return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
 
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)
