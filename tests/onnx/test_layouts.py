@@ -36,7 +36,7 @@ def check(proto, **feeds: np.ndarray) -> af.Model:
 
 
 def node(operator: str, inputs: str, outputs: str, **attributes):
-    return helper.make_node(operator, inputs.split(), outputs.split(), outputs.split()[0], **attributes)
+    return helper.make_node(operator, inputs.split(), outputs.split(), outputs.split(maxsplit=1)[0], **attributes)
 
 
 def detector():
