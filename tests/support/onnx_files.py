@@ -25,7 +25,7 @@ def model(
 ) -> ModelProto:
     """A model of these nodes; inputs and outputs are (name, shape), or (name, shape, dtype).
 
-    ONNX infers the shape of an output where it is None.
+    ONNX infers the type of an output whose shape is None.
     """
     graph = helper.make_graph(
         list(nodes),
@@ -42,6 +42,8 @@ def model(
 
 
 def _info(name: str, shape: Sequence[Any] | None, dtype: Any = "float32") -> onnx.ValueInfoProto:
+    if shape is None:
+        return onnx.ValueInfoProto(name=name)
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
 

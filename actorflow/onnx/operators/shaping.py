@@ -175,6 +175,10 @@ def filled(node: Node, value: Any, shape: Sequence[Any], dtype: Any) -> Any:
     return node.graph.apply(Fill(np.asarray(value).item(), TensorSpec(tuple(shape), np.dtype(dtype))))
 
 
+#: Most elements of a constant that is made of fewer.
+MOST = 1 << 26
+
+
 @lowers("Range", limits="bounds that depend on data")
 def _range(node: Node) -> Value:
     start, limit, delta = (node.value(i) for i in range(3))
@@ -186,7 +190,11 @@ def _range(node: Node) -> Value:
             )
         bounds.append(np.asarray(each.numbers, object).reshape(-1)[0])
     first, last, step = bounds
+    if step == 0:
+        raise Refused("its step is 0")
     if not any(isinstance(each, Length) for each in bounds):
+        if abs(last - first) > MOST * abs(step):
+            raise Refused(f"more than {MOST} elements would be kept as a constant")
         return node.constant(_counted(first, last, step, start.dtype.str))
     if step not in (1, -1):
         raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
@@ -208,6 +216,8 @@ def _eye(node: Node) -> Value:
     rows, columns = x.shape
     if isinstance(rows, Length) or isinstance(columns, Length):
         raise Refused(f"its size must be known, got {x.spec}")
+    if rows * columns > MOST:
+        raise Refused(f"more than {MOST} elements would be kept as a constant")
     return node.constant(np.eye(rows, columns, node.attribute("k", 0), dtype))
 
 
