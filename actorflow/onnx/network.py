@@ -13,7 +13,7 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.onnx.file import File, listed
-from actorflow.onnx.lowering import Lowering, Values, legal
+from actorflow.onnx.lowering import Lowering, Values, legal, names_read
 from actorflow.onnx.values import Value, usual
 from actorflow.runtime.model import Model
 from actorflow.spec import may_equal
@@ -70,12 +70,12 @@ class Network(Composite[Any]):
         return self.lower(graph, bottom)
 
     def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
-        """Make the ops of the file's nodes in the current scope of a graph, which tells where a file without inputs goes."""
+        """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom."""
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
-        lowering = Lowering(graph, file.opsets, file.declared, variable)
+        lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
         try:
             values: Values = lowering.initializers(file.model.graph)
         except GraphError as error:
@@ -86,9 +86,21 @@ class Network(Composite[Any]):
                 raise kind(f"{file.name}: input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
         lowering.walk(file.model.graph.node, values, self.outputs)
+        read = {name for proto in file.model.graph.node for name in names_read(proto)}
+        lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
-            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
-        return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
+        outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        # What only the lengths of an input are read of is an input all the same: its feed says them.
+        unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
+        return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
+
+    def _hint(self, refused: Sequence[tuple[str, str, str]]) -> str:
+        """What may help where shapes do not fit because lengths are open."""
+        axes = sorted({axis for spec in self.inputs.values() for axis in spec.axes})
+        if not axes or not any("ShapeError" in why or "known" in why for _, _, why in refused):
+            return ""
+        return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
 
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)
@@ -104,7 +116,9 @@ class Network(Composite[Any]):
         if known is None:
             scope = self.scope or graph.current_scope
             *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
-            known = self._variables[name] = scope.variable(legal("_".join([*scopes, own])), array.shape, array.dtype, array)
+            known = self._variables[name] = scope.variable(
+                legal("_".join([*scopes, own])), array.shape, array.dtype, array
+            )
         return known
 
 
@@ -124,7 +138,9 @@ def load(
     """
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)
-    inputs = {name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()}
+    inputs = {
+        name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
+    }
     network.scope = graph
     outputs = network.lower(graph, [*inputs.values()])
     return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
