@@ -29,6 +29,7 @@ QUESTIONS = (
     "wide",
     "allocation",
     "service",
+    "serving",
     "batched",
     "sim",
     "pipeline",

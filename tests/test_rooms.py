@@ -28,7 +28,7 @@ ABOVE = {
     "graph.graph": ("Graph", {"plan", "runtime", "show", "trace"}),
     "plan.plan": ("Plan", {"show"}),
 }
-MOST_FILES, MOST_LAYERS = 9, 12
+MOST_FILES, MOST_LAYERS = 9, 13
 
 
 class Import(NamedTuple):

@@ -31,13 +31,13 @@ def open_model(source: str, *, backend: str | None = None) -> Model:
         raise GraphError(f"{source}: a backend is for files .onnx alone")
     found: Any
     if kind == ".onnx":
-        from actorflow import onnx  # type: ignore[attr-defined]
+        from actorflow.onnx import load  # type: ignore[import-not-found]
 
-        found = onnx.load(source) if backend is None else onnx.load(source, backend=backend)
+        found = load(source) if backend is None else load(source, backend=backend)
     elif kind == ".af":
-        from actorflow import load  # type: ignore[attr-defined]
+        from actorflow.checkpoint import load_sync  # type: ignore[attr-defined]
 
-        found = load(source)
+        found = load_sync(source)
     else:
         found = _attribute(source)
     if isinstance(found, Graph):

@@ -74,19 +74,19 @@ class Service:
 
     def routes(self) -> list[web.RouteDef]:
         """The paths and their handlers."""
-        model = "/v2/models/{name}"
-        found = [
+        paths = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+        found = [web.post(f"{path}/infer", self._infer, expect_handler=_expected) for path in paths]  # looked at first
+        found += [
             web.get("/v2", self._guarded(self._server)),
             web.get("/v2/health/live", self._open(self._live)),
             web.get("/v2/health/ready", self._open(self._ready)),
             web.get("/v2/models", self._guarded(self._list)),
             web.get("/metrics", self._guarded(self._metrics)),
         ]
-        for path in (model, f"{model}/versions/{{version}}"):
+        for path in paths:
             found += [
                 web.get(path, self._guarded(self._model)),
                 web.get(f"{path}/ready", self._guarded(self._model_ready)),
-                web.post(f"{path}/infer", self._infer, expect_handler=_expected),
             ]
         return found
 

@@ -94,7 +94,7 @@ class Tensor:
         return array if array.flags.aligned else array.copy()
 
     def of_json(self, data: Any, shape: tuple[int, ...]) -> Steps[_Array]:
-        """A tensor of values from JSON, flat or nested as the shape is.
+        """A tensor of values from JSON, flat or nested as the shape is; the lists are emptied meanwhile.
 
         Raises:
             Refused: with 400, if they are not as many as the shape says, or do not fit the datatype.
@@ -106,8 +106,10 @@ class Tensor:
         dtype = self.spec.dtype
         kind = "f" if self.datatype == "BF16" else dtype.kind
         array = np.empty(len(values), dtype)
-        for at in range(0, len(values), _PIECE):
-            part = values[at : at + _PIECE]
+        while values:  # from the end, piece by piece: to free a long list at once takes long, too
+            at = (len(values) - 1) // _PIECE * _PIECE
+            part = values[at:]
+            del values[at:]
             if not _VALUES[kind].issuperset(map(type, part)):
                 raise refused(400, f"input {self.name!r}: expected {_EXPECTED[kind]} for {self.datatype}")
             try:
@@ -133,6 +135,7 @@ class Tensor:
                 if type(row) is not list or len(row) != length:
                     raise refused(400, f"input {self.name!r}: expected data flat, or nested as shape {list(shape)}")
                 joined += row
+                row.clear()
                 if len(joined) % _PIECE < length:
                     yield
             rows = joined

@@ -42,7 +42,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200 "):
         raise RuntimeError(f"expected status 200, got {head.splitlines()[0]!r}")
-    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    length = head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
     await reader.readexactly(int(length))
 
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import actorflow as af
 from actorflow.errors import DTypeError, GraphError, MissingExtraError
 from actorflow.serve import Server, create_app
-from tests.serve.serving import serve, tensor, ten_times
+from tests.serve.serving import serve, ten_times, tensor
 
 TEXT = json.dumps({"inputs": [tensor("x", np.ones((1, 3), np.float32))]}).encode()
 PATH = "/v2/models/model/infer"

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from actorflow.serve import Limits, create_app
-from tests.serve.serving import Client, Gate, Served, binary_tensor, serve, tensor, ten_times, until
+from tests.serve.serving import Client, Gate, Served, binary_tensor, serve, ten_times, tensor, until
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 TEXT = json.dumps({"inputs": [tensor("x", ROWS)]}).encode()

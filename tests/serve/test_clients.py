@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from tests.serve.serving import GRACE_S, binary_tensor, mixed, serve, tensor, ten_times
+from tests.serve.serving import GRACE_S, binary_tensor, mixed, serve, ten_times, tensor
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 CLIENTS = 100

@@ -11,7 +11,7 @@ import pytest
 import actorflow as af
 from actorflow import __version__
 from actorflow.serve import Limits
-from tests.serve.serving import Gate, binary_tensor, mixed, serve, tensor, ten_times, until
+from tests.serve.serving import Gate, binary_tensor, mixed, serve, ten_times, tensor, until
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -165,5 +165,5 @@ def test_bytes_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("dtype", ["complex64", "U3", object, ">f4", "datetime64[s]"])
 def test_dtypes_that_the_protocol_lacks(dtype: Any) -> None:
-    with pytest.raises(DTypeError, match="model 'model': 'x' .* cannot be served: expected a dtype of"):
+    with pytest.raises(DTypeError, match=r"model 'model': 'x' .* cannot be served: expected a dtype of"):
         tensor(dtype, ())

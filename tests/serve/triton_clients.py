@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.http as blocking
 import tritonclient.http.aio as aio
 from tritonclient.utils import InferenceServerException
@@ -33,13 +34,9 @@ def check(result: Any, rows: np.ndarray) -> None:
 
 
 def fails(call: Any, status: str, message: str) -> None:
-    try:
+    with pytest.raises(InferenceServerException, match=message) as caught:
         call()
-    except InferenceServerException as error:
-        assert error.status() == status
-        assert message in error.message(), error.message()
-    else:
-        raise AssertionError(f"expected {status}: {message}")
+    assert caught.value.status() == status
 
 
 def by_threads(url: str) -> None:
