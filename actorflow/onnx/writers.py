@@ -41,8 +41,6 @@ def _common_order(out: Exporter, op: Op) -> Order:
     """The order of axes that costs the fewest transpositions: one that an input was computed in, if it is not usual."""
     rank = len(op.outputs[0].shape)
     computed = [x for x in op.inputs if out.known(x) is None]
-    if any(0 < len(x.shape) < rank for x in computed):
-        return usual(rank)
     orders = [out.order(x) for x in computed if len(x.shape) == rank]
     return next((order for order in orders if order != usual(rank)), usual(rank))
 
