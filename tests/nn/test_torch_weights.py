@@ -100,6 +100,29 @@ def test_columns_behind_many_blocks_of_joined_and_normalized_images() -> None:
     np.testing.assert_array_equal(graph.variables[-1].value, wanted)
 
 
+def test_a_network_that_is_built_for_its_training_first() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (2, 6, 6, 1))
+    layers = [nn.Conv(3, 3, name="conv"), nn.BatchNorm(name="norm"), nn.Activation(), nn.Dropout()]
+    net = af.Chain(*layers, nn.InnerProduct(2, name="fc"), name="net")
+    loss = ops.mean(net(x, training=True))
+    nn.SGD(0.1, momentum=0.9).minimize(loss)
+    net(x, training=False)
+    shapes = {"conv.weight": (3, 1, 3, 3), "conv.bias": (3,), "fc.weight": (2, 48), "fc.bias": (2,)}
+    given = drawn(shapes | {f"norm.{name}": (3,) for name in ("weight", "bias", "running_mean", "running_var")})
+    names = nn.load_torch(net, given)
+    assert len(names) == 8
+    wanted = given["fc.weight"].reshape(2, 3, 4, 4).transpose(0, 2, 3, 1).reshape(2, 48)
+    np.testing.assert_array_equal(net.variables[-2].value, wanted)
+
+
+def test_peepholes_are_not_torchs() -> None:
+    net = built(nn.LSTM(2, peepholes=True), (3, 1, 2))
+    given = drawn({"weight_ih_l0": (8, 2), "weight_hh_l0": (8, 2), "bias_ih_l0": (8,), "bias_hh_l0": (8,)})
+    with pytest.raises(af.CheckpointError, match=r"missing: 'peepholes_l0' \(6,\), for 'layer0/peepholes'"):
+        nn.load_torch(net, given)
+
+
 def test_sequences_behind_convolutions_stay_as_they_are() -> None:
     graph = af.Graph("g")
     x = nn.Conv(3, 3, bias=False, name="conv")(graph.blob("x", (2, 6, 2)))
