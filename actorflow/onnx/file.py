@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,21 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec
 
+#: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
+BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 #: Bytes above which protobuf cannot hold a message.
 _MOST_BYTES = 2**31 - 1
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Have errors about a file begin with its name, and be `GraphError`."""
+    try:
+        yield
+    except GraphError as error:
+        raise type(error)(f"{file}: {error}") from error.__cause__
+    except BROKEN as error:
+        raise GraphError(f"{file}: not a valid model: {type(error).__name__}: {error}") from error
 
 
 class File:
@@ -40,6 +54,10 @@ class File:
 
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
         self.name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+        with naming(self.name):
+            self._load(source, axes)
+
+    def _load(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None) -> None:
         self.model = self._checked(self._read(source))
         self.opsets = {each.domain: each.version for each in self.model.opset_import}
         given = {tensor.name for tensor in self.model.graph.initializer}
@@ -52,7 +70,7 @@ class File:
         self.declared = self._declared()
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
-            raise GraphError(f"{self.name}: no open axis of an input has the name {', '.join(map(repr, unknown))}")
+            raise GraphError(f"no open axis of an input has the name {', '.join(map(repr, unknown))}")
 
     def __repr__(self) -> str:
         return f"<File {self.name!r}>"
@@ -65,20 +83,20 @@ class File:
             else:
                 model = onnx.load(os.fspath(source), load_external_data=False)
         except DecodeError as error:
-            raise GraphError(f"{self.name}: this is no ONNX file, or only a part of one: {error}") from error
+            raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
         if not model.graph.node and not model.graph.output:
-            raise GraphError(f"{self.name}: this is no ONNX file, or an empty one")
+            raise GraphError("this is no ONNX file, or an empty one")
         if not isinstance(source, bytes):
             self._load_external(model, Path(source).parent)
         elif any(map(uses_external_data, model.graph.initializer)):
-            raise GraphError(f"{self.name}: its weights are in other files: give the path, not the bytes")
+            raise GraphError("its weights are in other files: give the path, not the bytes")
         return model
 
     def _load_external(self, model: ModelProto, folder: Path) -> None:
         try:
             load_external_data_for_model(model, str(folder))
         except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
-            raise GraphError(f"{self.name}: the weights in other files cannot be read: {error}") from error
+            raise GraphError(f"the weights in other files cannot be read: {error}") from error
 
     def _checked(self, model: ModelProto) -> ModelProto:
         try:
@@ -87,7 +105,7 @@ class File:
             if model.functions:
                 model = inliner.inline_local_functions(model)
         except (checker.ValidationError, RuntimeError, ValueError) as error:
-            raise GraphError(f"{self.name}: not a valid model: {error}") from error
+            raise GraphError(f"not a valid model: {error}") from error
         return model
 
     def _declared(self) -> dict[str, TensorSpec]:
