@@ -240,7 +240,7 @@ class Lowering:
     def _body(self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: Any) -> Sequence[Value | None]:
         """Lower the function that an operator is described by."""
         assert schema is not None
-        function = _function(schema, proto, inputs, self.opsets.get(proto.domain, 1))
+        function = _function(schema, proto, inputs, self.opsets.get("" if proto.domain in _OWN else proto.domain, 1))
         return self.call(function, proto, name, inputs)
 
     def call(
