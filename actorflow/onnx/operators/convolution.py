@@ -13,6 +13,7 @@ from actorflow.onnx import linear
 from actorflow.onnx.operators.elementwise import mapped, reshaped_to
 from actorflow.onnx.table import Node, Refused, lowers
 from actorflow.onnx.values import Order, Value, channels_last
+from actorflow.ops.fills import numbers
 from actorflow.ops.nn.conv import Conv
 from actorflow.spec import Length, TensorSpec, maximum
 
@@ -157,8 +158,15 @@ def _max_pool(node: Node) -> list[Value | None]:
         places = found
     # Ours count in their own channel of their own image, ONNX's in all of the batch.
     batch, channels, *size = x.shape
-    images = np.arange(int(batch) * int(channels), dtype=np.int64).reshape(batch, *[1] * len(size), channels)
-    return [node.ordered(order, y), node.ordered(order, places + images * math.prod(size))]
+    shape = (batch, *[1] * len(size), channels)
+    before = places.literal(numbers(_elements_before, *shape, math.prod(size), shape=shape))
+    return [node.ordered(order, y), node.ordered(order, places + before)]
+
+
+def _elements_before(*lengths: int) -> Any:
+    """Number of elements of the images and channels before each, of this shape and so many elements each."""
+    *shape, size = lengths
+    return np.arange(math.prod(shape), dtype=np.int64).reshape(shape) * size
 
 
 @lowers("AveragePool", limits="more than 3 spatial axes; a border as wide as the kernel")
