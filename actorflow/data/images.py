@@ -116,10 +116,10 @@ class ImageFiles:
 
     def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
         """One image as bytes, whatever the dtype; shape (height, width, channels)."""
-        return decoded(path, str(path), self.channels, self._fitted)
+        return decoded(path, str(path), self.channels, self.fitted)
 
-    def _fitted(self, image: Any) -> Any:
-        """The middle of the scaled image."""
+    def fitted(self, image: Any) -> Any:
+        """The middle of an image of Pillow's, scaled to the size."""
         if self.size is None:
             return image
         (height, width), (wide, high) = self.size, image.size

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -26,10 +26,12 @@ from actorflow.errors import (
 from actorflow.loop import Steps, in_slices
 from actorflow.serve.answers import RETRY, answer, refused
 from actorflow.serve.body import Body, Intake
-from actorflow.serve.inference import HEAD_BYTES, head_bytes, read, write
+from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
 from actorflow.serve.models import Hosted, Models, Versions
+from actorflow.serve.pictures import Picture
+from actorflow.threads import in_thread
 from actorflow.web.access import HostCheck, TokenCheck, bearer
 from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
 from actorflow.web.page import Page
@@ -40,6 +42,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Answer = Callable[[web.Request], Awaitable[Response]]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Reader = Callable[[web.Request, Hosted, Body], Awaitable[Inference]]
 
 #: What the server has of the protocol's extensions.
 _EXTENSIONS = ["binary_tensor_data", "parameters"]
@@ -75,7 +78,12 @@ class Service:
     def routes(self) -> list[web.RouteDef]:
         """The paths and their handlers."""
         paths = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-        found = [web.post(f"{path}/infer", self._infer, expect_handler=_expected) for path in paths]  # looked at first
+        posts = (("infer", self._tensors), ("image", self._picture))  # which are looked at first
+        found = [
+            web.post(f"{path}/{what}", partial(self._infer, read=reader), expect_handler=_expected)
+            for what, reader in posts
+            for path in paths
+        ]
         found += [
             web.get("/v2", self._guarded(self._server)),
             web.get("/v2/health/live", self._open(self._live)),
@@ -168,7 +176,7 @@ class Service:
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
-    async def _infer(self, http: web.Request) -> web.StreamResponse:
+    async def _infer(self, http: web.Request, *, read: _Reader) -> web.StreamResponse:
         since = perf_counter()
         try:
             self._admit(http)
@@ -179,7 +187,7 @@ class Service:
             return await self._reply(http, refusal.response)
         self.in_flight += 1
         try:
-            response = await self._answered(http, hosted)
+            response = await self._answered(http, hosted, read)
             hosted.answers[response.status] += 1
             hosted.latency_s.add(perf_counter() - since)
             return await self._reply(http, response)
@@ -189,13 +197,10 @@ class Service:
         finally:
             self.in_flight -= 1
 
-    async def _answered(self, http: web.Request, hosted: Hosted) -> Response:
+    async def _answered(self, http: web.Request, hosted: Hosted, read: _Reader) -> Response:
         try:
             with Body(http, self._intake) as body:
-                head = head_bytes(http.headers.get(HEAD_BYTES))
-                received = await body.receive(head or 0)
-                size = len(received) if head is None else head
-                request = await self._work(read(received, size, hosted, self.limits.body_bytes), size)
+                request = await read(http, hosted, body)
                 most_s = self.limits.timeout_s
                 timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
                 results = await hosted.run(request.inputs, timeout_s)
@@ -207,6 +212,18 @@ class Service:
             raise
         except Exception as error:  # noqa: BLE001  the client is told
             return _failure(hosted, error)
+
+    async def _tensors(self, http: web.Request, hosted: Hosted, body: Body) -> Inference:
+        head = head_bytes(http.headers.get(HEAD_BYTES))
+        received = await body.receive(head or 0)
+        size = len(received) if head is None else head
+        return await self._work(read(received, size, hosted, self.limits.body_bytes), size)
+
+    async def _picture(self, http: web.Request, hosted: Hosted, body: Body) -> Inference:
+        picture = Picture.of(hosted)
+        received = await body.receive()
+        pixels = await in_thread(partial(picture.read, received, http.query, self.limits.picture_pixels))
+        return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
     async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:
         """Read or write JSON; of what takes long, one at a time, so that other requests wait for one slice of it."""
@@ -315,6 +332,8 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
     match error:
         case QueueFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
             status, headers = 503, RETRY
+        case MissingExtraError():
+            status, headers = 501, {}
         case TimeoutError():
             status, headers, first = 504, {}, first or "the request has timed out"
         case FeedError() | ShapeError() | DTypeError():

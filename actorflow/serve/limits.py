@@ -12,6 +12,7 @@ class Limits:
     Attributes:
         body_bytes: Largest body of a request, unpacked.
         pending_bytes: Bytes of the bodies of all requests that are being answered.
+        picture_pixels: Pixels of a picture.
         body_timeout_s: Longest time that a body takes to arrive.
         timeout_s: Longest time to the result of a request, whose own ``timeout`` may be shorter.
         queue_rows: Rows that may wait for batched runs of a model; requests, where it runs each by itself.
@@ -20,6 +21,7 @@ class Limits:
 
     body_bytes: int = 64 << 20
     pending_bytes: int = 1 << 30
+    picture_pixels: int = 1 << 24
     body_timeout_s: float = 60.0
     timeout_s: float = 60.0
     queue_rows: int = 1024

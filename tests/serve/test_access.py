@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 import actorflow as af
@@ -137,3 +140,34 @@ def test_what_cannot_be_served() -> None:
         create_app({"model": ten_times()}, batch_axis="time")
     with pytest.raises(ValueError, match="token must not be empty"):
         create_app({"model": ten_times()}, token="")
+
+
+async def test_below_a_path_of_another_application() -> None:
+    outer = web.Application()
+    app = create_app({"model": ten_times()})
+    outer.add_subapp("/models", app)
+    runner = web.AppRunner(outer, handler_cancellation=True, auto_decompress=False, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        served = Served(SimpleNamespace(port=runner.addresses[0][1]), app)  # type: ignore[arg-type]
+        assert (await served.ask(f"/models{PATH}", TEXT)).status == 200
+        assert (await served.get("/models/v2/health/ready")).json == {"ready": True}
+        assert (await served.get("/models/graph/model/")).status == 200
+        assert (await served.get("/models/v2/nothing")).error == "there is nothing at '/models/v2/nothing'"
+    finally:
+        await runner.cleanup()
+    assert served.service.draining
+
+
+async def test_more_connections_than_are_served() -> None:
+    app = create_app({"model": ten_times()})
+    async with Server(app, port=0, max_connections=1) as server:
+        first = await Client.open(server.port)
+        first.send("/v2", None, {"Connection": "keep-alive"})
+        await first.reader.readuntil(b"\r\n\r\n")
+        second = await Client.open(server.port)
+        second.send("/v2")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await second.answer()
+        await first.hang_up()

@@ -296,7 +296,7 @@ class TestTimesAndQueues:
             answer = await served.infer("model", request)
             assert answer.status == 504
             assert answer.error
-            await until(lambda: gate.cancelled == 1)
+            await until(lambda: gate.inside == 0)
 
     async def test_the_time_of_all_requests(self, batched: bool) -> None:
         limits = Limits(timeout_s=0.001)
