@@ -120,7 +120,7 @@ def _scope_of(scope: Graph | Composite) -> Graph:
     return scope.scope
 
 
-def _weights(scope: Graph | Composite) -> dict[Variable, str]:
+def weights_of(scope: Graph | Composite) -> dict[Variable, str]:
     """The weights, on whatever rank, with their names within the scope."""
     graph = _scope_of(scope)
     prefix = "" if graph.parent is None else graph.name + "/"
@@ -140,7 +140,7 @@ def _weights(scope: Graph | Composite) -> dict[Variable, str]:
 
 def _storable(scope: Graph | Composite) -> dict[Variable, str]:
     """The weights that are on this rank, without copies of others, with their names."""
-    weights = _weights(scope)
+    weights = weights_of(scope)
     rank = _scope_of(scope).world.rank
     own = {each: name for each, name in weights.items() if each.place.rank == rank and each.replica_of not in weights}
     if not own:
@@ -153,7 +153,7 @@ def _storable(scope: Graph | Composite) -> dict[Variable, str]:
 
 def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Values, LoadedWeights]:
     """Read files and check that they fit; blocks."""
-    graph, weights = _scope_of(scope), _weights(scope)
+    graph, weights = _scope_of(scope), weights_of(scope)
     before = prefix.rstrip("/") + "/" if prefix else ""
     rank = graph.world.rank
     wanted: Wanted = {

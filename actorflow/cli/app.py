@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(command=_doctor)
     _add_serve(commands.add_parser("serve", help="serve models by the Open Inference Protocol", description=_SERVE))
     _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
+    _add_show(commands.add_parser("show", help="show what a model is, without running it", description=_SHOW))
     _add_trace(commands.add_parser("trace", help="show where the time of a saved trace went", description=_TRACE))
     return parser
 
@@ -182,6 +183,41 @@ def _address(text: str) -> Any:
         return Address.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_SHOW = """Show the ops of a model, their results' shapes, their parameters, and what they compute and move by their
+formulas, for one frame; nothing is run. What follows from open axes is shown as a formula: give them lengths."""
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a file .onnx or .af, or module:attribute")
+    parser.add_argument(
+        "--axes", action="append", type=_lengths, default=[], metavar="NAME=N", help="lengths of open axes, by commas"
+    )
+    parser.add_argument("--page", action="store_true", help="serve the live page of the graph, too, until Ctrl-C")
+    parser.add_argument(
+        "--port", type=_port, metavar="N", help=f"of the page, 0 for any (default: {DEFAULT_PORT} if it is free)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=_show)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.show import show
+
+    axes = {name: length for given in arguments.axes for name, length in given.items()}
+    return show(arguments.model, axes=axes, page=arguments.page, port=arguments.port, as_json=arguments.json)
+
+
+def _lengths(text: str) -> dict[str, int]:
+    """Lengths by name, ``batch=1,steps=4``."""
+    found = {}
+    for part in text.split(","):
+        name, _, length = part.partition("=")
+        if not name.isidentifier() or not length:
+            raise argparse.ArgumentTypeError(f"expected NAME=N, got {part!r}")
+        found[name] = _natural(length)
+    return found
 
 
 _TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the

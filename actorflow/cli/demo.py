@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorflow import nn, ops
+from actorflow.cli.page import serve_page
 from actorflow.cli.terminal import cancel_on_interrupt
 from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.errors import DataError
@@ -137,9 +137,6 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
     return table
 
 
-_USUAL_PORT = 8080
-
-
 @dataclass(frozen=True)
 class DemoOptions:
     """Arguments of the command line."""
@@ -191,7 +188,7 @@ async def _run(options: DemoOptions, training: Training, console: Console) -> No
         stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(training.graph)
         if options.web:
-            url = await _serve(stack, training.graph, options.port)
+            url = await serve_page(stack, training.graph, options.port)
             console.print(f"live page: {url}")
         started = time.perf_counter()
         with nn.Progress(options.epochs, training.steps_per_epoch, console) as progress:
@@ -206,15 +203,3 @@ async def _run(options: DemoOptions, training: Training, console: Console) -> No
         if options.web and options.serve:
             console.print("serving the page until Ctrl-C")
             await asyncio.Event().wait()
-
-
-async def _serve(stack: AsyncExitStack, graph: Graph, port: int | None) -> str:
-    from actorflow.web import serve  # aiohttp is not loaded where no page is wanted
-
-    try:
-        view = await stack.enter_async_context(serve(graph, port=_USUAL_PORT if port is None else port))
-    except OSError as error:
-        if port is not None or error.errno != errno.EADDRINUSE:
-            raise
-        view = await stack.enter_async_context(serve(graph, port=0))
-    return view.url

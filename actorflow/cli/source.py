@@ -31,9 +31,10 @@ def open_model(source: str, *, backend: str | None = None) -> Model:
         raise GraphError(f"{source}: a backend is for files .onnx alone")
     found: Any
     if kind == ".onnx":
-        from actorflow.onnx import load  # type: ignore[import-not-found]
+        from actorflow.onnx import load
 
-        found = load(source) if backend is None else load(source, backend=backend)
+        options: Any = {} if backend is None else {"backend": backend}
+        found = load(source, **options)
     elif kind == ".af":
         from actorflow.checkpoint import load_sync  # type: ignore[attr-defined]
 

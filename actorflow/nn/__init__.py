@@ -53,6 +53,7 @@ from actorflow.nn.optim import (
 from actorflow.nn.progress import Progress
 from actorflow.nn.recurrent import GRU, LSTM, RNN, LSTMCell
 from actorflow.nn.steps import Epoch, Mean, Step
+from actorflow.nn.torch_weights import load_torch
 from actorflow.nn.trainer import Trainer
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "bias_multipliers",
     "init",
     "layer_multipliers",
+    "load_torch",
     "parallel",
     "rates",
 ]

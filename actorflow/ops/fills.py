@@ -35,6 +35,7 @@ class Constant(Operation):
     """
 
     arguments = ()
+    per_element = 0
 
     value: npt.NDArray[Any]
 
@@ -76,6 +77,7 @@ class Numbers(Operation, Pending):
     """
 
     arguments = ()
+    per_element = 0
 
     function: Callable[..., Any]
     given: tuple[Any, ...]
@@ -106,6 +108,7 @@ class Fill(Operation):
     """A blob of one constant, from no inputs."""
 
     arguments = ()
+    per_element = 0
 
     value: float
     spec: TensorSpec

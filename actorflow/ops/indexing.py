@@ -670,6 +670,7 @@ class OneHot(Operation):
 
     arguments = ("indices",)
     differentiable = False
+    per_element = 0
 
     depth: int
     dtype: np.dtype[np.generic]

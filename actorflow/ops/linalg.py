@@ -21,6 +21,7 @@ from actorflow.ops.elementwise import absolute, as_dtype, conj, equal, multiply,
 from actorflow.ops.fills import filled, number_like, numbers
 from actorflow.ops.operation import (
     Application,
+    Cost,
     Grads,
     Operand,
     Operation,
@@ -84,6 +85,9 @@ class Inner(Operation):
             )
         return (TensorSpec((*x.shape[:-1], weight.shape[0]), x.dtype),)
 
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(outputs[0].size * inputs[0].shape[-1])
+
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (g,), (x, weight) = grads, op.inputs
         return [apply(InnerDown(), g, weight) if wanted[0] else None, apply(InnerWeight(), g, x) if wanted[1] else None]
@@ -106,6 +110,9 @@ class InnerDown(Operation):
         if g.shape[-1] != weight.shape[0]:
             raise ShapeError(f"InnerDown: weight must have g's {g.shape[-1]} features on its first axis, got {weight}")
         return (TensorSpec((*g.shape[:-1], weight.shape[1]), g.dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(outputs[0].size * inputs[0].shape[-1])
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (c,), (g, weight) = grads, op.inputs
@@ -130,6 +137,9 @@ class InnerWeight(Operation):
             raise ShapeError(f"InnerWeight: x must have g's batch {g.shape[:-1]}, got {x}")
         return (TensorSpec((g.shape[-1], x.shape[-1]), g.dtype),)
 
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(inputs[0].size * inputs[1].shape[-1])
+
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (c,), (g, x) = grads, op.inputs
         return [apply(Inner(), x, c) if wanted[0] else None, apply(InnerDown(), g, c) if wanted[1] else None]
@@ -141,6 +151,7 @@ class Bias(Operation):
 
     arguments = ("x", "bias")
     one_dtype = True
+    per_element = 1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, bias = inputs
@@ -258,6 +269,14 @@ class Matmul(Operation):
             batch = self.batch
         matrix = (*([rows] if len(a.shape) > 1 else []), *([columns] if len(b.shape) > 1 else []))
         return (TensorSpec((*batch, *matrix), a.dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        (a, b), (y,) = inputs, outputs
+        inner = a.shape[-2 if self.transpose_a else -1]
+        if self.batch is None:
+            return Cost(y.size * inner)
+        products = broadcast_shapes(a.shape[:-2], b.shape[:-2], self.batch)
+        return Cost(math.prod(products) * math.prod(y.shape[-2:]) * inner)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         a, b = op.inputs

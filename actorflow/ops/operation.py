@@ -121,6 +121,23 @@ def _named(axes: Axes | None, rank: int) -> tuple[int, ...] | None:
     return tuple(n for axis in axes for n in (rest if isinstance(axis, EllipsisType) else [axis % rank]))
 
 
+class Cost(NamedTuple):
+    """What an operation computes by its formula, whatever a kernel makes of it. Lengths of open axes stay in it.
+
+    Attributes:
+        multiply_adds: Multiplications whose results are added up: those of products and convolutions.
+        others: Additions, comparisons, functions of one element and so on.
+    """
+
+    multiply_adds: int = 0
+    others: int = 0
+
+    @property
+    def flops(self) -> int:
+        """All together; a multiplication and its addition are two."""
+        return 2 * self.multiply_adds + self.others
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """The mathematics of an op: argument names, shape and dtype inference, gradient.
@@ -141,6 +158,8 @@ class Operation:
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
+        per_element: How many additions and the like make an element of the (first) result, where that is all of its
+            `cost`; None where it is not.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
@@ -153,6 +172,7 @@ class Operation:
     one_dtype: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
     takes_complex: ClassVar[bool] = False
+    per_element: ClassVar[int | None] = None
 
     def __init_subclass__(cls) -> None:
         if "function_name" not in vars(cls):
@@ -192,6 +212,10 @@ class Operation:
             The gradient of each input, of its type; None where it is not wanted or is zero.
         """
         raise GraphError(f"{self.kind} has no gradient")
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        """Say how much is computed for inputs and outputs of these types; None where that is not known."""
+        return None if self.per_element is None else Cost(others=self.per_element * outputs[0].size)
 
     def is_constant(self, position: int) -> bool:
         """Return whether nothing is differentiated by the input at this position."""

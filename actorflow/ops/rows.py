@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError
 from actorflow.ops.fills import with_numbers
-from actorflow.ops.operation import Application, Grads, Operand, Operation, X, apply
+from actorflow.ops.operation import Application, Cost, Grads, Operand, Operation, X, apply
 from actorflow.ops.shaping import broadcast_shape, sum_to
 from actorflow.spec import TensorSpec
 
@@ -113,6 +113,9 @@ class Elementwise(Operation):
             elif spec.dtype != first.dtype:
                 raise DTypeError(f"{kind}: {name} must have {names[self.conditions]}'s dtype {first.dtype}, got {spec}")
         return (TensorSpec(broadcast_shape(kind, **named), dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(others=outputs[0].size * max(1, len(inputs) - 1))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (g,), inputs, parameters = grads, op.inputs, self.parameters

@@ -17,6 +17,7 @@ from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.fills import number_like
 from actorflow.ops.operation import (
     Application,
+    Cost,
     Grads,
     Operation,
     X,
@@ -36,6 +37,7 @@ class Arrangement(Operation):
     """Base of the operations that give elements other places."""
 
     takes_complex = True
+    per_element = 0
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,9 @@ class Reduction(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         same_numbers(self.kind, ordered=True, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(others=inputs[0].size)
 
 
 @dataclass(frozen=True)

@@ -289,13 +289,24 @@ def _describe(node: Node) -> dict[str, Any]:
             "operation": text_of(node.operation),
             "operation_kind": node.operation.kind,
             "lane": node.lane or "auto",
+            "flops": _flops(node),
         }
     elif isinstance(node, Blob):
         shape: tuple[Any, ...] = node.shape
         described |= {
             "kind": "variable" if isinstance(node, Variable) else "blob",
-            "shape": [str(length) if isinstance(length, Length) else length for length in shape],
+            "shape": [_said(length) for length in shape],
             "dtype": str(node.dtype),
             "bytes": None if node.spec.axes else node.spec.size_bytes,
         }
     return described
+
+
+def _flops(op: Op) -> int | str | None:
+    """What an op computes in a frame, a formula if it depends on open axes; None if nobody knows."""
+    cost = op.operation.cost([x.spec for x in op.inputs], [y.spec for y in op.outputs]) if op.outputs else None
+    return None if cost is None else _said(cost.flops)
+
+
+def _said(length: Any) -> int | str:
+    return str(length) if isinstance(length, Length) else int(length)

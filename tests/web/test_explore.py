@@ -53,6 +53,19 @@ async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_traini
         assert await page.look("actorflow.open") == ["block31"], "what is chosen can be seen"
 
 
+async def test_an_op_says_what_it_computes(new_page) -> None:
+    graph = af.Graph("costs")
+    af.ops.exp(graph.blob("x", (40, 50)), name="known")
+    af.ops.exp(graph.blob("z", ("rows", 3)), name="open")
+    async with serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        for name, said in (("known", "2,000"), ("open", "3*rows")):
+            await page.click_node(name)
+            await page.until(f"actorflow.selected === '{name}'")
+            assert said in await page.page.locator('#node dt:text-is("FLOPs") + dd').inner_text()
+
+
 async def test_a_closed_scope_shows_the_most_urgent_state(new_page) -> None:
     graph = af.Graph("scoped")
     entered, release = asyncio.Event(), asyncio.Event()

@@ -41,6 +41,18 @@ def test_nodes_are_described() -> None:
     assert structure.names == [node.name for node in graph.nodes]
 
 
+def test_ops_say_what_they_compute() -> None:
+    graph = af.Graph("shown")
+    x, z = graph.blob("x", (2, 3)), graph.blob("z", ("n", 3))
+    af.ops.exp(x, name="known")
+    af.ops.exp(z, name="open")
+    graph.function("own", lambda x: x, af.TensorSpec.of((2, 3)))(x)
+    graph.op("loose", af.ops.Relu())
+    message, _ = captured(graph)
+    found = {node["name"]: node["flops"] for node in message["nodes"] if node["kind"] == "op"}
+    assert found == {"known": 6, "open": "3*n", "own": None, "loose": None}
+
+
 def test_edges_follow_the_data_and_updates_go_back(make_training_graph) -> None:
     graph, _, _ = make_training_graph(blocks=3)
     message, _ = captured(graph)

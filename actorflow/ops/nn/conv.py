@@ -6,6 +6,7 @@ each: so are their gradients, of any order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +27,18 @@ from actorflow.ops.nn.windows import (
     plain,
     slide,
 )
-from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import (
+    Application,
+    Cost,
+    Grads,
+    Layout,
+    Operation,
+    apply,
+    blob_of,
+    same_dtype,
+    spec_of,
+    whole,
+)
 from actorflow.spec import TensorSpec, may_divide
 
 if TYPE_CHECKING:
@@ -57,6 +69,10 @@ class _Convolution(Operation):
         """``g``, ``x`` and ``weight``, one of which is the output."""
         known = dict(zip((*self.arguments, self.gives), (*inputs, *outputs), strict=True))
         return known["g"], known["x"], known["weight"]
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        g, _, weight = self.factors(inputs, outputs)
+        return Cost(g.size * math.prod(weight.shape[:-1]))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         g, x, weight = self.factors(op.inputs, grads)

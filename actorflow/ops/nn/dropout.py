@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Dropout(Operation):
     """Zeroes elements at random; see `dropout`."""
 
+    per_element = 2
+
     rate: float
     seed: int
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import power
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class LRN(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check(self, inputs),) * 2
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(others=outputs[0].size * (self.size + 5))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (g, of_scale), (x,) = grads, op.inputs

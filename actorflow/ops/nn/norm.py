@@ -55,6 +55,7 @@ class _Down(Operation):
 
     arguments: ClassVar[tuple[str, ...]] = ("g", "x", "scale", "mean", "variance")
     constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    per_element = 12  # two for n, one for s, three for each mean of products, the sums, and what dx is made of
     given: ClassVar[bool] = False
 
     epsilon: float
@@ -116,6 +117,7 @@ class BatchNorm(Operation):
 
     arguments = ("x", "scale", "shift", "running_mean", "running_variance")
     constants: ClassVar[tuple[str, ...]] = ("running_mean", "running_variance")
+    per_element = 7  # a mean, differences, their squares' mean, and three for the result
 
     epsilon: float = 1e-5
     momentum: float = 0.1
@@ -149,6 +151,7 @@ class BatchNormInference(Operation):
 
     arguments = ("x", "scale", "shift", "mean", "variance")
     constants: ClassVar[tuple[str, ...]] = ("mean", "variance")
+    per_element = 2
 
     epsilon: float = 1e-5
 
@@ -252,6 +255,7 @@ class LayerNorm(Operation):
     """
 
     arguments = ("x", "scale", "shift")
+    per_element = 7
 
     axes: int = 1
     epsilon: float = 1e-5

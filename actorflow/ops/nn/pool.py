@@ -24,7 +24,18 @@ from actorflow.ops.nn.windows import (
     plain,
     slide,
 )
-from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import (
+    Application,
+    Cost,
+    Grads,
+    Layout,
+    Operation,
+    apply,
+    blob_of,
+    same_dtype,
+    spec_of,
+    whole,
+)
 from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.spec import TensorSpec, following
 
@@ -58,6 +69,10 @@ class _Pool(Operation):
         if 0 in size:
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
         return found
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        y = outputs[0] if self.arguments == ("x",) else inputs[0]
+        return Cost(others=y.size * math.prod(per_axis(self.kind, "kernel", self.kernel, len(y.shape) - 2, 1)))
 
     def _pooled(self, x: TensorSpec) -> TensorSpec:
         size = check_image(self.kind, "x", x)
@@ -177,6 +192,9 @@ class GlobalAverage(Operation):
         if 0 in check_image(self.kind, "x", x):
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {x}")
         return (TensorSpec((x.shape[0], x.shape[-1]), x.dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(others=inputs[0].size)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         (batch, *size, channels) = op.inputs[0].shape

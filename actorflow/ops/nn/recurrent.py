@@ -18,7 +18,7 @@ from actorflow.ops.indexing import flip
 from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
 from actorflow.ops.linalg import bias as add_bias
 from actorflow.ops.nn.activation import relu, sigmoid
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
+from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec, known
 
@@ -163,6 +163,7 @@ class LSTMGates(Operation):
     """
 
     arguments = ("gates", "cell")
+    per_element = 9  # four activations, and five more of the new cell and the new hidden state
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         gates, cell = inputs
@@ -200,6 +201,11 @@ class LSTM(Operation):
         (batch, width), steps = hidden.shape, x.shape[0]
         states = TensorSpec((steps, batch, width), x.dtype)
         return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), x.dtype), states)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        x, hidden, *_ = inputs
+        y = outputs[0].size
+        return Cost(4 * y * (x.shape[-1] + hidden.shape[-1]), (LSTMGates.per_element + 8) * y)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         y, *last, activations, cells = op.outputs

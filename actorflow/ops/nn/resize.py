@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.nn.windows import Numbers
-from actorflow.ops.operation import Application, Grads, Operation, apply, axes_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, axes_of, same_dtype, spec_of, whole
 from actorflow.spec import Length, TensorSpec, long
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ class Resize(Operation):
         if x.shape[axis] == 0:
             raise ShapeError(f"Resize: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec((*x.shape[:axis], self.size, *x.shape[axis + 1 :]), x.dtype),)
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return Cost(others={"nearest": 0, "linear": 3, "cubic": 7}[self.mode] * outputs[0].size)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(ResizeDown(self, op.inputs[0].shape[self.axis]), grads[0])]

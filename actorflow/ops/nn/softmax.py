@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class _Softmax(Operation):
     """Base of the operations: all inputs have the type of the result, which has the axis."""
 
+    per_element = 3
+
     axis: int = -1
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

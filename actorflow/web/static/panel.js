@@ -94,6 +94,7 @@ export class Panel {
       button.addEventListener("click", () => this.on.showCall(index));
       parts.push(element("div", { class: "actions" }, button));
       fact("Operation", element("code", {}, node.operation));
+      if (node.flops) fact("FLOPs", typeof node.flops === "number" ? format.count(node.flops) : node.flops);
       for (const [term, live] of [
         ["Calls", "calls"], ["Failed", "failed"], ["Mean time", "mean"], ["Median, p99", "quantiles"], ["Last time", "last"], ["Total time", "total"],
       ]) fact(term, "", live);

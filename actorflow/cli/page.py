@@ -1,0 +1,30 @@
+"""The live page that commands serve beside what they do."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import AsyncExitStack
+
+from actorflow.graph.graph import Graph
+
+#: Port of the page where none is asked for.
+USUAL_PORT = 8080
+
+
+async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None) -> str:
+    """Serve the page of a graph until the stack is closed; returns its address.
+
+    Args:
+        port: 0 for any; None for the usual one if it is free and any other if not.
+    Raises:
+        OSError: if the port cannot be bound.
+    """
+    from actorflow.web import serve  # aiohttp is not loaded where no page is wanted
+
+    try:
+        view = await stack.enter_async_context(serve(graph, port=USUAL_PORT if port is None else port))
+    except OSError as error:
+        if port is not None or error.errno != errno.EADDRINUSE:
+            raise
+        view = await stack.enter_async_context(serve(graph, port=0))
+    return view.url

@@ -1,0 +1,180 @@
+"""Files of ONNX: reading, checking, and what their axes are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper, inliner, shape_inference
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+from actorflow.errors import GraphError
+from actorflow.spec import TensorSpec
+
+#: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
+BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Have errors about a file begin with its name, and be `GraphError`."""
+    try:
+        yield
+    except GraphError as error:
+        raise type(error)(f"{file}: {error}") from error.__cause__
+    except BROKEN as error:
+        raise GraphError(f"{file}: not a valid model: {type(error).__name__}: {error}") from error
+
+
+class File:
+    """A model, read and checked.
+
+    Args:
+        source: A path, or the bytes of a file.
+        axes: For names of open axes in the file, a length or another name.
+
+    Attributes:
+        name: For messages: the path, or the name of the model's graph.
+        model: The model.
+        inputs: Types of the inputs that are fed, by name.
+        unusable: Inputs that are no tensors of numbers, by name, and what they are.
+        outputs: Names of the outputs.
+        declared: Types of tensors, by name, where all lengths are known.
+
+    Raises:
+        GraphError: if it cannot be read, or is not a valid model.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
+        self.name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+        with naming(self.name):
+            self._load(source, axes)
+
+    def _load(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None) -> None:
+        model = _checked(source)
+        graph = model.graph
+        given = {tensor.name for tensor in graph.initializer}
+        self._axes: dict[str, int | str] = dict(axes or {})
+        self._used: set[str] = set()
+        fed = [each for each in graph.input if each.name not in given]
+        self.unusable = {each.name: why for each in fed if (why := _why_unusable(each))}
+        self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
+        self.outputs = [each.name for each in graph.output]
+        self.opsets = {each.domain: each.version for each in model.opset_import}
+        self.declared = self._declared(model)
+        unknown = [name for name in self._axes if name not in self._used]
+        if unknown:
+            raise GraphError(f"no open axis of an input has the name {', '.join(map(repr, unknown))}")
+        if not isinstance(source, bytes):
+            _load_external(model, Path(source).parent)
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"<File {self.name!r}>"
+
+    def _declared(self, model: ModelProto) -> dict[str, TensorSpec]:
+        """Types of tensors that the file declares, or that follow by ONNX's rules, where all lengths are known."""
+        with suppress(shape_inference.InferenceError, RuntimeError, ValueError):  # what is wrong is found in lowering
+            model = shape_inference.infer_shapes(model, data_prop=True)
+        open_axes = {name for spec in self.inputs.values() for name in spec.axes}
+        found = {}
+        for info in (*model.graph.value_info, *model.graph.output):
+            tensor = info.type.tensor_type
+            if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+                continue
+            lengths = [self._declared_length(each) for each in tensor.shape.dim]
+            if all(isinstance(n, int) or n in open_axes for n in lengths):
+                try:
+                    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+                    found[info.name] = TensorSpec.of(lengths, dtype)
+                except (KeyError, GraphError):
+                    continue
+        return found
+
+    def _declared_length(self, dim: Any) -> int | str | None:
+        if dim.HasField("dim_value"):
+            return int(dim.dim_value)
+        return self._named(dim.dim_param) if any(c.isalnum() for c in dim.dim_param) else None
+
+    def _spec(self, info: ValueInfoProto) -> TensorSpec:
+        tensor = info.type.tensor_type
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
+
+    def _length(self, name: str, position: int, dim: Any) -> int | str:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        said = dim.dim_param
+        own = said if any(c.isalnum() for c in said) else f"{name}_{position}"
+        return self._named(own)
+
+    def _named(self, own: str) -> int | str:
+        """The length or the name that an axis of the file has here."""
+        legal = axis_name(own)
+        for each in (own, legal):
+            if each in self._axes:
+                self._used.add(each)
+                given = self._axes[each]
+                return axis_name(given) if isinstance(given, str) else int(given)
+        return legal
+
+
+def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
+    """The model that a file is, without weights from other files, its own functions inlined."""
+    try:
+        if isinstance(source, bytes):
+            model = ModelProto()
+            model.ParseFromString(source)
+        else:
+            model = onnx.load(os.fspath(source), load_external_data=False)
+    except DecodeError as error:
+        raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
+    if not model.graph.node and not model.graph.output:
+        raise GraphError("this is no ONNX file, or an empty one")
+    if isinstance(source, bytes) and any(map(uses_external_data, model.graph.initializer)):
+        raise GraphError("its weights are in other files: give the path, not the bytes")
+    try:
+        checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
+        return inliner.inline_local_functions(model) if model.functions else model
+    except (checker.ValidationError, RuntimeError, ValueError) as error:
+        raise GraphError(f"not a valid model: {error}") from error
+
+
+def _load_external(model: ModelProto, folder: Path) -> None:
+    try:
+        load_external_data_for_model(model, str(folder))
+    except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
+        raise GraphError(f"the weights in other files cannot be read: {error}") from error
+
+
+def _why_unusable(info: ValueInfoProto) -> str | None:
+    """What an input is that is no tensor of numbers; None if it is one."""
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return f"is of type {(kind or 'unknown').removesuffix('_type')}, and only tensors can be loaded"
+    tensor = info.type.tensor_type
+    if tensor.elem_type == TensorProto.STRING:
+        return "is text, which cannot be loaded"
+    if not tensor.HasField("shape"):
+        return "does not say how many axes it has"
+    try:
+        helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    except KeyError:
+        return f"has dtype number {tensor.elem_type}, which is not known"
+    return None
+
+
+def axis_name(name: str) -> str:
+    """A name of the file as that of an axis."""
+    legal = "".join([c if c.isalnum() or c == "_" else "_" for c in name])
+    return legal if legal.isidentifier() else f"_{legal}"
+
+
+def listed(refused: Sequence[tuple[str, str, str]]) -> str:
+    """What was refused, a line for each node."""
+    return "\n".join(f"  {operator} {name!r}: {why}" for operator, name, why in refused)

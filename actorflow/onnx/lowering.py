@@ -1,0 +1,381 @@
+"""Lowering: the nodes of a file, one after the other, become ops of a graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.defs import get_schema
+
+from actorflow.errors import ActorflowError, GraphError
+from actorflow.onnx import by_data, folding
+from actorflow.onnx.file import BROKEN
+from actorflow.onnx.operators import TABLE
+from actorflow.onnx.table import DependsOnData, Node, Refused
+from actorflow.onnx.values import Order, Value, in_order, usual
+from actorflow.spec import Length, TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Blob
+
+
+class Declared(NamedTuple):
+    """What the file says of a tensor: its shape, and its dtype where that is known."""
+
+    shape: tuple[Any, ...]
+    dtype: np.dtype[Any] | None
+
+
+#: Operators that keep the shape of the first input.
+_KEEPING = {"Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Neg", "Abs", "Reciprocal", "Relu", "Sigmoid", "Not"}
+#: The first version of ONNX's own operators that is known here.
+OLDEST = 6
+#: Names of ONNX's own domain.
+_OWN = ("", "ai.onnx")
+#: Tensors by name; None for those that a refused node should have given.
+Values = dict[str, Value | None]
+
+
+class Lowering:
+    """One walk over the nodes of a file.
+
+    Args:
+        graph: Root of the graph in which ops are made, in its current scope.
+        opsets: Version of each domain.
+        declared: Types of tensors that the file declares.
+        unusable: Inputs that cannot be loaded, and why.
+        variable: Makes the variable of a trained initializer, of its name and value; None if nothing is trained.
+
+    Attributes:
+        refused: What was refused: operator, name of the node, and why.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, TensorSpec],
+        unusable: Mapping[str, str],
+        variable: Callable[[str, Any], Blob] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.declared: dict[str, Declared] = {name: Declared(*spec) for name, spec in declared.items()}
+        self.opsets = {("" if domain in _OWN else domain): version for domain, version in opsets.items()}
+        self._unusable = unusable
+        self.refused: list[tuple[str, str, str]] = []
+        self._variable = variable
+        self._outer = graph.current_scope
+        self._scopes: dict[tuple[str, ...], Graph] = {(): self._outer}
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def constant(self, array: Any) -> Value:
+        """The value of an array."""
+        return Value(self.graph, TensorSpec(array.shape, array.dtype), known=array)
+
+    def initializers(self, graph: GraphProto) -> Values:
+        """The values of a graph's initializers."""
+        found: Values = {}
+        for tensor in graph.initializer:
+            value = found[tensor.name] = self.constant(array_of(tensor))
+            if self._variable is not None and value.dtype.kind in "fV" and value.rank:
+                value.trained = self._trained(tensor.name, value)
+        if graph.sparse_initializer:
+            raise GraphError("sparse initializers cannot be loaded")
+        return found
+
+    def _trained(self, name: str, value: Value) -> Callable[[], Blob]:
+        make = self._variable
+        assert make is not None
+        return lambda: make(name, value.known)
+
+    # -- the walk ------------------------------------------------------------------------------------------------------
+
+    def walk(self, nodes: Sequence[NodeProto], values: Values, outputs: Iterable[str], prefix: str = "") -> None:
+        """Lower nodes in their order, which is topological.
+
+        Args:
+            nodes: The nodes.
+            values: Tensors by name: those that are known before, to which those that nodes give are added.
+            outputs: Names of the tensors that are read afterwards.
+            prefix: What the names of the nodes begin with.
+        """
+        outputs = list(outputs)
+        reads = Counter(outputs)
+        for proto in nodes:
+            reads.update(names_read(proto))
+        for proto in reversed(nodes):  # what is declared of a function of elements is so of what it reads
+            shape = self.declared.get(proto.output[0]) if proto.op_type in _KEEPING and proto.output else None
+            if shape is not None:
+                self.declared.setdefault(proto.input[0], Declared(shape.shape, None))
+        for i, proto in enumerate(nodes):
+            name = prefix + (proto.name or f"{proto.op_type}_{next(filter(None, proto.output), i)}")
+            given: Sequence[Value | None]
+            try:
+                given = self._lowered(proto, name, values, reads)
+            except Refused as error:
+                self.refused.append((proto.op_type, name, str(error)))
+                given = ()
+            except (ActorflowError, *BROKEN) as error:
+                # Attributes and constants of a file may be anything, and what reads them expects what ONNX says.
+                self.refused.append((proto.op_type, name, f"{type(error).__name__}: {error}"))
+                given = ()
+            for position, output in enumerate(proto.output):
+                if output:
+                    values[output] = given[position] if position < len(given) else None
+
+    def _lowered(self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]) -> Sequence[Value | None]:
+        operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"
+        row = TABLE.get(operator)
+        if proto.op_type == "If" and not proto.domain:
+            return self._branch(proto, name, values)
+        schema = self._schema(proto)
+        if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
+            raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
+        if row is None and not (schema and _has_body(schema)):
+            raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
+        inputs: list[Value | None] = []
+        for each in proto.input:
+            if each in self._unusable:
+                raise Refused(f"its input {each!r} {self._unusable[each]}")
+            if each and values.get(each) is None:
+                if each not in values:
+                    raise Refused(f"reads {each!r}, which nothing before it gives")
+                return ()  # what gives it was refused
+            inputs.append(values[each] if each else None)
+        attributes = self._attributes(proto, schema)
+        opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
+        found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
+        if found is not None:
+            return found
+        alone = [reads[each] == 1 for each in proto.input]
+        with self._named(name):
+            if row is None:
+                return self._body(proto, name, inputs, schema)
+            deferred = self._deferring(name)
+            try:
+                lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, deferred))
+            except DependsOnData:
+                found = self._by_data(proto, attributes, inputs, opset)
+                if found is None:
+                    raise
+                return found
+        return (lowered,) if isinstance(lowered, Value) else lowered
+
+    def _by_data(
+        self, proto: NodeProto, attributes: Mapping[str, Any], inputs: Sequence[Value | None], opset: int
+    ) -> Sequence[Value | None] | None:
+        """An op whose parameters depend on data, if the file declares what it gives; else None."""
+        first = inputs[0]
+        if proto.op_type not in by_data.FUNCTIONS or first is None:
+            return None
+        specs = []
+        for output in proto.output:
+            declared = Declared(*first.spec) if proto.op_type in by_data.SAME else self.declared.get(output)
+            if output and declared is None:
+                return None
+            if declared is not None:
+                specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
+        wanted = [bool(output) for output in proto.output]
+        if wanted != sorted(wanted, reverse=True):
+            return None
+        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset, wanted)
+        number = attributes.get("value")
+        if number is not None:
+            settings = (*settings, ("number", number.reshape(-1)[0].item()))
+        given = tuple([value is not None for value in inputs])
+        operation = by_data.ByData(proto.op_type, settings, given, tuple(specs))
+        made = self.graph.apply(operation, *[value.blob() for value in inputs if value is not None])
+        blobs = made if isinstance(made, tuple) else (made,)
+        return [in_order(self.graph, usual(len(blob.shape)), blob) for blob in blobs]
+
+    def _deferring(self, name: str) -> Callable[..., Callable[[], tuple[Order, Blob]]]:
+        def deferred(make: Callable[[], tuple[Order, Blob]]) -> Callable[[], tuple[Order, Blob]]:
+            def made() -> tuple[Order, Blob]:
+                with self._named(name):
+                    return make()
+
+            return made
+
+        return deferred
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """The scope that a node's name says, and its last part as name of the ops that are made inside."""
+        *scopes, own = [legal(part) for part in name.split("/") if part] or ["node"]
+        with self._scope(tuple(scopes)), self.graph.at(name=own):
+            yield
+
+    def _scope(self, path: tuple[str, ...]) -> Graph:
+        found = self._scopes.get(path)
+        if found is None:
+            with self._scope(path[:-1]):
+                found = self._scopes[path] = self.graph.unique_subgraph(path[-1])
+        return found
+
+    def _schema(self, proto: NodeProto) -> Any:
+        domain = "" if proto.domain in _OWN else proto.domain
+        try:
+            return get_schema(proto.op_type, self.opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def _attributes(self, proto: NodeProto, schema: Any) -> dict[str, Any]:
+        """The attributes, with the defaults that the operator's description says."""
+        found = {}
+        for name, described in (schema.attributes if schema else {}).items():
+            if described.default_value.type != AttributeProto.UNDEFINED:
+                found[name] = _plain(described.default_value)
+        found.update({attribute.name: _plain(attribute) for attribute in proto.attribute})
+        return found
+
+    # -- parts that are graphs themselves ------------------------------------------------------------------------------
+
+    def _body(self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: Any) -> Sequence[Value | None]:
+        """Lower the function that an operator is described by."""
+        assert schema is not None
+        function = _function(schema, proto, inputs, self.opsets.get("" if proto.domain in _OWN else proto.domain, 1))
+        return self.call(function, proto, name, inputs)
+
+    def call(
+        self, function: onnx.FunctionProto, proto: NodeProto, name: str, inputs: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        """Lower the body of a function in the place of a node."""
+        values: Values = {}
+        missing = set()
+        for i, each in enumerate(function.input):
+            if i < len(inputs) and inputs[i] is not None:
+                values[each] = inputs[i]
+            else:
+                missing.add(each)
+        schema = self._schema(proto)
+        described = [each.default_value for each in schema.attributes.values()] if schema else []
+        given = {each.name: each for each in described if each.type != AttributeProto.UNDEFINED}
+        given.update({attribute.name: attribute for attribute in function.attribute_proto})
+        given.update({attribute.name: attribute for attribute in proto.attribute})
+        nodes = [_instantiated(node, given, missing) for node in function.node]
+        outer, self.opsets = self.opsets, {**self.opsets, **{o.domain: o.version for o in function.opset_import}}
+        declared = self.declared
+        pairs = zip(function.output, proto.output, strict=False)
+        self.declared = {inner: declared[output] for inner, output in pairs if output in declared}
+        before = len(self.refused)
+        try:
+            self.walk(nodes, values, function.output, f"{name}/")
+        finally:
+            self.opsets, self.declared = outer, declared
+        if len(self.refused) > before:
+            operator, _, why = self.refused[before]
+            del self.refused[before:]
+            raise Refused(f"{operator} in its body: {why}" if operator != proto.op_type else why)
+        return [values.get(output) for output in function.output]
+
+    def _branch(self, proto: NodeProto, name: str, values: Values) -> Sequence[Value | None]:
+        """Lower the branch of an If that is always taken."""
+        condition = values.get(proto.input[0])
+        if condition is None:
+            return ()
+        if condition.numbers is None or any(isinstance(each, Length) for each in condition.numbers.reshape(-1)):
+            raise Refused("its condition depends on data: only one that is constant can be loaded")
+        taken = "then_branch" if condition.numbers.reshape(-1)[0] else "else_branch"
+        branch = next(attribute.g for attribute in proto.attribute if attribute.name == taken)
+        inner: Values = {**values, **self.initializers(branch)}
+        outputs = [output.name for output in branch.output]
+        self.walk(branch.node, inner, outputs, f"{name}/")
+        return [inner.get(output) for output in outputs]
+
+
+def names_read(proto: NodeProto) -> Iterator[str]:
+    """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
+    yield from filter(None, proto.input)
+    for attribute in proto.attribute:
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
+            for node in inner.node:
+                yield from names_read(node)
+            yield from [output.name for output in inner.output]
+
+
+def array_of(tensor: TensorProto) -> Any:
+    """The array that a tensor of the file is.
+
+    Raises:
+        Refused: if it is text.
+    """
+    if tensor.data_type == TensorProto.STRING:
+        raise Refused(f"tensor {tensor.name!r} is text")
+    array = numpy_helper.to_array(tensor)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def legal(name: str) -> str:
+    """A name of the file as one of a node here: printable and without a slash."""
+    shown = "".join([c if c.isprintable() and c != "/" else "_" for c in name])
+    return shown or "_"
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    if attribute.type == AttributeProto.TENSOR:
+        return array_of(attribute.t)
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):
+        return None
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in value]
+    return value
+
+
+def _has_body(schema: Any) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:
+    """The function of an operator, for inputs of these types."""
+    function = onnx.FunctionProto()
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        version = max(versions, default=schema.since_version)
+        types = [type_of(value).SerializeToString() for value in inputs]
+        body = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
+    else:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        body = schema.get_function_with_opset_version(max(versions, default=schema.since_version))
+    function.ParseFromString(body)
+    return function
+
+
+def type_of(value: Value | None) -> onnx.TypeProto:
+    """The type of a value, in ONNX's words."""
+    if value is None:
+        return onnx.TypeProto()
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
+
+
+def _instantiated(node: NodeProto, given: Mapping[str, AttributeProto], missing: set[str]) -> NodeProto:
+    """A node of a function's body, with the attributes and without the inputs that the call gives or leaves out."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            kept = made.attribute.add()
+            kept.CopyFrom(attribute)
+            for inner in (*kept.graphs, *([kept.g] if kept.type == AttributeProto.GRAPH else [])):
+                nodes = [_instantiated(each, given, missing) for each in inner.node]
+                del inner.node[:]
+                inner.node.extend(nodes)
+        elif attribute.ref_attr_name in given:
+            kept = made.attribute.add()
+            kept.CopyFrom(given[attribute.ref_attr_name])
+            kept.name = attribute.name
+    for i, each in enumerate(made.input):
+        if each in missing:
+            made.input[i] = ""
+    return made

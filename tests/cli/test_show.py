@@ -1,0 +1,174 @@
+"""``actorflow show``: the table of a model, and its page, without a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actorflow as af
+from actorflow.cli import main
+
+#: A module with a model whose function must never be called.
+MODULE = """
+import actorflow as af
+
+graph = af.Graph("[bold]shown")
+images = graph.blob("images", ("batch", 8, 8, 1))
+y = af.nn.Conv(4, 3, activation="relu", name="conv")(images, training=False)
+y = af.nn.InnerProduct(3, name="fc")(y)
+
+
+def never(value):
+    raise AssertionError("run")
+
+
+def model():
+    return af.Model(graph, {"pictures": images}, {"scores": y})
+
+
+def with_a_function():
+    z = graph.function("own", never, outputs=[y.spec])(y)
+    return af.Model(graph, {"pictures": images}, {"own": z})
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"shown_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The rows of each table, header first."""
+    found: list[list[list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("┏"):
+            found.append([])
+        elif line.startswith(("┃", "│")):
+            found[-1].append([cell.strip() for cell in re.split("[┃│]", line)[1:-1]])
+    return found
+
+
+def test_tables(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", f"{module}:model", "--axes", "batch=2"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == "inputs: pictures float32[2, 8, 8, 1]"
+    assert text.splitlines()[1] == "outputs: scores float32[2, 3]"
+    ops, kinds = tables(text)
+    assert ops == [
+        ["op", "operation", "results", "parameters", "multiply-adds", "FLOPs", "bytes"],
+        ["conv/conv", "Conv", "float32[2, 6, 6, 4]", "36", "2.59k", "5.18k", "1.81k"],
+        ["conv/add", "Bias", "float32[2, 6, 6, 4]", "4", "0", "288", "2.32k"],
+        ["conv/relu", "Relu", "float32[2, 6, 6, 4]", "0", "0", "288", "2.3k"],
+        ["fc/reshape", "Reshape", "float32[2, 144]", "0", "0", "0", "0"],
+        ["fc/inner", "Inner", "float32[2, 3]", "432", "864", "1.73k", "2.9k"],
+        ["fc/add", "Bias", "float32[2, 3]", "3", "0", "6", "60"],
+    ]
+    assert [row[:3] for row in kinds[1:]] == [
+        ["Conv", "1", "36"],
+        ["Inner", "1", "432"],
+        ["Bias", "2", "7"],
+        ["Relu", "1", "0"],
+        ["Reshape", "1", "0"],
+    ]
+    assert text.splitlines()[-1] == "6 ops: 475 parameters, 3.46k multiply-adds, 7.49k FLOPs, 9.4k bytes"
+
+
+def test_open_axes_are_formulas(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", f"{module}:model"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("inputs: pictures float32[batch, 8, 8, 1]\n")
+    ops, _ = tables(text)
+    assert ops[1][2:] == ["float32[batch, 6, 6, 4]", "36", "1.3k*batch", "2.59k*batch", "832*batch + 144"]
+    assert "475 parameters, 1.73k*batch multiply-adds" in text
+
+
+def test_some_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"some_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "import actorflow as af\ngraph = af.Graph('g')\nx = graph.blob('x', ('batch', 'height', 'width', 2))\n"
+        "af.ops.max_pool(x, 3, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["show", f"{name}:graph", "--axes", "batch=3,height=9"]) == 0
+    ops, _ = tables(capsys.readouterr().out)
+    assert ops[1][2] == "float32[3, 4, (width)//2, 2]"
+    assert ops[1][5] == "216*((width)//2)"
+    assert main(["show", f"{name}:graph", "--axes", "batch=3,height=9", "--axes", "width=2"]) == 1
+    assert "kernel (3, 3) is larger than the image (9, 2)" in capsys.readouterr().err
+
+
+def test_json(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", f"{module}:model", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"] == {"pictures": {"shape": ["batch", 8, 8, 1], "dtype": "float32"}}
+    assert found["ops"][0]["multiply-adds"] == "1296*batch"
+    assert found["operations"]["Inner"]["ops"] == 1
+    assert found["total"]["parameters"] == 475
+
+
+def test_costs_that_nobody_knows(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", f"{module}:with_a_function"]) == 0
+    text = capsys.readouterr().out
+    assert tables(text)[0][-1][:6] == ["own", "Function", "float32[batch, 3]", "0", "?", "?"]
+    assert text.splitlines()[-1].endswith("bytes (without 1 op whose cost is not known)")
+
+
+def test_a_file_of_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    graph = af.Graph("g")
+    af.nn.LeNet(10)(graph.blob("x", ("batch", 28, 28, 1)), training=False)
+    af.onnx.save(graph, tmp_path / "lenet.onnx")
+    assert main(["show", str(tmp_path / "lenet.onnx"), "--axes", "batch=1"]) == 0
+    assert re.search(r"431k parameters, 2.29M multiply-adds, .*bytes$", capsys.readouterr().out.strip())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["MODULE:model", "--axes", "bach=1"], 1, "has no open axis 'bach'; did you mean 'batch'?"),
+        (["MODULE:model", "--axes", "batch"], 2, "expected NAME=N, got 'batch'"),
+        (["MODULE:model", "--axes", "batch=-1"], 2, "expected a whole number of at least 0, got '-1'"),
+        (["MODULE:never_there"], 1, "never_there"),
+        (["missing.onnx"], 1, "missing.onnx"),
+    ],
+)
+def test_errors(module: str, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", *(each.replace("MODULE", module) for each in arguments)]) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_the_page(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "actorflow", "show", f"{module}:model", "--page", "--port", "0"]
+    root = str(Path(af.__file__).parents[1])
+    process: Any = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": root, "PATH": "", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = next(line for line in process.stdout if line.startswith("page: "))
+        address = line.split()[1].rstrip(",")
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
