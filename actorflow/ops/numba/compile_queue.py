@@ -62,11 +62,12 @@ class Compiler:
         Raises:
             DeviceError: if there is none, or the process has ended.
         """
-        arguments = {"source": routine.source, "name": routine.name, "arguments": routine.arguments}
-        request = json.dumps({**arguments, "address": machine.address_index()}).encode()
+        request = {"source": routine.source, "name": routine.name}
+        if routine.is_python:
+            request |= {"arguments": routine.arguments, "address": machine.address_index()}
         to, back = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))
         try:
-            send(to, request)  # type: ignore[arg-type]
+            send(to, json.dumps(request).encode())  # type: ignore[arg-type]
             answer = receive(back)  # type: ignore[arg-type]
         except OSError as error:
             raise DeviceError(f"the compiler's process has ended: {error}") from error

@@ -19,8 +19,10 @@ from actorflow.ops.cpu import blocks
 from actorflow.ops.cpu import fused as numpys
 from actorflow.ops.cpu.blocks import Chain, ChainStep
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.parallel import Finish
 from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.nn import activation
+from actorflow.ops.numba.following import Following, bits_of, follower
 from actorflow.ops.numba.kernels import are_plain
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.operation import Operation
@@ -72,12 +74,14 @@ class _Line(NamedTuple):
     """One step in a loop.
 
     Attributes:
+        kind: The operation.
         text: Python of one element.
         arguments: Positions among the arrays, numbers and lines before, in this order.
         compute: NumPy's function.
         dtype: Dtype of the value.
     """
 
+    kind: type[Operation]
     text: str
     arguments: tuple[int, ...]
     compute: Callable[..., Any]
@@ -104,6 +108,7 @@ class _Loop:
         self._dtype = dtype
         self._width = max([*widths, 0])
         self._routines: dict[int, Routine] = {}
+        self._follower: Routine | None = None
 
     def __call__(self, *arrays: Array, out: Array) -> None:
         alias = next((k for k, array in enumerate(arrays) if array is out), -1)
@@ -119,6 +124,30 @@ class _Loop:
         width = self._width if self._width > 1 else out.size
         given = [id(array) for k, array in enumerate(arrays) if k != alias]
         function(*given, id(out), *self._numbers, out.size // max(1, width), width)
+
+    def following(self, arrays: Sequence[Array], y: int) -> Following | None:
+        """The loop on arrays, to be computed for some rows and columns at a time; None if that is not to be had yet.
+
+        Args:
+            arrays: What it reads.
+            y: Position of the one that the result is written over.
+        """
+        order = [y, *[k for k in range(len(arrays)) if k != y]]
+        if self._follower is None:
+            place = {position: k for k, position in enumerate(order)}
+            lines = tuple(
+                [(line.kind, tuple([place.get(each, each) for each in line.arguments])) for line in self._lines]
+            )
+            widths = tuple([self._widths[k] for k in order])
+            self._follower = follower(lines, widths, len(self._numbers), self._dtype.name)
+            bits = [bits_of(number, self._dtype) for number in self._numbers]
+            self._template = np.array([*[0] * len(order), *bits], np.int64)
+        address = self._follower.address
+        if not address or not are_plain([*arrays], self._dtype):
+            return None
+        given = self._template.copy()
+        given[: len(order)] = [arrays[k].ctypes.data for k in order]
+        return Following(given, address)
 
     def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
         values: list[Any] = [*arrays, *[np.asarray(number, self._dtype) for number in self._numbers]]
@@ -312,12 +341,40 @@ class _Rewriter:
                 arguments.append(parameters[i])
                 compute = _without_last(compute)
             names[first + i] = len(leaves) + len(numbers) + len(lines)
-            lines.append(_Line(text, tuple(arguments), compute, step.dtype))
+            lines.append(_Line(type(self._kind(i)), text, tuple(arguments), compute, step.dtype))
         widths = [self._width(position) for position in leaves]
         if len({width for width in widths if width not in (0, 1)}) > 1:
             return None
         loop = _Loop(lines, [w or 0 for w in widths], numbers, dtype)
         return ChainStep(loop, tuple([place[position] for position in leaves]), dtype, aligned=True), sorted(own)
+
+
+class Ending(NamedTuple):
+    """What takes rows of a result.
+
+    Attributes:
+        finish: What takes them, see `Kernel.finishes`; None if nothing does.
+        following: The same as machine code; None if that is not compiled, or not one loop with one result.
+    """
+
+    finish: Finish | None
+    following: Following | None
+
+
+def ending(finish: Finish | None) -> Ending:
+    """What takes rows of a result, as machine code where that can be."""
+    return Ending(finish, None if finish is None else _following(finish))
+
+
+def _following(finish: Finish) -> Following | None:
+    if not isinstance(finish, numpys.Finish) or len(finish.outputs) != 1 or len(finish.chain.calls) != 1:
+        return None
+    ((_, compute, arguments),) = finish.chain.calls
+    if not isinstance(compute, _Loop) or arguments.count(0) != 1:
+        return None
+    values = finish.begun
+    y = arguments.index(0)
+    return compute.following([finish.outputs[0] if k == y else values[each] for k, each in enumerate(arguments)], y)
 
 
 def _without_last(compute: Callable[..., Any]) -> Callable[..., Any]:

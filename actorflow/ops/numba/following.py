@@ -1,0 +1,191 @@
+"""What follows a product or a convolution, as machine code that its own calls, tile by tile.
+
+It is one loop of `actorflow.ops.numba.fused` over some rows and columns of the result, which it is written over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from actorflow.ops import elementwise as ew
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.nn import activation
+from actorflow.ops.numba.assembly import (
+    Text,
+    Vectors,
+    entry,
+    first_lanes,
+    leave,
+    load_vector,
+    routine,
+    spread,
+    store_vector,
+    vectors,
+)
+from actorflow.ops.numba.routine import Routine
+from actorflow.ops.operation import Operation
+
+
+class Following(NamedTuple):
+    """What follows, on arrays.
+
+    Attributes:
+        given: Addresses of the arrays and bits of the numbers that it reads; they have to live.
+        address: Address of the function, which is called with those, and with first row, rows, first column, columns,
+            and columns of all of the result.
+    """
+
+    given: Array
+    address: int
+
+    @property
+    def call(self) -> tuple[int, int]:
+        """Addresses of what it reads, and of the function."""
+        return self.given.ctypes.data, self.address
+
+
+#: Value of some arguments in a text.
+_Rule = Callable[[Text, Vectors, Sequence[str]], str]
+
+
+def _plain(instruction: str) -> _Rule:
+    return lambda text, v, values: text.let(f"{instruction} {v.vector} {', '.join(values)}")
+
+
+def _call(function: str) -> _Rule:
+    return lambda text, v, values: text.let(f"call {v.vector} @llvm.{function}.{v.suffix}({v.vector} {values[0]})")
+
+
+def _compare(how: str) -> _Rule:
+    return lambda text, v, values: text.let(f"fcmp {how} {v.vector} {values[0]}, {values[1]}")
+
+
+def _choose(text: Text, v: Vectors, values: Sequence[str]) -> str:
+    return text.let(f"select {v.mask} {values[0]}, {v.vector} {values[1]}, {v.vector} {values[2]}")
+
+
+def _truths(instruction: str, *more: str) -> _Rule:
+    return lambda text, v, values: text.let(f"{instruction} {v.mask} {', '.join([*values, *more])}")
+
+
+def _extreme(how: str) -> _Rule:
+    """The first one if it is the larger or smaller one, or NaN."""
+
+    def rule(text: Text, v: Vectors, values: Sequence[str]) -> str:
+        is_it, is_nan = _compare(how)(text, v, values), _compare("uno")(text, v, [values[0], values[0]])
+        return _choose(text, v, [_truths("or")(text, v, [is_it, is_nan]), *values])
+
+    return rule
+
+
+def _sum(text: Text, v: Vectors, values: Sequence[str]) -> str:
+    total = values[0]
+    for value in values[1:]:
+        total = _plain("fadd")(text, v, [total, value])
+    return total
+
+
+def _reciprocal(text: Text, v: Vectors, values: Sequence[str]) -> str:
+    return _plain("fdiv")(text, v, [f"splat ({v.element} 1.0)", *values])
+
+
+def _where_positive(how: str) -> _Rule:
+    """The first one where the last one is more than 0, else 0."""
+    return lambda text, v, values: _choose(
+        text, v, [_compare(how)(text, v, [values[-1], "zeroinitializer"]), values[0], "zeroinitializer"]
+    )
+
+
+_RULES: dict[type[Operation], _Rule] = {
+    ew.Sum: _sum,
+    ew.Subtract: _plain("fsub"),
+    ew.Multiply: _plain("fmul"),
+    ew.Scale: _plain("fmul"),
+    ew.Divide: _plain("fdiv"),
+    ew.Negative: _plain("fneg"),
+    ew.Positive: lambda text, v, values: values[0],
+    ew.Absolute: _call("fabs"),
+    ew.Square: lambda text, v, values: _plain("fmul")(text, v, [values[0], values[0]]),
+    ew.Reciprocal: _reciprocal,
+    ew.Sqrt: _call("sqrt"),
+    ew.Maximum: _extreme("ogt"),
+    ew.AtLeast: _extreme("ogt"),
+    ew.Minimum: _extreme("olt"),
+    ew.AtMost: _extreme("olt"),
+    ew.Equal: _compare("oeq"),
+    ew.NotEqual: _compare("une"),
+    ew.Less: _compare("olt"),
+    ew.LessEqual: _compare("ole"),
+    ew.Greater: _compare("ogt"),
+    ew.GreaterEqual: _compare("oge"),
+    ew.IsNan: lambda text, v, values: _compare("uno")(text, v, [values[0], values[0]]),
+    ew.LogicalNot: _truths("xor", "splat (i1 true)"),
+    ew.LogicalAnd: _truths("and"),
+    ew.LogicalOr: _truths("or"),
+    ew.Where: _choose,
+    activation.Relu: _where_positive("ugt"),
+    activation.ReluDown: _where_positive("ogt"),
+}
+
+Lines = tuple[tuple[type[Operation], tuple[int, ...]], ...]
+
+
+@lru_cache(maxsize=1024)
+def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) -> Routine:
+    """The routine for some steps.
+
+    Args:
+        lines: Kind and arguments of each step: positions among arrays, numbers and steps before.
+        widths: For each array: 0 if it has the shape of the result, 1 if it is one element, else it is one row. The first
+            one is the result.
+        numbers: How many there are.
+        dtype: Of everything, one that `vectors` has vectors for.
+    """
+    v = vectors(dtype)
+    assert v is not None
+    arguments = [("intp", name) for name in ("all", "row", "rows", "column", "columns", "width")]
+    text = entry("following", arguments)
+    known: dict[int, str] = {}
+    given = text.let("inttoptr i64 %all to ptr")
+    arrays = [text.let(f"inttoptr i64 {text.load('i64', given, i)} to ptr") for i in range(len(widths))]
+    for i, width in enumerate(widths):
+        if width == 1:
+            known[i] = spread(text, v, text.load(v.element, arrays[i]))
+    for i in range(len(widths), len(widths) + numbers):
+        known[i] = spread(text, v, text.load(v.element, text.at("i64", given, i)))
+    whole = text.let("and i64 %columns, " + str(-v.lanes))
+    rest = text.let(f"sub i64 %columns, {whole}")
+    some = first_lanes(text, v, rest)
+
+    def column(at: str, mask: str | None) -> None:
+        values = dict(known)
+        place = text.add("%column", at)
+        for i, width in enumerate(widths):
+            if width > 1:
+                values[i] = load_vector(text, v, text.at(v.element, arrays[i], place), mask)
+        with text.loop("%row", text.add("%row", "%rows")) as row:
+            here = text.add(text.times(row, "%width"), place)
+            own = dict(values)
+            places = {i: text.at(v.element, arrays[i], here) for i, width in enumerate(widths) if not width}
+            for i, where in places.items():
+                own[i] = load_vector(text, v, where, mask)
+            for kind, taken in lines:
+                own[len(own)] = _RULES[kind](text, v, [own[position] for position in taken])
+            store_vector(text, v, own[len(own) - 1], places[0], mask)
+
+    with text.loop(0, whole, v.lanes) as at:
+        column(at, None)
+    with text.when(text.let(f"icmp ne i64 {rest}, 0")):
+        column(whole, some)
+    return routine("following", arguments, v, leave(text))
+
+
+def bits_of(number: float, dtype: np.dtype[np.generic]) -> int:
+    """A number of a dtype as it is given: its bits, with zeros behind."""
+    room = np.zeros(1, np.int64)
+    room.view(dtype)[0] = number
+    return int(room[0])

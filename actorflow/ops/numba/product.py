@@ -1,0 +1,334 @@
+"""Products of matrices with a weight, and convolutions, which are such products without copies of what windows see.
+
+The weight is packed once, into panels of a few vectors' width. For a tile, some rows and one panel, all sums stay in
+registers while the loop goes along what is added up: each step loads a row of the panel, and multiplies it with one
+element of each row of the tile. Where a row's elements lie, in the images, is said by an offset per row, and by runs,
+elements side by side that all rows have at the same distance from their offset: a product's rows are one run, those of a
+convolution one for each row of the kernel. What follows the product is computed tile by tile while it is in the cache.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from actorflow.errors import DeviceError
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.numba.assembly import (
+    Text,
+    Vectors,
+    entry,
+    first_lanes,
+    leave,
+    load_vector,
+    routine,
+    store_vector,
+    vectors,
+)
+from actorflow.ops.numba.assembly import spread as to_all_lanes
+from actorflow.ops.numba.fused import Ending
+from actorflow.ops.numba.routine import Routine
+
+#: Rows of a tile at most, by its vectors, for as many registers: as many sums as there is room for beside the panel's
+#: row and one element.
+_ROWS = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6, 3: 4}}
+#: Elements that are added up in registers before the sums go to memory, so that a panel's part stays in the cache.
+_DEPTH = 512
+#: Bytes of the rows that all panels are multiplied with before the next ones are.
+_ROWS_BYTES = 192 << 10
+#: Rows of a piece that a thread computes, at least.
+_PIECE_ROWS = 48
+#: Where the tables begin in what a call is told, and entries of each panel, block and run.
+_TABLES, _OF_PANEL, _OF_BLOCK = 7, 5, 3
+
+
+class _Panel(NamedTuple):
+    """Some columns of a weight.
+
+    Attributes:
+        first: Its first column in the result.
+        count: Number of its columns.
+        width: Its vectors.
+        at: Where it begins among all.
+        group: Its group.
+    """
+
+    first: int
+    count: int
+    width: int
+    at: int
+    group: int
+
+
+@lru_cache(maxsize=4096)
+def _panels(depth: int, columns: int, groups: int, v: Vectors) -> tuple[_Panel, ...]:
+    """Panels of nearly the same width, as wide as there are registers for."""
+    vectors_, most, own = -(-columns // groups // v.lanes), max(_ROWS[v.registers]), columns // groups
+    cuts = even_cuts(vectors_, -(-vectors_ // most))
+    found, at = [], 0
+    for group in range(groups):
+        for cut in cuts:
+            first, width = cut.start * v.lanes, cut.stop - cut.start
+            found.append(_Panel(group * own + first, min(own - first, width * v.lanes), width, at, group))
+            at += depth * width * v.lanes
+    return tuple(found)
+
+
+def pack(weight: Array, groups: int = 1) -> Array:
+    """The panels of a matrix (depth, columns), which need not lie flat in memory, one after the other.
+
+    Each is (depth, its width); missing columns are zeros.
+    """
+    v = vectors(weight.dtype.name)
+    assert v is not None
+    depth, columns = weight.shape
+    panels = _panels(depth, columns, groups, v)
+    room = np.empty(depth * sum(panel.width for panel in panels) * v.lanes + 64 // v.size, weight.dtype)
+    packed = room[-room.ctypes.data % 64 // v.size :]
+    for panel in panels:
+        length = panel.width * v.lanes
+        to = packed[panel.at : panel.at + depth * length].reshape(depth, length)
+        to[:, : panel.count] = weight[:, panel.first : panel.first + panel.count]
+        to[:, panel.count :] = 0
+    return packed
+
+
+def _tile(rows: int, width: int, v: Vectors) -> str:
+    """The function of one tile: ``y = (y or 0) + x @ panel`` for some runs."""
+    arguments = [("ptr", name) for name in ("x", "offsets", "panel", "y", "runs")]
+    numbers = [("i64", name) for name in ("columns", "count", "valid", "begun")]
+    text = Text(_name(rows, width), [*arguments, *numbers], is_inner=True)
+    places = [(r, n) for r in range(rows) for n in range(width)]
+    offsets = [text.let(f"sext i32 {text.load('i32', '%offsets', r)} to i64") for r in range(rows)]
+    row = [text.at(v.element, "%x", offset) for offset in offsets]
+    results = [text.at(v.element, "%y", text.times("%columns", r)) for r in range(rows)]
+    sums = {place: text.variable(v.vector, "zeroinitializer") for place in places}
+    rest = text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")
+    mask = first_lanes(text, v, rest)
+
+    def result(r: int, n: int) -> tuple[str, str | None]:
+        return text.at(v.element, results[r], n * v.lanes), mask if n == width - 1 else None
+
+    with text.when(text.let("icmp ne i64 %begun, 0")):
+        for r, n in places:
+            text.store(v.vector, load_vector(text, v, *result(r, n)), sums[r, n])
+    panel = text.variable("ptr", "%panel")
+    with text.loop(0, "%count") as number:
+        run = text.at("{ i64, i64 }", "%runs", number)
+        begin, length = text.load("i64", run), text.load("i64", run, 1)
+        with text.loop(begin, text.add(begin, length)) as k:
+            here = text.load("ptr", panel)
+            factors = [
+                text.load(v.vector, here, n, alignment=64 if v.lanes * v.size == 64 else 32) for n in range(width)
+            ]
+            for r in range(rows):
+                element = to_all_lanes(text, v, text.load(v.element, text.at(v.element, row[r], k)))
+                for n in range(width):
+                    total = text.load(v.vector, sums[r, n])
+                    given = ", ".join(f"{v.vector} {each}" for each in (element, factors[n], total))
+                    text.store(v.vector, text.let(f"call {v.vector} @llvm.fma.{v.suffix}({given})"), sums[r, n])
+            text.store("ptr", text.at(v.vector, here, width), panel)
+    for r, n in places:
+        store_vector(text, v, text.load(v.vector, sums[r, n]), *result(r, n))
+    text.do("ret void")
+    return str(text)
+
+
+def _name(rows: int, width: int) -> str:
+    return f"tile_{rows}_{width}"
+
+
+@cache
+def _product(dtype: str) -> Routine | None:
+    """The routine for some rows and panels; None if this processor has not what it takes."""
+    v = vectors(dtype)
+    if v is None:
+        return None
+    most = _ROWS[v.registers]
+    tiles = [_tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]
+    across = max(most.values()) + 1
+    names = [
+        f"ptr @{_name(rows, width)}" if 0 < rows <= most.get(width, 0) else "ptr null"
+        for width in range(max(most) + 1)
+        for rows in range(across)
+    ]
+    table = f"@tiles = internal constant [{len(names)} x ptr] [{', '.join(names)}]"
+    limits = ", ".join(f"i64 {most.get(width, 1)}" for width in range(max(most) + 1))
+    table += f"\n@most = internal constant [{max(most) + 1} x i64] [{limits}]"
+    return routine(_ENTRY, _arguments(dtype), v, table, *tiles, _all(v, across, dtype))
+
+
+_ENTRY = "product"
+
+
+def _arguments(dtype: str) -> list[tuple[str, str]]:
+    arrays = [
+        (f"{dtype}*", "x"),
+        ("int32*", "offsets"),
+        (f"{dtype}*", "panels"),
+        (f"{dtype}*", "y"),
+        ("int64*", "told"),
+    ]
+    return [*arrays, *[("intp", name) for name in ("given", "following", "shift", "begin", "end", "first", "last")]]
+
+
+def _all(v: Vectors, across: int, dtype: str) -> str:
+    """The routine's entry: goes through rows, blocks of what is added up, panels and tiles."""
+    text = entry(_ENTRY, _arguments(dtype))
+    rows_at_once, columns, apart, blocks, panels_at, blocks_at, runs_at = [
+        text.load("i64", "%told", i) for i in range(_TABLES)
+    ]
+    panels, blocks_, runs = [text.at("i64", "%told", at) for at in (panels_at, blocks_at, runs_at)]
+    follows = text.let("icmp ne i64 %following, 0")
+    last_block = text.add(blocks, -1)
+    what = text.let("inttoptr i64 %following to ptr")
+    with text.loop("%begin", "%end", rows_at_once) as start:
+        stop = text.add(start, rows_at_once)
+        is_less = text.let(f"icmp slt i64 {stop}, %end")
+        rows = text.let(f"sub i64 {text.let(f'select i1 {is_less}, i64 {stop}, i64 %end')}, {start}")
+        with text.loop(0, blocks) as number, text.loop("%first", "%last") as each:
+            block = text.at("i64", blocks_, text.times(number, _OF_BLOCK))
+            first_run, count, depth = [text.load("i64", block, i) for i in range(_OF_BLOCK)]
+            panel = text.at("i64", panels, text.times(each, _OF_PANEL))
+            column, valid, width, at, group = [text.load("i64", panel, i) for i in range(_OF_PANEL)]
+            lanes = text.times(width, v.lanes)
+            weights = text.at(v.element, "%panels", text.add(at, text.times(depth, lanes)))
+            source = text.at(v.element, "%x", text.times(group, apart))
+            most = text.load("i64", "@most", width)
+            tiles = text.let(f"udiv i64 {text.add(rows, text.add(most, -1))}, {most}")
+            least, more = text.let(f"udiv i64 {rows}, {tiles}"), text.let(f"urem i64 {rows}, {tiles}")
+            at_row = text.variable("i64", start)
+            begun = text.let(f"zext i1 {text.let(f'icmp ne i64 {number}, 0')} to i64")
+            is_last = text.let(f"and i1 {follows}, {text.let(f'icmp eq i64 {number}, {last_block}')}")
+            with text.loop(0, tiles) as tile:
+                has_more = text.let(f"zext i1 {text.let(f'icmp slt i64 {tile}, {more}')} to i64")
+                height, row = text.add(least, has_more), text.load("i64", at_row)
+                function = text.load("ptr", "@tiles", text.add(text.times(width, across), height))
+                offsets = text.at("i32", "%offsets", row)
+                place = text.add(row, "%shift")
+                result = text.at(v.element, "%y", text.add(text.times(place, columns), column))
+                own = text.at("{ i64, i64 }", runs, first_run)
+                pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, result, own))
+                numbers = ", ".join(f"i64 {each}" for each in (columns, count, valid, begun))
+                text.do(f"call void {function}({pointers}, {numbers})")
+                with text.when(is_last):
+                    numbers = ", ".join(f"i64 {each}" for each in ("%given", place, height, column, valid, columns))
+                    text.do(f"call i32 {what}(ptr null, ptr null, {numbers})")
+                text.store("i64", text.add(row, height), at_row)
+    return leave(text)
+
+
+class Rows(NamedTuple):
+    """Where the rows of a product are.
+
+    Attributes:
+        offsets: Of each row, in elements of the array that they are in.
+        runs: (distance from the offset, length) of each piece of a row.
+        apart: Distance of what a group of columns sees from what the group before it does.
+    """
+
+    offsets: Array
+    runs: tuple[tuple[int, int], ...]
+    apart: int = 0
+
+
+class Product:
+    """Products of rows with a packed weight, of known sizes.
+
+    Args:
+        compute: What `ready` gives.
+        rows: The rows.
+        columns: Columns of the weight.
+        groups: In so many groups of columns each sees rows of its own, which lie side by side.
+        dtype: Of all arrays.
+    """
+
+    def __init__(self, compute: Routine, rows: Rows, columns: int, groups: int, dtype: str) -> None:
+        v = vectors(dtype)
+        assert v is not None
+        count, depth = len(rows.offsets), sum(length for _, length in rows.runs)
+        panels = _panels(depth, columns, groups, v)
+        self._function, self._offsets = compute.wait(), rows.offsets
+        self._count, self._panels = count, len(panels)
+        self._told = _told(rows.runs, rows.apart, columns, panels, v)
+        self._work_ns = product_ns(count, depth, columns // groups)
+        pieces = product_pieces(count, depth, columns // groups, 1)
+        by_rows = even_cuts(count, min(pieces, -(-count // _PIECE_ROWS)))
+        by_panels = even_cuts(len(panels), pieces // len(by_rows))
+        self._is_by_rows = len(by_panels) == 1
+        self._parts = [(one.start, one.stop, other.start, other.stop) for one in by_rows for other in by_panels]
+
+    def spread(self, x: Array, panels: Array, y: Array, ending: Ending) -> None:
+        """Compute all rows, by several threads where that pays; see `run`."""
+        parts = self._parts
+        if len(parts) == 1:
+            self.run(x, panels, y, ending)
+            return
+        given = self._given(x, panels, y, ending)
+        left = ending.finish if ending.following is None else None
+
+        def part(piece: tuple[int, int, int, int]) -> None:
+            self._function(*given, 0, *piece)
+            if left is not None and self._is_by_rows:
+                left(piece[0], piece[1])
+
+        spread(parts, part, self._work_ns)
+        if left is not None and not self._is_by_rows:
+            left(0, self._count)
+
+    def run(self, x: Array, panels: Array, y: Array, ending: Ending, first: int = 0) -> None:
+        """``y[first:] = x @ weight``, of as many rows as there are, and what follows.
+
+        Args:
+            x: What the rows are in.
+            panels: The packed weight.
+            y: The result, (..., columns).
+            ending: What follows.
+            first: Where the rows' results begin.
+        """
+        self._function(*self._given(x, panels, y, ending), first, 0, self._count, 0, self._panels)
+        if ending.finish is not None and ending.following is None:
+            ending.finish(first, first + self._count)
+
+    def _given(self, x: Array, panels: Array, y: Array, ending: Ending) -> tuple[int, ...]:
+        where, address = (0, 0) if ending.following is None else ending.following.call
+        return (id(x), id(self._offsets), id(panels), id(y), id(self._told), where, address)
+
+
+@lru_cache(maxsize=4096)
+def _told(runs: tuple[tuple[int, int], ...], apart: int, columns: int, panels: tuple[_Panel, ...], v: Vectors) -> Array:
+    """What the routine is told of a product: numbers, then tables of panels, blocks and runs."""
+    pieces: list[tuple[int, int]] = []
+    blocks: list[list[int]] = []
+    depth = length = 0
+    for begin, whole in runs:
+        for at in range(0, whole, _DEPTH):
+            piece = min(_DEPTH, whole - at)
+            if not blocks or length + piece > _DEPTH:
+                blocks.append([len(pieces), 0, depth])
+                length = 0
+            pieces.append((begin + at, piece))
+            blocks[-1][1] += 1
+            depth, length = depth + piece, length + piece
+    tables = [np.array(each, np.int64).reshape(-1) for each in (panels, blocks, pieces)]
+    starts = np.cumsum([_TABLES, *[table.size for table in tables]])
+    rows_at_once = max(_PIECE_ROWS, _ROWS_BYTES // (min(depth, _DEPTH) * v.size))
+    return np.concatenate([np.array([rows_at_once, columns, apart, len(blocks), *starts[:3]], np.int64), *tables])
+
+
+def ready(dtype: str) -> Routine | None:
+    """The routine, waited for; None if there will be none.
+
+    It sums in an order of its own, so it has to compute from the first call on, or results would change.
+    """
+    found = _product(dtype)
+    if found is None:
+        return None
+    try:
+        found.wait()
+    except DeviceError:
+        return None
+    return found
