@@ -35,17 +35,23 @@ class Following(NamedTuple):
 
     Attributes:
         given: Addresses of the arrays and bits of the numbers that it reads; they have to live.
-        address: Address of the function, which is called with those, and with first row, rows, first column, columns,
-            and columns of all of the result.
+        routine: Called with the address of those, and with first row, rows, first column, columns, and columns of all of
+            the result.
+        columns: Columns of the result.
     """
 
     given: Array
-    address: int
+    routine: Routine
+    columns: int
 
     @property
     def call(self) -> tuple[int, int]:
         """Addresses of what it reads, and of the function."""
-        return self.given.ctypes.data, self.address
+        return self.given.ctypes.data, self.routine.address
+
+    def take(self, start: int, stop: int) -> None:
+        """Compute it for some rows."""
+        self.routine.wait()(self.given.ctypes.data, start, stop - start, 0, self.columns, self.columns)
 
 
 #: Value of some arguments in a text.

@@ -142,12 +142,11 @@ class _Loop:
             self._follower = follower(lines, widths, len(self._numbers), self._dtype.name)
             bits = [bits_of(number, self._dtype) for number in self._numbers]
             self._template = np.array([*[0] * len(order), *bits], np.int64)
-        address = self._follower.address
-        if not address or not are_plain([*arrays], self._dtype):
+        if self._follower.function is None or not are_plain([*arrays], self._dtype):
             return None
         given = self._template.copy()
         given[: len(order)] = [arrays[k].ctypes.data for k in order]
-        return Following(given, address)
+        return Following(given, self._follower, arrays[y].shape[-1])
 
     def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
         values: list[Any] = [*arrays, *[np.asarray(number, self._dtype) for number in self._numbers]]
@@ -359,6 +358,13 @@ class Ending(NamedTuple):
 
     finish: Finish | None
     following: Following | None
+
+    def take(self, start: int, stop: int) -> None:
+        """Give it rows that are there."""
+        if self.following is not None:
+            self.following.take(start, stop)
+        elif self.finish is not None:
+            self.finish(start, stop)
 
 
 def ending(finish: Finish | None) -> Ending:

@@ -35,8 +35,11 @@ from actorflow.ops.numba.routine import Routine
 #: Rows of a tile at most, by its vectors, for as many registers: as many sums as there is room for beside the panel's
 #: row and one element.
 _ROWS = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6, 3: 4}}
-#: Elements that are added up in registers before the sums go to memory, so that a panel's part stays in the cache.
-_DEPTH = 512
+#: Elements that are added up one after the other before that is added to the result: a panel's part stays in the cache,
+#: and errors grow with the number of such sums instead of that of elements.
+_DEPTH = 256
+#: Sums of a single row's elements, each of every so many elements: a power of 2.
+_SETS = 4
 #: Bytes of the rows that all panels are multiplied with before the next ones are.
 _ROWS_BYTES = 192 << 10
 #: Rows of a piece that a thread computes, at least.
@@ -105,34 +108,54 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
     offsets = [text.let(f"sext i32 {text.load('i32', '%offsets', r)} to i64") for r in range(rows)]
     row = [text.at(v.element, "%x", offset) for offset in offsets]
     results = [text.at(v.element, "%y", text.times("%columns", r)) for r in range(rows)]
-    sums = {place: text.variable(v.vector, "zeroinitializer") for place in places}
+    # The sums of one row alone are too few to keep the processor busy, and errors of long ones add up.
+    sets = _SETS if rows == 1 else 1
+    sums = [{place: text.variable(v.vector, "zeroinitializer") for place in places} for _ in range(sets)]
     rest = text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")
     mask = first_lanes(text, v, rest)
+    panel = text.variable("ptr", "%panel")
+
+    def step(k: str, count: int) -> None:
+        here = text.load("ptr", panel)
+        for i, own in enumerate(sums[:count]):
+            factors = [text.load(v.vector, here, i * width + n, alignment=v.lanes * v.size) for n in range(width)]
+            for r in range(rows):
+                element = to_all_lanes(text, v, text.load(v.element, text.at(v.element, row[r], k), i))
+                for n in range(width):
+                    given = [element, factors[n], text.load(v.vector, own[r, n])]
+                    listed = ", ".join(f"{v.vector} {each}" for each in given)
+                    text.store(v.vector, text.let(f"call {v.vector} @llvm.fma.{v.suffix}({listed})"), own[r, n])
+        text.store("ptr", text.at(v.vector, here, count * width), panel)
+
+    with text.loop(0, "%count") as number:
+        run = text.at("{ i64, i64 }", "%runs", number)
+        begin, length = text.load("i64", run), text.load("i64", run, 1)
+        middle = text.add(begin, text.let(f"and i64 {length}, {-sets}"))
+        with text.loop(begin, middle, sets) as k:
+            step(k, sets)
+        if sets > 1:
+            with text.loop(middle, text.add(begin, length)) as k:
+                step(k, 1)
+
+    def add(a: str, b: str) -> str:
+        return text.let(f"fadd {v.vector} {a}, {b}")
+
+    found = {}
+    for place in places:
+        parts = [text.load(v.vector, own[place]) for own in sums]
+        while len(parts) > 1:
+            parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        found[place] = text.variable(v.vector, parts[0])
 
     def result(r: int, n: int) -> tuple[str, str | None]:
         return text.at(v.element, results[r], n * v.lanes), mask if n == width - 1 else None
 
     with text.when(text.let("icmp ne i64 %begun, 0")):
-        for r, n in places:
-            text.store(v.vector, load_vector(text, v, *result(r, n)), sums[r, n])
-    panel = text.variable("ptr", "%panel")
-    with text.loop(0, "%count") as number:
-        run = text.at("{ i64, i64 }", "%runs", number)
-        begin, length = text.load("i64", run), text.load("i64", run, 1)
-        with text.loop(begin, text.add(begin, length)) as k:
-            here = text.load("ptr", panel)
-            factors = [
-                text.load(v.vector, here, n, alignment=64 if v.lanes * v.size == 64 else 32) for n in range(width)
-            ]
-            for r in range(rows):
-                element = to_all_lanes(text, v, text.load(v.element, text.at(v.element, row[r], k)))
-                for n in range(width):
-                    total = text.load(v.vector, sums[r, n])
-                    given = ", ".join(f"{v.vector} {each}" for each in (element, factors[n], total))
-                    text.store(v.vector, text.let(f"call {v.vector} @llvm.fma.{v.suffix}({given})"), sums[r, n])
-            text.store("ptr", text.at(v.vector, here, width), panel)
-    for r, n in places:
-        store_vector(text, v, text.load(v.vector, sums[r, n]), *result(r, n))
+        for (r, n), total in found.items():
+            before = load_vector(text, v, *result(r, n))
+            text.store(v.vector, add(before, text.load(v.vector, total)), total)
+    for (r, n), total in found.items():
+        store_vector(text, v, text.load(v.vector, total), *result(r, n))
     text.do("ret void")
     return str(text)
 
@@ -290,8 +313,8 @@ class Product:
             first: Where the rows' results begin.
         """
         self._function(*self._given(x, panels, y, ending), first, 0, self._count, 0, self._panels)
-        if ending.finish is not None and ending.following is None:
-            ending.finish(first, first + self._count)
+        if ending.following is None:
+            ending.take(first, first + self._count)
 
     def _given(self, x: Array, panels: Array, y: Array, ending: Ending) -> tuple[int, ...]:
         where, address = (0, 0) if ending.following is None else ending.following.call

@@ -35,7 +35,7 @@ class Routine:
         error: Why there will be none; None while there may be.
     """
 
-    __slots__ = ("__weakref__", "_function", "arguments", "asked", "error", "is_python", "name", "source")
+    __slots__ = ("__weakref__", "_address", "_function", "arguments", "asked", "error", "is_python", "name", "source")
 
     def __init__(self, source: str, name: str, arguments: Sequence[str], *, is_python: bool = True) -> None:
         self.source = source
@@ -45,6 +45,7 @@ class Routine:
         self.error: DeviceError | None = None
         self.asked = False
         self._function: Function | None = None
+        self._address = 0
 
     @property
     def function(self) -> Function | None:
@@ -71,7 +72,9 @@ class Routine:
     @property
     def address(self) -> int:
         """Address of the function, for other machine code; 0 until it is there."""
-        return 0 if self.function is None else address_of(self.function)
+        if not self._address and self.function is not None:
+            self._address = address_of(self.function)
+        return self._address
 
 
 def compiled() -> None:
