@@ -119,6 +119,12 @@ class Text:
         self.do(f"store {kind} {value}, ptr {name}")
         return name
 
+    def room(self, kind: str, count: int, alignment: int) -> str:
+        """Memory of the call for some elements; its address."""
+        name = f"%{self._name()}"
+        self._variables.append(f"{name} = alloca [{count} x {kind}], align {alignment}")
+        return name
+
     def store(self, kind: str, value: str, address: str, alignment: int | None = None) -> None:
         """Write to an address."""
         self.do(f"store {kind} {value}, ptr {address}{'' if alignment is None else f', align {alignment}'}")

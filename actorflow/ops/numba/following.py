@@ -35,14 +35,14 @@ class Following(NamedTuple):
 
     Attributes:
         given: Addresses of the arrays and bits of the numbers that it reads; they have to live.
-        routine: Called with the address of those, and with first row, rows, first column, columns, and columns of all of
-            the result.
-        columns: Columns of the result.
+        routine: Called with the address of those; the address of elements of the result, which it reads there, and the
+            distance of rows; and with first row, rows, first column, columns, and columns of all of the result.
+        y: The result, a matrix.
     """
 
     given: Array
     routine: Routine
-    columns: int
+    y: Array
 
     @property
     def call(self) -> tuple[int, int]:
@@ -51,7 +51,8 @@ class Following(NamedTuple):
 
     def take(self, start: int, stop: int) -> None:
         """Compute it for some rows."""
-        self.routine.wait()(self.given.ctypes.data, start, stop - start, 0, self.columns, self.columns)
+        columns, source = self.y.shape[1], self.y[start:].ctypes.data
+        self.routine.wait()(self.given.ctypes.data, source, columns, start, stop - start, 0, columns, columns)
 
 
 #: Value of some arguments in a text.
@@ -153,10 +154,10 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
     """
     v = vectors(dtype)
     assert v is not None
-    arguments = [("intp", name) for name in ("all", "row", "rows", "column", "columns", "width")]
+    arguments = [("intp", name) for name in ("all", "source", "apart", "row", "rows", "column", "columns", "width")]
     text = entry("following", arguments)
     known: dict[int, str] = {}
-    given = text.let("inttoptr i64 %all to ptr")
+    given, source = text.let("inttoptr i64 %all to ptr"), text.let("inttoptr i64 %source to ptr")
     arrays = [text.let(f"inttoptr i64 {text.load('i64', given, i)} to ptr") for i in range(len(widths))]
     for i, width in enumerate(widths):
         if width == 1:
@@ -173,12 +174,14 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
         for i, width in enumerate(widths):
             if width > 1:
                 values[i] = load_vector(text, v, text.at(v.element, arrays[i], place), mask)
-        with text.loop("%row", text.add("%row", "%rows")) as row:
-            here = text.add(text.times(row, "%width"), place)
+        with text.loop(0, "%rows") as number:
+            here = text.add(text.times(text.add("%row", number), "%width"), place)
             own = dict(values)
             places = {i: text.at(v.element, arrays[i], here) for i, width in enumerate(widths) if not width}
             for i, where in places.items():
-                own[i] = load_vector(text, v, where, mask)
+                if i:
+                    own[i] = load_vector(text, v, where, mask)
+            own[0] = load_vector(text, v, text.at(v.element, source, text.add(text.times(number, "%apart"), at)), mask)
             for kind, taken in lines:
                 own[len(own)] = _RULES[kind](text, v, [own[position] for position in taken])
             store_vector(text, v, own[len(own) - 1], places[0], mask)

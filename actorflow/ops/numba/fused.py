@@ -146,7 +146,7 @@ class _Loop:
             return None
         given = self._template.copy()
         given[: len(order)] = [arrays[k].ctypes.data for k in order]
-        return Following(given, self._follower, arrays[y].shape[-1])
+        return Following(given, self._follower, arrays[y])
 
     def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
         values: list[Any] = [*arrays, *[np.asarray(number, self._dtype) for number in self._numbers]]

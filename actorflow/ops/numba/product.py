@@ -100,14 +100,13 @@ def pack(weight: Array, groups: int = 1) -> Array:
 
 
 def _tile(rows: int, width: int, v: Vectors) -> str:
-    """The function of one tile: ``y = (y or 0) + x @ panel`` for some runs."""
-    arguments = [("ptr", name) for name in ("x", "offsets", "panel", "y", "runs")]
-    numbers = [("i64", name) for name in ("columns", "count", "valid", "begun")]
+    """The function of one tile: ``to = (y or 0) + x @ panel`` for some runs."""
+    arguments = [("ptr", name) for name in ("x", "offsets", "panel", "y", "to", "runs")]
+    numbers = [("i64", name) for name in ("columns", "apart", "count", "valid", "begun")]
     text = Text(_name(rows, width), [*arguments, *numbers], is_inner=True)
     places = [(r, n) for r in range(rows) for n in range(width)]
     offsets = [text.let(f"sext i32 {text.load('i32', '%offsets', r)} to i64") for r in range(rows)]
     row = [text.at(v.element, "%x", offset) for offset in offsets]
-    results = [text.at(v.element, "%y", text.times("%columns", r)) for r in range(rows)]
     # The sums of one row alone are too few to keep the processor busy, and errors of long ones add up.
     sets = _SETS if rows == 1 else 1
     sums = [{place: text.variable(v.vector, "zeroinitializer") for place in places} for _ in range(sets)]
@@ -147,15 +146,16 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
             parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         found[place] = text.variable(v.vector, parts[0])
 
-    def result(r: int, n: int) -> tuple[str, str | None]:
-        return text.at(v.element, results[r], n * v.lanes), mask if n == width - 1 else None
+    def result(of: str, apart: str, r: int, n: int) -> tuple[str, str | None]:
+        row = text.at(v.element, of, text.times(apart, r))
+        return text.at(v.element, row, n * v.lanes), mask if n == width - 1 else None
 
     with text.when(text.let("icmp ne i64 %begun, 0")):
         for (r, n), total in found.items():
-            before = load_vector(text, v, *result(r, n))
+            before = load_vector(text, v, *result("%y", "%columns", r, n))
             text.store(v.vector, add(before, text.load(v.vector, total)), total)
     for (r, n), total in found.items():
-        store_vector(text, v, text.load(v.vector, total), *result(r, n))
+        store_vector(text, v, text.load(v.vector, total), *result("%to", "%apart", r, n))
     text.do("ret void")
     return str(text)
 
@@ -201,12 +201,15 @@ def _arguments(dtype: str) -> list[tuple[str, str]]:
 def _all(v: Vectors, across: int, dtype: str) -> str:
     """The routine's entry: goes through rows, blocks of what is added up, panels and tiles."""
     text = entry(_ENTRY, _arguments(dtype))
-    rows_at_once, columns, apart, blocks, panels_at, blocks_at, runs_at = [
+    rows_at_once, columns, between, blocks, panels_at, blocks_at, runs_at = [
         text.load("i64", "%told", i) for i in range(_TABLES)
     ]
     panels, blocks_, runs = [text.at("i64", "%told", at) for at in (panels_at, blocks_at, runs_at)]
     follows = text.let("icmp ne i64 %following, 0")
     last_block = text.add(blocks, -1)
+    # A tile that something follows is kept apart: memory of the result may begin anywhere, which makes it slower.
+    room = text.room(v.vector, max(rows * width for width, rows in _ROWS[v.registers].items()), 64)
+    address = text.let(f"ptrtoint ptr {room} to i64")
     what = text.let("inttoptr i64 %following to ptr")
     with text.loop("%begin", "%end", rows_at_once) as start:
         stop = text.add(start, rows_at_once)
@@ -219,7 +222,7 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
             column, valid, width, at, group = [text.load("i64", panel, i) for i in range(_OF_PANEL)]
             lanes = text.times(width, v.lanes)
             weights = text.at(v.element, "%panels", text.add(at, text.times(depth, lanes)))
-            source = text.at(v.element, "%x", text.times(group, apart))
+            source = text.at(v.element, "%x", text.times(group, between))
             most = text.load("i64", "@most", width)
             tiles = text.let(f"udiv i64 {text.add(rows, text.add(most, -1))}, {most}")
             least, more = text.let(f"udiv i64 {rows}, {tiles}"), text.let(f"urem i64 {rows}, {tiles}")
@@ -234,11 +237,14 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
                 place = text.add(row, "%shift")
                 result = text.at(v.element, "%y", text.add(text.times(place, columns), column))
                 own = text.at("{ i64, i64 }", runs, first_run)
-                pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, result, own))
-                numbers = ", ".join(f"i64 {each}" for each in (columns, count, valid, begun))
+                to = text.let(f"select i1 {is_last}, ptr {room}, ptr {result}")
+                apart = text.let(f"select i1 {is_last}, i64 {lanes}, i64 {columns}")
+                pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, result, to, own))
+                numbers = ", ".join(f"i64 {each}" for each in (columns, apart, count, valid, begun))
                 text.do(f"call void {function}({pointers}, {numbers})")
                 with text.when(is_last):
-                    numbers = ", ".join(f"i64 {each}" for each in ("%given", place, height, column, valid, columns))
+                    told = ("%given", address, lanes, place, height, column, valid, columns)
+                    numbers = ", ".join(f"i64 {each}" for each in told)
                     text.do(f"call i32 {what}(ptr null, ptr null, {numbers})")
                 text.store("i64", text.add(row, height), at_row)
     return leave(text)

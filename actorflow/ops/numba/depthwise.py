@@ -1,0 +1,228 @@
+"""Depthwise convolutions of images whose channels lie side by side, row by row, with what follows them.
+
+Several windows of a row are computed side by side, a vector of channels of each at a time: their sums stay in registers,
+and what windows share is loaded once. Elements outside of the images are left out, as NumPy's kernel does; the order of
+additions is its own, too, and so are the results, to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.nn.windows import Windows
+from actorflow.ops.numba.assembly import (
+    Text,
+    Vectors,
+    entry,
+    first_lanes,
+    leave,
+    load_vector,
+    routine,
+    store_vector,
+    vectors,
+)
+from actorflow.ops.numba.fused import Ending
+from actorflow.ops.numba.routine import Routine
+from actorflow.ops.numba.taps import volumes
+
+#: Windows side by side.
+_SEVERAL = {32: 7, 16: 4}
+#: Taps of a row of the kernel at most: they are written out.
+MOST_TAPS = 16
+_ENTRY = "depthwise"
+#: What the routine is told, in order: of the axes z, y, x in turn where there are three.
+_TOLD = [
+    *[f"{name}_{axis}" for name in ("size", "taps", "apart", "stride", "start") for axis in "zyx"],
+    *("count_z", "count_y", "count_x", "channels", "first", "last", "apart_row"),
+]
+
+
+def _arguments(dtype: str) -> list[tuple[str, str]]:
+    arrays = [(f"{dtype}*", name) for name in ("x", "weight", "y", "row")]
+    return [*arrays, ("int64*", "told"), *[("intp", name) for name in ("given", "following", "begin", "end")]]
+
+
+class _Rows:
+    """Makes the text of the routine.
+
+    Args:
+        v: Vectors.
+        taps, stride, dilation: Of the last axis.
+        dtype: Of all arrays.
+    """
+
+    def __init__(self, v: Vectors, taps: int, stride: int, dilation: int, dtype: str) -> None:
+        self._v, self._taps, self._stride, self._dilation = v, taps, stride, dilation
+        self._text = text = entry(_ENTRY, _arguments(dtype))
+        self._told = {name: text.load("i64", "%told", i) for i, name in enumerate(_TOLD)}
+
+    def made(self) -> str:
+        """The text."""
+        text, told = self._text, self._told
+        follows = text.let("icmp ne i64 %following, 0")
+        function = text.let("inttoptr i64 %following to ptr")
+        channels, count = told["channels"], told["count_x"]
+        with text.loop("%begin", "%end") as number:
+            y, rest = self._divided(number, told["count_y"])
+            z, image = self._divided(rest, told["count_z"])
+            row = text.times(number, count)
+            result = text.at(self._v.element, "%y", text.times(row, channels))
+            to = text.let(f"select i1 {follows}, ptr %row, ptr {result}")
+            apart = text.let(f"select i1 {follows}, i64 {told['apart_row']}, i64 {channels}")
+            self._row(to, apart, image, self._start("z", z), self._start("y", y))
+            with text.when(follows):
+                address = text.let(f"ptrtoint ptr {to} to i64")
+                numbers = ["%given", address, apart, row, count, 0, channels, channels]
+                listed = ", ".join(f"i64 {each}" for each in numbers)
+                text.do(f"call i32 {function}(ptr null, ptr null, {listed})")
+        return leave(text)
+
+    def _divided(self, number: str, count: str) -> tuple[str, str]:
+        return self._text.let(f"urem i64 {number}, {count}"), self._text.let(f"udiv i64 {number}, {count}")
+
+    def _start(self, axis: str, number: str) -> str:
+        """Where the first tap of a window is."""
+        return self._text.add(self._text.times(number, self._told[f"stride_{axis}"]), self._told[f"start_{axis}"])
+
+    def _row(self, to: str, apart: str, image: str, z: str, y: str) -> None:
+        """A row of windows, a vector of channels after the other."""
+        text, v, channels = self._text, self._v, self._told["channels"]
+        whole = text.let(f"and i64 {channels}, {-v.lanes}")
+        mask = first_lanes(text, v, text.let(f"sub i64 {channels}, {whole}"))
+        several = _SEVERAL[v.registers]
+
+        def column(channel: str, mask: str | None) -> None:
+            first, last, count = [self._told[name] for name in ("first", "last", "count_x")]
+            length = text.let(f"sub i64 {last}, {first}")
+            groups = text.let(f"sdiv i64 {length}, {several}")
+            middle = text.add(first, text.times(groups, several))
+            for begin, end, number, is_inside in (
+                ("0", first, 1, False),
+                (first, middle, several, True),
+                (middle, last, 1, True),
+                (last, count, 1, False),
+            ):
+                with text.loop(begin, end, number) as x:
+                    sums = self._windows(image, z, y, x, channel, mask, number, is_inside)
+                    for n, total in enumerate(sums):
+                        place = text.add(text.times(text.add(x, n), apart), channel)
+                        store_vector(text, v, text.load(v.vector, total), text.at(v.element, to, place), mask)
+
+        with text.loop(0, whole, v.lanes) as channel:
+            column(channel, None)
+        with text.when(text.let(f"icmp slt i64 {whole}, {channels}")):
+            column(whole, mask)
+
+    def _windows(
+        self, image: str, z: str, y: str, x: str, channel: str, mask: str | None, count: int, is_inside: bool
+    ) -> Sequence[str]:
+        """Variables with the sums of some windows side by side, all of whose columns are inside, or of one."""
+        text, v, told = self._text, self._v, self._told
+        sums = [text.variable(v.vector, "zeroinitializer") for _ in range(count)]
+        left = self._start("x", x)
+        with text.loop(0, told["taps_z"]) as tap_z:
+            at_z = text.add(z, text.times(tap_z, told["apart_z"]))
+            with text.when(self._is_within(at_z, told["size_z"])), text.loop(0, told["taps_y"]) as tap_y:
+                at_y = text.add(y, text.times(tap_y, told["apart_y"]))
+                with text.when(self._is_within(at_y, told["size_y"])):
+                    plane = text.add(text.times(image, told["size_z"]), at_z)
+                    line = text.add(text.times(plane, told["size_y"]), at_y)
+                    start = text.add(text.times(text.add(text.times(line, told["size_x"]), left), told["channels"]), channel)
+                    tap = text.times(text.add(text.times(tap_z, told["taps_y"]), tap_y), self._taps)
+                    factors = text.at(v.element, "%weight", text.add(text.times(tap, told["channels"]), channel))
+                    source = text.at(v.element, "%x", start)
+                    if is_inside:
+                        self._taps_of_row(source, factors, sums, mask)
+                    else:
+                        self._taps_inside(source, factors, sums[0], left, mask)
+        return sums
+
+    def _is_within(self, at: str, size: str) -> str:
+        return self._text.let(f"icmp ult i64 {at}, {size}")  # a negative number is a large one
+
+    def _taps_of_row(self, source: str, factors: str, sums: Sequence[str], mask: str | None) -> None:
+        weights = [self._vector(factors, k, mask) for k in range(self._taps)]
+        seen: dict[int, str] = {}
+        for k, weight in enumerate(weights):
+            for n, total in enumerate(sums):
+                at = n * self._stride + k * self._dilation
+                if at not in seen:
+                    seen[at] = self._vector(source, at, mask)
+                self._add(total, seen[at], weight)
+
+    def _taps_inside(self, source: str, factors: str, total: str, left: str, mask: str | None) -> None:
+        for k in range(self._taps):
+            at = self._text.add(left, k * self._dilation)
+            with self._text.when(self._is_within(at, self._told["size_x"])):
+                self._add(total, self._vector(source, k * self._dilation, mask), self._vector(factors, k, mask))
+
+    def _vector(self, address: str, index: int, mask: str | None) -> str:
+        text, v = self._text, self._v
+        place = text.at(v.element, address, text.times(self._told["channels"], index)) if index else address
+        return load_vector(text, v, place, mask)
+
+    def _add(self, total: str, value: str, factor: str) -> None:
+        text, kind = self._text, self._v.vector
+        product = text.let(f"fmul {kind} {value}, {factor}")
+        text.store(kind, text.let(f"fadd {kind} {text.load(kind, total)}, {product}"), total)
+
+
+@lru_cache(maxsize=256)
+def _routine(taps: int, stride: int, dilation: int, dtype: str) -> Routine:
+    v = vectors(dtype)
+    assert v is not None
+    return routine(_ENTRY, _arguments(dtype), v, _Rows(v, taps, stride, dilation, dtype).made())
+
+
+@lru_cache(maxsize=4096)
+def _told(w: Windows, channels: int, lanes: int) -> Array:
+    """What the routine is told of windows: those from ``first`` to ``last`` have all columns inside."""
+    size, kernel, out = (volumes(each, 1) for each in (w.size, w.kernel, w.out))
+    stride, dilation = volumes(w.stride, 1), volumes(w.dilation, 1)
+    start = volumes([-before for before, _ in w.pad], 0)
+    reach = (kernel[-1] - 1) * dilation[-1]
+    first = min(out[-1], max(0, -(start[-1] // stride[-1])))
+    last = max(first, min(out[-1], (size[-1] - 1 - reach - start[-1]) // stride[-1] + 1))
+    axes = [*size, *kernel, *dilation, *stride, *start, *out]
+    return np.array([*axes, channels, first, last, -(-channels // lanes) * lanes], np.int64)
+
+
+def forward(w: Windows, x: Array, weight: Array, y: Array, ending: Ending) -> bool:
+    """Compute a convolution whose results have as many channels as the images; False if that is not compiled yet."""
+    dtype, channels = x.dtype.name, x.shape[-1]
+    v = vectors(dtype)
+    if v is None:
+        return False
+    function = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype).function
+    if function is None:
+        return False
+    told, width = _told(w, channels, v.lanes), w.out[-1]
+    rows = y.size // max(1, width * channels)
+    where, address = (0, 0) if ending.following is None else ending.following.call
+    arrays, size = (id(x), id(weight), id(y)), width * -(-channels // v.lanes) * v.lanes
+    taps = math.prod(w.kernel)
+
+    def part(cut: slice) -> None:
+        row = aligned("row of sums", size, x.dtype)
+        function(*arrays, id(row), id(told), where, address, cut.start, cut.stop)
+        if ending.following is None:
+            ending.take(cut.start * width, cut.stop * width)
+
+    cuts = even_cuts(rows, product_pieces(y.size, 4 * taps, 1, 1))
+    if len(cuts) == 1:
+        part(cuts[0])
+    else:
+        spread(cuts, part, product_ns(y.size, 4 * taps, 1))
+    return True
+
+
+def aligned(name: str, size: int, dtype: np.dtype[np.generic]) -> Array:
+    """Scratch memory that begins where a line of the cache does."""
+    room = scratch(name, (size + 64 // dtype.itemsize,), dtype)
+    return room[-room.ctypes.data % 64 // dtype.itemsize :]
