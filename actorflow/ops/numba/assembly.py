@@ -218,9 +218,13 @@ def entry(name: str, arguments: Sequence[tuple[str, str]]) -> Text:
     text = Text(name, [("ptr", "result"), ("ptr", "error"), *given], "i32")
     for kind, each in arguments:
         if kind.endswith("*"):
-            text.do(f"%p_{each} = getelementptr ptr, ptr %o_{each}, i64 {address_index()}")
-            text.do(f"%{each} = load ptr, ptr %p_{each}")
+            text.do(f"%{each} = getelementptr i8, ptr {element_address(text, f'%o_{each}')}, i64 0")
     return text
+
+
+def element_address(text: Text, array: str) -> str:
+    """The address of an array's elements."""
+    return text.load("ptr", array, address_index() or 0)
 
 
 def leave(text: Text) -> str:

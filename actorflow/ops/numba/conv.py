@@ -15,7 +15,6 @@ from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba import depthwise
 from actorflow.ops.numba.dense import convolve
-from actorflow.ops.numba.fused import ending
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, Slide, bounds, forwards, geometry, slide, unpacked, volumes
@@ -58,12 +57,11 @@ def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fi
         return False
     if not is_depthwise(operation.groups, weight.shape[-2]):
         return convolve(operation, x, weight, y, finish)
-    w = operation.windows(x.shape[1:-1], weight.shape[:-2])
-    if x.shape[-1] == y.shape[-1] and w.kernel[-1] <= depthwise.MOST_TAPS and x.size:
-        return depthwise.forward(w, x, weight, y, ending(finish))
+    if x.shape[-1] == y.shape[-1]:
+        return depthwise.forward(operation, x, weight, y, finish)
     if not _can(operation, weight):
         return False
-    return slide(_PRODUCTS, forwards(w), x, weight, y, finish)
+    return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y, finish)
 
 
 @kernel(ConvDown, supports=_has_groups)

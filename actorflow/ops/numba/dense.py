@@ -6,9 +6,7 @@ Columns are not gathered: the product reads the images, which have their border 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,60 +16,15 @@ from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import vectors
-from actorflow.ops.numba.fused import Ending, ending
+from actorflow.ops.numba.fused import Call, Ending, ending
 from actorflow.ops.numba.kernels import are_plain, kernel
+from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.product import Product, Rows, pack, ready
 from actorflow.ops.numba.routine import Routine
-from actorflow.ops.operation import Operation
 
 #: Images are computed together up to so many bytes with their border.
 _IMAGES_BYTES = 1 << 20
 _MOST_ELEMENTS = 2**31 - 1
-_T = TypeVar("_T")
-
-
-class Kept:
-    """What the kernels of one operation keep: what is made for arrays of some shapes, and the weight, packed."""
-
-    __slots__ = ("_made", "_packed", "_seen")
-
-    def __init__(self) -> None:
-        self._made: dict[Hashable, Any] = {}
-        self._seen = 0
-        self._packed: tuple[Array, Array] | None = None
-
-    def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What has been made for a key."""
-        found: _T | None = self._made.get(key)
-        if found is None:
-            found = self._made[key] = make()
-        return found
-
-    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
-        """The weight, packed.
-
-        From its second use on that is kept, and the weight with it: what is referred to is not written again. A weight
-        that each step of a training replaces is used once, and its memory goes back.
-        """
-        kept = self._packed
-        if kept is not None:
-            if kept[0] is weight:
-                return kept[1]
-            self._packed = None
-        found = pack(weight)
-        if self._seen == id(weight) or not weight.flags.writeable:
-            self._packed = weight, found
-        self._seen = id(weight)
-        return found
-
-
-def kept(operation: Operation) -> Kept:
-    """What is kept for an operation, as long as it lives."""
-    own = operation.__dict__
-    found: Kept | None = own.get("_kept")
-    if found is None:
-        found = own["_kept"] = Kept()
-    return found
 
 
 class _Convolution:
@@ -79,15 +32,16 @@ class _Convolution:
 
     Args:
         compute: What `ready` gives.
-        w: Positions of the kernel.
-        groups: Number of groups.
+        operation: The operation.
         x, weight: Shapes of the arguments.
         dtype: Of all arrays.
     """
 
     def __init__(
-        self, compute: Routine, w: Windows, groups: int, x: tuple[int, ...], weight: tuple[int, ...], dtype: str
+        self, compute: Routine, operation: Conv, x: tuple[int, ...], weight: tuple[int, ...], dtype: str
     ) -> None:
+        w, groups = operation.windows(x[1:-1], weight[:-2]), operation.groups
+        self._kept, self._groups = kept(operation), groups
         self._border = None if w.size == w.padded_size else w
         self._windows, batch = math.prod(w.out), x[0]
         size_bytes = math.prod(w.padded_size) * x[-1] * np.dtype(dtype).itemsize
@@ -99,7 +53,8 @@ class _Convolution:
         }
         self._work_ns = product_ns(batch * self._windows, math.prod(weight[:-1]), weight[-1])
 
-    def __call__(self, x: Array, packed: Array, y: Array, ending: Ending) -> None:
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        packed = self._kept.packed(weight, self._pack)
         if len(self._cuts) == 1:
             self._products[len(x)].spread(self._padded(x), packed, y, ending)
             return
@@ -109,6 +64,9 @@ class _Convolution:
             self._products[len(images)].run(images, packed, y, ending, cut.start * self._windows)
 
         spread(self._cuts, part, self._work_ns)
+
+    def _pack(self, weight: Array) -> Array:
+        return pack(weight.reshape(-1, weight.shape[-1]), self._groups)
 
     def _padded(self, x: Array) -> Array:
         w = self._border
@@ -158,14 +116,14 @@ def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish 
         if v is None or size > _MOST_ELEMENTS or _is_wasteful(operation.groups, weight.shape[-1], v.lanes):
             return False
         compute = ready(dtype)
-        return False if compute is None else _Convolution(compute, w, operation.groups, x.shape, weight.shape, dtype)
+        return False if compute is None else _Convolution(compute, operation, x.shape, weight.shape, dtype)
 
     own = kept(operation)
     convolution = own.made((x.shape, weight.shape, x.dtype), make)
     if isinstance(convolution, bool):
         return False
-    packed = own.packed(weight, lambda weight: pack(weight.reshape(-1, weight.shape[-1]), operation.groups))
-    convolution(x, packed, y, ending(finish))
+    own.call = convolution
+    convolution(x, weight, y, ending(finish))
     return True
 
 
@@ -174,27 +132,47 @@ def _is_wasteful(groups: int, columns: int, lanes: int) -> bool:
     return groups > 1 and 2 * (columns // groups) < lanes
 
 
+class _Inner:
+    """Products of some rows."""
+
+    def __init__(self, compute: Routine, operation: Inner, rows: int, weight: tuple[int, ...], dtype: str) -> None:
+        self._kept, self._product = kept(operation), Product(compute, _rows(rows, weight[1]), weight[0], 1, dtype)
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        self._product.spread(x, self._kept.packed(weight, _pack_turned), y, ending)
+
+
+def _pack_turned(weight: Array) -> Array:
+    return pack(weight.T)
+
+
+def _multiply_row(x: Array, weight: Array, y: Array, ending: Ending) -> None:
+    """Of a single row, BLAS has its sums in more parts: they are more exact, and take no longer."""
+    np.matmul(weight, x.reshape(-1), out=y.reshape(-1))
+    ending.take(0, 1)
+
+
 @kernel(Inner)
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
     if not (x.size and y.size) or not are_plain([x, weight, y], x.dtype):
         return False
 
-    if y.size == len(weight):  # of a single row, BLAS has its sums in more parts, which are more exact, and as fast
-        np.matmul(weight, x.reshape(-1), out=y.reshape(-1))
-        ending(finish).take(0, 1)
-        return True
-
-    def make() -> Product | bool:
-        dtype, depth = x.dtype.name, x.shape[-1]
-        compute = None if vectors(dtype) is None or x.size > _MOST_ELEMENTS else ready(dtype)
-        return False if compute is None else Product(compute, _rows(x.size // depth, depth), len(weight), 1, dtype)
+    def make() -> Call | bool:
+        dtype, rows = x.dtype.name, x.size // x.shape[-1]
+        if vectors(dtype) is None or x.size > _MOST_ELEMENTS:
+            return False
+        if rows == 1:
+            return _multiply_row
+        compute = ready(dtype)
+        return False if compute is None else _Inner(compute, operation, rows, weight.shape, dtype)
 
     own = kept(operation)
-    product = own.made((x.shape, weight.shape, x.dtype), make)
-    if isinstance(product, bool):
+    call = own.made((x.shape, weight.shape, x.dtype), make)
+    if isinstance(call, bool):
         return False
-    product.spread(x, own.packed(weight, lambda weight: pack(weight.T)), y, ending(finish))
+    own.call = call
+    call(x, weight, y, ending(finish))
     return True
 
 

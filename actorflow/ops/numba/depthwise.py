@@ -14,7 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import (
     Text,
@@ -27,14 +28,15 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
-from actorflow.ops.numba.fused import Ending
+from actorflow.ops.numba.fused import Ending, ending
+from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import volumes
 
 #: Windows side by side.
 _SEVERAL = {32: 7, 16: 4}
 #: Taps of a row of the kernel at most: they are written out.
-MOST_TAPS = 16
+_MOST_TAPS = 16
 _ENTRY = "depthwise"
 #: What the routine is told, in order: of the axes z, y, x in turn where there are three.
 _TOLD = [
@@ -66,6 +68,8 @@ class _Rows:
         """The text."""
         text, told = self._text, self._told
         follows = text.let("icmp ne i64 %following, 0")
+        begin = text.let(f"and i64 {text.add(text.let('ptrtoint ptr %row to i64'), 63)}, -64")
+        room = text.let(f"inttoptr i64 {begin} to ptr")  # where a line of the cache begins
         function = text.let("inttoptr i64 %following to ptr")
         channels, count = told["channels"], told["count_x"]
         with text.loop("%begin", "%end") as number:
@@ -73,7 +77,7 @@ class _Rows:
             z, image = self._divided(rest, told["count_z"])
             row = text.times(number, count)
             result = text.at(self._v.element, "%y", text.times(row, channels))
-            to = text.let(f"select i1 {follows}, ptr %row, ptr {result}")
+            to = text.let(f"select i1 {follows}, ptr {room}, ptr {result}")
             apart = text.let(f"select i1 {follows}, i64 {told['apart_row']}, i64 {channels}")
             self._row(to, apart, image, self._start("z", z), self._start("y", y))
             with text.when(follows):
@@ -193,36 +197,61 @@ def _told(w: Windows, channels: int, lanes: int) -> Array:
     return np.array([*axes, channels, first, last, -(-channels // lanes) * lanes], np.int64)
 
 
-def forward(w: Windows, x: Array, weight: Array, y: Array, ending: Ending) -> bool:
-    """Compute a convolution whose results have as many channels as the images; False if that is not compiled yet."""
-    dtype, channels = x.dtype.name, x.shape[-1]
-    v = vectors(dtype)
-    if v is None:
-        return False
-    function = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype).function
-    if function is None:
-        return False
-    told, width = _told(w, channels, v.lanes), w.out[-1]
-    rows = y.size // max(1, width * channels)
-    where, address = (0, 0) if ending.following is None else ending.following.call
-    arrays, size = (id(x), id(weight), id(y)), width * -(-channels // v.lanes) * v.lanes
-    taps = math.prod(w.kernel)
+class Depthwise:
+    """A depthwise convolution of images of known sizes, whose results have as many channels.
 
-    def part(cut: slice) -> None:
-        row = aligned("row of sums", size, x.dtype)
-        function(*arrays, id(row), id(told), where, address, cut.start, cut.stop)
-        if ending.following is None:
-            ending.take(cut.start * width, cut.stop * width)
+    Args:
+        w: Positions of the kernel.
+        y: Shape of the result.
+        dtype: Of all arrays.
+    """
 
-    cuts = even_cuts(rows, product_pieces(y.size, 4 * taps, 1, 1))
-    if len(cuts) == 1:
-        part(cuts[0])
-    else:
-        spread(cuts, part, product_ns(y.size, 4 * taps, 1))
+    def __init__(self, w: Windows, y: tuple[int, ...], dtype: str) -> None:
+        v = vectors(dtype)
+        assert v is not None
+        channels, self._width = y[-1], w.out[-1]
+        taps = 4 * math.prod(w.kernel)
+        self._routine = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype)
+        self._told = _told(w, channels, v.lanes)
+        self._room = self._width * -(-channels // v.lanes) * v.lanes + 64 // v.size
+        self._cuts = even_cuts(math.prod(y[:-2]), product_pieces(math.prod(y), taps, 1, 1))
+        self._work_ns = product_ns(math.prod(y), taps, 1)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is compiled."""
+        return self._routine.function is not None
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        function, width = self._routine.wait(), self._width
+        where, address = (id(self._told), 0) if ending.following is None else ending.following.call
+        arrays = (id(x), id(weight), id(y))
+
+        def part(cut: slice) -> None:
+            row = scratch("row of sums", (self._room,), x.dtype)
+            function(*arrays, id(row), id(self._told), where, address, cut.start, cut.stop)
+            if ending.following is None:
+                ending.take(cut.start * width, cut.stop * width)
+
+        if len(self._cuts) == 1:
+            part(self._cuts[0])
+        else:
+            spread(self._cuts, part, self._work_ns)
+
+
+def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish | None) -> bool:
+    """Compute a convolution whose groups have one channel and one result; False if that is left to others."""
+
+    def make() -> Depthwise | bool:
+        w, dtype = operation.windows(x.shape[1:-1], weight.shape[:-2]), x.dtype.name
+        if vectors(dtype) is None or w.kernel[-1] > _MOST_TAPS or not y.size:
+            return False
+        return Depthwise(w, y.shape, dtype)
+
+    own = kept(operation)
+    call = own.made((x.shape, weight.shape, x.dtype), make)
+    if isinstance(call, bool) or not call.is_ready:
+        return False
+    own.call = call
+    call(x, weight, y, ending(finish))
     return True
-
-
-def aligned(name: str, size: int, dtype: np.dtype[np.generic]) -> Array:
-    """Scratch memory that begins where a line of the cache does."""
-    room = scratch(name, (size + 64 // dtype.itemsize,), dtype)
-    return room[-room.ctypes.data % 64 // dtype.itemsize :]

@@ -17,6 +17,7 @@ from actorflow.ops.nn import activation
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
+    element_address,
     entry,
     first_lanes,
     leave,
@@ -34,10 +35,10 @@ class Following(NamedTuple):
     """What follows, on arrays.
 
     Attributes:
-        given: Addresses of the arrays and bits of the numbers that it reads; they have to live.
+        given: ``id(array)`` of all arrays that it reads, which have to live, and bits of the numbers.
         routine: Called with the address of those; the address of elements of the result, which it reads there, and the
             distance of rows; and with first row, rows, first column, columns, and columns of all of the result.
-        y: The result, a matrix.
+        y: The result.
     """
 
     given: Array
@@ -46,13 +47,14 @@ class Following(NamedTuple):
 
     @property
     def call(self) -> tuple[int, int]:
-        """Addresses of what it reads, and of the function."""
-        return self.given.ctypes.data, self.routine.address
+        """What it is given, as routines take it, and the address of the function."""
+        return id(self.given), self.routine.address
 
     def take(self, start: int, stop: int) -> None:
         """Compute it for some rows."""
-        columns, source = self.y.shape[1], self.y[start:].ctypes.data
-        self.routine.wait()(self.given.ctypes.data, source, columns, start, stop - start, 0, columns, columns)
+        columns = self.y.shape[-1]
+        source = self.y.ctypes.data + start * columns * self.y.itemsize
+        self.routine.wait()(id(self.given), source, columns, start, stop - start, 0, columns, columns)
 
 
 #: Value of some arguments in a text.
@@ -157,8 +159,8 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
     arguments = [("intp", name) for name in ("all", "source", "apart", "row", "rows", "column", "columns", "width")]
     text = entry("following", arguments)
     known: dict[int, str] = {}
-    given, source = text.let("inttoptr i64 %all to ptr"), text.let("inttoptr i64 %source to ptr")
-    arrays = [text.let(f"inttoptr i64 {text.load('i64', given, i)} to ptr") for i in range(len(widths))]
+    given, source = element_address(text, text.let("inttoptr i64 %all to ptr")), text.let("inttoptr i64 %source to ptr")
+    arrays = [element_address(text, text.load("ptr", given, i)) for i in range(len(widths))]
     for i, width in enumerate(widths):
         if width == 1:
             known[i] = spread(text, v, text.load(v.element, arrays[i]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from actorflow.ops.cpu import fused as numpys
 from actorflow.ops.cpu.blocks import Chain, ChainStep
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import Finish
-from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.ops.nn import activation
 from actorflow.ops.numba.following import Following, bits_of, follower
 from actorflow.ops.numba.kernels import are_plain
@@ -145,7 +146,7 @@ class _Loop:
         if self._follower.function is None or not are_plain([*arrays], self._dtype):
             return None
         given = self._template.copy()
-        given[: len(order)] = [arrays[k].ctypes.data for k in order]
+        given[: len(order)] = [id(arrays[k]) for k in order]
         return Following(given, self._follower, arrays[y])
 
     def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
@@ -393,6 +394,72 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
+#: Computes an operation: called with x, weight, y, and what takes rows of y.
+Call = Callable[[Array, Array, Array, Ending], None]
+#: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
+KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
+
+
+class _Bound:
+    """A call whose weights, and whatever has no rows of its own, are what they were in the call before.
+
+    What follows from them is kept, and they are, so that nothing is written into them.
+    """
+
+    def __init__(self, operation: Followed, call: Call, inputs: list[Array], finish: numpys.Finish) -> None:
+        count = operation.count
+        own = [0, *[position - 1 + count for position in finish.by_row]]
+        self._fixed = [(i, array) for i, array in enumerate(inputs) if i not in own]
+        self._shapes = [(i, inputs[i].shape) for i in own]
+        self._call, self._begun, self._main_ns = call, finish.begun, operation.main_ns
+        self._dtype = inputs[0].dtype
+        following = _following(finish)
+        assert following is not None
+        self._routine, self._given = following.routine, following.given
+        given = self._given.tolist()
+        views = {id(finish.begun[position]): position - 1 + count for position in finish.by_row}
+        self._places = [(given.index(each), i) for each, i in views.items() if each in given]
+
+    def run(self, inputs: list[Array], outputs: list[Array]) -> bool:
+        """Compute it; False if an input is another one."""
+        for i, array in self._fixed:
+            if inputs[i] is not array:
+                return False
+        for i, shape in self._shapes:
+            if inputs[i].shape != shape:
+                return False
+        y = outputs[0]
+        if not are_plain([y, *[inputs[i] for i, _ in self._shapes]], self._dtype):
+            return False
+        begin_ns = perf_counter_ns()
+        given = self._given.copy()
+        given[0] = id(y)
+        for place, i in self._places:
+            given[place] = id(inputs[i])
+        try:
+            self._call(inputs[0], inputs[1], y, Ending(None, Following(given, self._routine, y)))
+        except Exception as error:
+            raise StepError(0) from error
+        self._main_ns[0] += perf_counter_ns() - begin_ns
+        return True
+
+
+def _bind(operation: Followed, inputs: list[Array], finish: numpys.Finish) -> None:
+    """Bind the next calls of an operation, if this call had the weights of the one before."""
+    own, kept = operation.__dict__, operation.main.__dict__.get(KEPT)
+    if kept is None or kept.call is None:
+        return
+    seen = [id(array) for i, array in enumerate(inputs) if i and i + 1 - operation.count not in finish.by_row]
+    if own.get(_SEEN) == seen and _following(finish) is not None:
+        own[_BOUND] = _Bound(operation, kept.call, inputs, finish)
+    own[_SEEN] = seen
+
+
 @registry.kernel(Followed, library="numba")
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    numpys.followed(operation, inputs, outputs, prepared)
+    bound: _Bound | None = operation.__dict__.get(_BOUND)
+    if bound is not None:
+        if bound.run(inputs, outputs):
+            return
+        del operation.__dict__[_BOUND]
+    _bind(operation, inputs, numpys.followed(operation, inputs, outputs, prepared))

@@ -323,7 +323,7 @@ class Product:
             ending.take(first, first + self._count)
 
     def _given(self, x: Array, panels: Array, y: Array, ending: Ending) -> tuple[int, ...]:
-        where, address = (0, 0) if ending.following is None else ending.following.call
+        where, address = (id(self._told), 0) if ending.following is None else ending.following.call
         return (id(x), id(self._offsets), id(panels), id(y), id(self._told), where, address)
 
 
