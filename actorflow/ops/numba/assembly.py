@@ -164,6 +164,12 @@ def spread(text: Text, v: Vectors, number: str) -> str:
     return text.let(f"shufflevector {v.vector} {first}, {v.vector} poison, <{v.lanes} x i32> zeroinitializer")
 
 
+def fused_multiply_add(text: Text, v: Vectors, a: str, b: str, c: str) -> str:
+    """``a * b + c``, rounded once."""
+    given = ", ".join(f"{v.vector} {each}" for each in (a, b, c))
+    return text.let(f"call {v.vector} @llvm.fma.{v.suffix}({given})")
+
+
 def first_lanes(text: Text, v: Vectors, count: str) -> str:
     """True for as many lanes."""
     one = text.let(f"insertelement <{v.lanes} x i64> poison, i64 {count}, i64 0")

@@ -6,7 +6,7 @@ Columns are not gathered: the product reads the images, which have their border 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from actorflow.ops.cpu.parallel import Finish, product_ns, spread
 from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
+from actorflow.ops.numba import row
 from actorflow.ops.numba.assembly import vectors
 from actorflow.ops.numba.fused import Call, Ending, ending
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.kept import kept
-from actorflow.ops.numba.product import Product, Rows, pack, ready
+from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
 from actorflow.ops.numba.routine import Routine
 
 #: Images are computed together up to so many bytes with their border.
@@ -115,7 +116,7 @@ def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish 
         v, size = vectors(dtype), len(x) * math.prod(w.padded_size) * x.shape[-1]
         if v is None or size > _MOST_ELEMENTS or _is_wasteful(operation.groups, weight.shape[-1], v.lanes):
             return False
-        compute = ready(dtype)
+        compute = ready(multiply, dtype)
         return False if compute is None else _Convolution(compute, operation, x.shape, weight.shape, dtype)
 
     own = kept(operation)
@@ -146,12 +147,6 @@ def _pack_turned(weight: Array) -> Array:
     return pack(weight.T)
 
 
-def _multiply_row(x: Array, weight: Array, y: Array, ending: Ending) -> None:
-    """Of a single row, BLAS has its sums in more parts: they are more exact, and take no longer."""
-    np.matmul(weight, x.reshape(-1), out=y.reshape(-1))
-    ending.take(0, 1)
-
-
 @kernel(Inner)
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
@@ -160,12 +155,10 @@ def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: 
 
     def make() -> Call | bool:
         dtype, rows = x.dtype.name, x.size // x.shape[-1]
-        if vectors(dtype) is None or x.size > _MOST_ELEMENTS:
+        compute = ready(row.multiply_row if rows == 1 else multiply, dtype) if x.size <= _MOST_ELEMENTS else None
+        if compute is None:
             return False
-        if rows == 1:
-            return _multiply_row
-        compute = ready(dtype)
-        return False if compute is None else _Inner(compute, operation, rows, weight.shape, dtype)
+        return partial(row.call, compute) if rows == 1 else _Inner(compute, operation, rows, weight.shape, dtype)
 
     own = kept(operation)
     call = own.made((x.shape, weight.shape, x.dtype), make)

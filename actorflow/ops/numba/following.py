@@ -140,6 +140,13 @@ _RULES: dict[type[Operation], _Rule] = {
     activation.ReluDown: _where_positive("ogt"),
 }
 
+#: Where the last argument is a number, and that is never NaN.
+_BESIDE_NUMBERS: dict[type[Operation], _Rule] = {
+    kind: lambda text, v, values, how=how: _choose(text, v, [_compare(how)(text, v, values), *values])
+    for how, kinds in (("ugt", (ew.Maximum, ew.AtLeast)), ("ult", (ew.Minimum, ew.AtMost)))
+    for kind in kinds
+}
+
 Lines = tuple[tuple[type[Operation], tuple[int, ...]], ...]
 
 
@@ -151,7 +158,7 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
         lines: Kind and arguments of each step: positions among arrays, numbers and steps before.
         widths: For each array: 0 if it has the shape of the result, 1 if it is one element, else it is one row. The first
             one is the result.
-        numbers: How many there are.
+        numbers: How many there are; none is NaN.
         dtype: Of everything, one that `vectors` has vectors for.
     """
     v = vectors(dtype)
@@ -185,7 +192,9 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
                     own[i] = load_vector(text, v, where, mask)
             own[0] = load_vector(text, v, text.at(v.element, source, text.add(text.times(number, "%apart"), at)), mask)
             for kind, taken in lines:
-                own[len(own)] = _RULES[kind](text, v, [own[position] for position in taken])
+                is_number = len(widths) <= taken[-1] < len(widths) + numbers
+                rule = _BESIDE_NUMBERS.get(kind, _RULES[kind]) if is_number else _RULES[kind]
+                own[len(own)] = rule(text, v, [own[position] for position in taken])
             store_vector(text, v, own[len(own) - 1], places[0], mask)
 
     with text.loop(0, whole, v.lanes) as at:

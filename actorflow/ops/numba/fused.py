@@ -133,6 +133,8 @@ class _Loop:
             arrays: What it reads.
             y: Position of the one that the result is written over.
         """
+        if any(map(math.isnan, self._numbers)):
+            return None
         order = [y, *[k for k in range(len(arrays)) if k != y]]
         if self._follower is None:
             place = {position: k for k, position in enumerate(order)}

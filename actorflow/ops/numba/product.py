@@ -9,6 +9,7 @@ convolution one for each row of the kernel. What follows the product is computed
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from actorflow.ops.numba.assembly import (
     Vectors,
     entry,
     first_lanes,
+    fused_multiply_add,
     leave,
     load_vector,
     routine,
@@ -121,9 +123,8 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
             for r in range(rows):
                 element = to_all_lanes(text, v, text.load(v.element, text.at(v.element, row[r], k), i))
                 for n in range(width):
-                    given = [element, factors[n], text.load(v.vector, own[r, n])]
-                    listed = ", ".join(f"{v.vector} {each}" for each in given)
-                    text.store(v.vector, text.let(f"call {v.vector} @llvm.fma.{v.suffix}({listed})"), own[r, n])
+                    total = text.load(v.vector, own[r, n])
+                    text.store(v.vector, fused_multiply_add(text, v, element, factors[n], total), own[r, n])
         text.store("ptr", text.at(v.vector, here, count * width), panel)
 
     with text.loop(0, "%count") as number:
@@ -165,11 +166,10 @@ def _name(rows: int, width: int) -> str:
 
 
 @cache
-def _product(dtype: str) -> Routine | None:
-    """The routine for some rows and panels; None if this processor has not what it takes."""
+def multiply(dtype: str) -> Routine:
+    """The routine for some rows and panels, of a dtype that `vectors` has vectors for."""
     v = vectors(dtype)
-    if v is None:
-        return None
+    assert v is not None
     most = _ROWS[v.registers]
     tiles = [_tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]
     across = max(most.values()) + 1
@@ -348,14 +348,14 @@ def _told(runs: tuple[tuple[int, int], ...], apart: int, columns: int, panels: t
     return np.concatenate([np.array([rows_at_once, columns, apart, len(blocks), *starts[:3]], np.int64), *tables])
 
 
-def ready(dtype: str) -> Routine | None:
-    """The routine, waited for; None if there will be none.
+def ready(make: Callable[[str], Routine], dtype: str) -> Routine | None:
+    """A routine, waited for; None if there will be none.
 
     It sums in an order of its own, so it has to compute from the first call on, or results would change.
     """
-    found = _product(dtype)
-    if found is None:
+    if vectors(dtype) is None:
         return None
+    found = make(dtype)
     try:
         found.wait()
     except DeviceError:
