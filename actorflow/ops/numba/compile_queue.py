@@ -62,7 +62,7 @@ class Compiler:
         Raises:
             DeviceError: if there is none, or the process has ended.
         """
-        request = {"source": routine.source, "name": routine.name}
+        request: dict[str, object] = {"source": routine.source, "name": routine.name}
         if routine.is_python:
             request |= {"arguments": routine.arguments, "address": machine.address_index()}
         to, back = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))

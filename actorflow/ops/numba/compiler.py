@@ -1,8 +1,8 @@
 """The program that compiles routines with numba, in a process of its own: requests on stdin, machine code on stdout.
 
 A message is its length, four bytes, and then that many. A request is JSON: the source, the name of its function and, if
-it is Python, the types of its arguments. The answer begins with a byte, 1 for a failure, whose text follows; 0 for success: then follow
-the symbol and what the machine code calls, a line of JSON, and an object file.
+it is Python, the types of its arguments. The answer begins with a byte, 1 for a failure, whose text follows; 0 for
+success: then follow the symbol and what the machine code calls, a line of JSON, and an object file.
 
 This file is run by its path: it must not import the package, which takes longer than most routines.
 """

@@ -18,8 +18,8 @@ from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba import row
 from actorflow.ops.numba.assembly import vectors
 from actorflow.ops.numba.fused import Call, Ending, ending
-from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.kept import kept
+from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
 from actorflow.ops.numba.routine import Routine
 

@@ -1,8 +1,8 @@
 """Depthwise convolutions of images whose channels lie side by side, row by row, with what follows them.
 
-Several windows of a row are computed side by side, a vector of channels of each at a time: their sums stay in registers,
-and what windows share is loaded once. Elements outside of the images are left out, as NumPy's kernel does; the order of
-additions is its own, too, and so are the results, to the bit.
+Several windows of a row are computed side by side, a vector of channels of each at a time: their sums stay in
+registers, and what windows share is loaded once. Elements outside of the images are left out, and products added up
+in the order of NumPy's kernel: results are its own to the bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, product_pi
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import (
-    Text,
     Vectors,
     entry,
     first_lanes,
@@ -137,7 +136,9 @@ class _Rows:
                 with text.when(self._is_within(at_y, told["size_y"])):
                     plane = text.add(text.times(image, told["size_z"]), at_z)
                     line = text.add(text.times(plane, told["size_y"]), at_y)
-                    start = text.add(text.times(text.add(text.times(line, told["size_x"]), left), told["channels"]), channel)
+                    start = text.add(
+                        text.times(text.add(text.times(line, told["size_x"]), left), told["channels"]), channel
+                    )
                     tap = text.times(text.add(text.times(tap_z, told["taps_y"]), tap_y), self._taps)
                     factors = text.at(v.element, "%weight", text.add(text.times(tap, told["channels"]), channel))
                     source = text.at(v.element, "%x", start)

@@ -91,11 +91,20 @@ def _extreme(how: str) -> _Rule:
     return rule
 
 
+def _extreme_of_number(how: str) -> _Rule:
+    """The same, where the second one is not NaN."""
+    return lambda text, v, values: _choose(text, v, [_compare(how)(text, v, values), *values])
+
+
 def _sum(text: Text, v: Vectors, values: Sequence[str]) -> str:
     total = values[0]
     for value in values[1:]:
         total = _plain("fadd")(text, v, [total, value])
     return total
+
+
+def _itself(_text: Text, _v: Vectors, values: Sequence[str]) -> str:
+    return values[0]
 
 
 def _reciprocal(text: Text, v: Vectors, values: Sequence[str]) -> str:
@@ -116,7 +125,7 @@ _RULES: dict[type[Operation], _Rule] = {
     ew.Scale: _plain("fmul"),
     ew.Divide: _plain("fdiv"),
     ew.Negative: _plain("fneg"),
-    ew.Positive: lambda text, v, values: values[0],
+    ew.Positive: _itself,
     ew.Absolute: _call("fabs"),
     ew.Square: lambda text, v, values: _plain("fmul")(text, v, [values[0], values[0]]),
     ew.Reciprocal: _reciprocal,
@@ -142,9 +151,8 @@ _RULES: dict[type[Operation], _Rule] = {
 
 #: Where the last argument is a number, and that is never NaN.
 _BESIDE_NUMBERS: dict[type[Operation], _Rule] = {
-    kind: lambda text, v, values, how=how: _choose(text, v, [_compare(how)(text, v, values), *values])
-    for how, kinds in (("ugt", (ew.Maximum, ew.AtLeast)), ("ult", (ew.Minimum, ew.AtMost)))
-    for kind in kinds
+    **dict.fromkeys((ew.Maximum, ew.AtLeast), _extreme_of_number("ugt")),
+    **dict.fromkeys((ew.Minimum, ew.AtMost), _extreme_of_number("ult")),
 }
 
 Lines = tuple[tuple[type[Operation], tuple[int, ...]], ...]
@@ -156,8 +164,8 @@ def follower(lines: Lines, widths: tuple[int, ...], numbers: int, dtype: str) ->
 
     Args:
         lines: Kind and arguments of each step: positions among arrays, numbers and steps before.
-        widths: For each array: 0 if it has the shape of the result, 1 if it is one element, else it is one row. The first
-            one is the result.
+        widths: For each array: 0 if it has the shape of the result, 1 if it is one element, else it is one row. The
+            first one is the result.
         numbers: How many there are; none is NaN.
         dtype: Of everything, one that `vectors` has vectors for.
     """

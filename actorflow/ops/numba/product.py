@@ -3,8 +3,9 @@
 The weight is packed once, into panels of a few vectors' width. For a tile, some rows and one panel, all sums stay in
 registers while the loop goes along what is added up: each step loads a row of the panel, and multiplies it with one
 element of each row of the tile. Where a row's elements lie, in the images, is said by an offset per row, and by runs,
-elements side by side that all rows have at the same distance from their offset: a product's rows are one run, those of a
-convolution one for each row of the kernel. What follows the product is computed tile by tile while it is in the cache.
+elements side by side that all rows have at the same distance from their offset: a product's rows are one run, those
+of a convolution one for each row of the kernel. What follows the product is computed tile by tile while it is in the
+cache.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ class _Panel(NamedTuple):
 
     Attributes:
         first: Its first column in the result.
-        count: Number of its columns.
+        columns: Number of its columns.
         width: Its vectors.
         at: Where it begins among all.
         group: Its group.
     """
 
     first: int
-    count: int
+    columns: int
     width: int
     at: int
     group: int
@@ -96,8 +97,8 @@ def pack(weight: Array, groups: int = 1) -> Array:
     for panel in panels:
         length = panel.width * v.lanes
         to = packed[panel.at : panel.at + depth * length].reshape(depth, length)
-        to[:, : panel.count] = weight[:, panel.first : panel.first + panel.count]
-        to[:, panel.count :] = 0
+        to[:, : panel.columns] = weight[:, panel.first : panel.first + panel.columns]
+        to[:, panel.columns :] = 0
     return packed
 
 

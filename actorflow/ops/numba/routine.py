@@ -21,8 +21,8 @@ class Routine:
         name: Name of the function in it.
         arguments: Type of each argument: ``"intp"``, ``"float32"``, ``"float64"``, or the elements' type and ``*`` for
             an array, as in ``"float32*"`` and ``"int64*"``.
-        is_python: Whether the text is Python's; else it is LLVM's own (`actorflow.ops.numba.assembly`), with what it says
-            of the order of additions, and of products that are merged with sums.
+        is_python: Whether the text is Python's; else it is LLVM's own (`actorflow.ops.numba.assembly`), which may merge
+            products with sums.
 
     `function` is called with numbers and, for an array, ``id(array)``: the array must be contiguous in C order and
     aligned, of that type, and alive. Nothing checks any of it, nor indices. No two arrays may overlap, but an array may

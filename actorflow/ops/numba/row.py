@@ -1,4 +1,4 @@
-"""The product of a single row with the transpose of a matrix, which is read once, as it is: its speed is that of memory.
+"""The product of a single row with the transpose of a matrix, which is read as it is, at the speed of memory.
 
 Several rows of the matrix are multiplied at once, each sum is one of several lanes and registers: errors are small.
 """
