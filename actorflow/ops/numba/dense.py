@@ -6,7 +6,7 @@ Columns are not gathered: the product reads the images, which have their border 
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from actorflow.ops.cpu.parallel import Finish, product_ns, spread
 from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
-from actorflow.ops.numba import row
 from actorflow.ops.numba.assembly import vectors
-from actorflow.ops.numba.fused import Call, Ending, ending
+from actorflow.ops.numba.fused import Call, Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
 from actorflow.ops.numba.routine import Routine
+from actorflow.ops.numba.row import Row, multiply_row
 
 #: Images are computed together up to so many bytes with their border.
 _IMAGES_BYTES = 1 << 20
@@ -65,6 +65,16 @@ class _Convolution:
             self._products[len(images)].run(images, packed, y, ending, cut.start * self._windows)
 
         spread(self._cuts, part, self._work_ns)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        if len(self._cuts) > 1:
+            return None
+        ((_, product),) = self._products.items()
+        found, padded = product.direct(self._kept.packed(weight, self._pack)), self._padded
+        if found is None or self._border is None:
+            return found
+        return lambda x, y, given, address: found(padded(x), y, given, address)
 
     def _pack(self, weight: Array) -> Array:
         return pack(weight.reshape(-1, weight.shape[-1]), self._groups)
@@ -134,13 +144,17 @@ def _is_wasteful(groups: int, columns: int, lanes: int) -> bool:
 
 
 class _Inner:
-    """Products of some rows."""
+    """Products of some rows with a weight."""
 
     def __init__(self, compute: Routine, operation: Inner, rows: int, weight: tuple[int, ...], dtype: str) -> None:
         self._kept, self._product = kept(operation), Product(compute, _rows(rows, weight[1]), weight[0], 1, dtype)
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         self._product.spread(x, self._kept.packed(weight, _pack_turned), y, ending)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        return self._product.direct(self._kept.packed(weight, _pack_turned))
 
 
 def _pack_turned(weight: Array) -> Array:
@@ -155,10 +169,10 @@ def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: 
 
     def make() -> Call | bool:
         dtype, rows = x.dtype.name, x.size // x.shape[-1]
-        compute = ready(row.multiply_row if rows == 1 else multiply, dtype) if x.size <= _MOST_ELEMENTS else None
+        compute = ready(multiply_row if rows == 1 else multiply, dtype) if x.size <= _MOST_ELEMENTS else None
         if compute is None:
             return False
-        return partial(row.call, compute) if rows == 1 else _Inner(compute, operation, rows, weight.shape, dtype)
+        return Row(compute, len(weight), x.size) if rows == 1 else _Inner(compute, operation, rows, weight.shape, dtype)
 
     own = kept(operation)
     call = own.made((x.shape, weight.shape, x.dtype), make)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
-from actorflow.ops.numba.fused import Ending, ending
+from actorflow.ops.numba.fused import Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import volumes
@@ -217,6 +218,19 @@ class Depthwise:
         self._room = self._width * -(-channels // v.lanes) * v.lanes + 64 // v.size
         self._cuts = even_cuts(math.prod(y[:-2]), product_pieces(math.prod(y), taps, 1, 1))
         self._work_ns = product_ns(math.prod(y), taps, 1)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        if len(self._cuts) > 1:
+            return None
+        function, room, (cut,) = self._routine.wait(), (self._room,), self._cuts
+        told, kept, factors = id(self._told), (self, weight), id(weight)
+
+        def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
+            row = scratch("row of sums", room, x.dtype)
+            function(id(x), factors, id(y), id(row), told, given, address, cut.start, cut.stop)
+
+        return compute
 
     @property
     def is_ready(self) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -396,8 +396,20 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
-#: Computes an operation: called with x, weight, y, and what takes rows of y.
-Call = Callable[[Array, Array, Array, Ending], None]
+#: Computes an operation with what follows: called with x, y, and `Following.call`.
+Direct = Callable[[Array, Array, int, int], None]
+
+
+class Call(Protocol):
+    """Computes an operation of two arrays of some types."""
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        """Compute ``y``, whose rows something takes."""
+
+    def direct(self, weight: Array) -> Direct | None:
+        """The same with a weight that stays, by one thread; None if that does not pay."""
+
+
 #: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
 KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
 
@@ -418,6 +430,7 @@ class _Bound:
         following = _following(finish)
         assert following is not None
         self._routine, self._given = following.routine, following.given
+        self._direct, self._address = call.direct(inputs[1]), following.routine.address
         given = self._given.tolist()
         views = {id(finish.begun[position]): position - 1 + count for position in finish.by_row}
         self._places = [(given.index(each), i) for each, i in views.items() if each in given]
@@ -439,7 +452,10 @@ class _Bound:
         for place, i in self._places:
             given[place] = id(inputs[i])
         try:
-            self._call(inputs[0], inputs[1], y, Ending(None, Following(given, self._routine, y)))
+            if self._direct is not None:
+                self._direct(inputs[0], y, id(given), self._address)
+            else:
+                self._call(inputs[0], inputs[1], y, Ending(None, Following(given, self._routine, y)))
         except Exception as error:
             raise StepError(0) from error
         self._main_ns[0] += perf_counter_ns() - begin_ns

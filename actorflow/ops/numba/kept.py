@@ -10,6 +10,8 @@ from actorflow.ops.numba.fused import KEPT, Call
 from actorflow.ops.operation import Operation
 
 _T = TypeVar("_T")
+#: For arrays of so many shapes.
+_MOST_MADE = 64
 
 
 class Kept:
@@ -31,6 +33,8 @@ class Kept:
         """What has been made for a key."""
         found: _T | None = self._made.get(key)
         if found is None:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
             found = self._made[key] = make()
         return found
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from actorflow.ops.numba.assembly import (
     vectors,
 )
 from actorflow.ops.numba.assembly import spread as to_all_lanes
-from actorflow.ops.numba.fused import Ending
+from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
 
 #: Rows of a tile at most, by its vectors, for as many registers: as many sums as there is room for beside the panel's
@@ -290,6 +290,18 @@ class Product:
         by_panels = even_cuts(len(panels), pieces // len(by_rows))
         self._is_by_rows = len(by_panels) == 1
         self._parts = [(one.start, one.stop, other.start, other.stop) for one in by_rows for other in by_panels]
+
+    def direct(self, panels: Array) -> Direct | None:
+        """As `run`, with a packed weight that stays; None if several threads compute it."""
+        if len(self._parts) > 1:
+            return None
+        function, offsets, told, kept = self._function, id(self._offsets), id(self._told), (self, panels)
+        weight, last = id(panels), (0, 0, self._count, 0, self._panels)
+
+        def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
+            function(id(x), offsets, weight, id(y), told, given, address, *last)
+
+        return compute
 
     def spread(self, x: Array, panels: Array, y: Array, ending: Ending) -> None:
         """Compute all rows, by several threads where that pays; see `run`."""

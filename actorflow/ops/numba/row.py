@@ -20,7 +20,7 @@ from actorflow.ops.numba.assembly import (
     routine,
     vectors,
 )
-from actorflow.ops.numba.fused import Ending
+from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
 
 #: Rows of the matrix at once, and sums of each.
@@ -30,11 +30,14 @@ _ENTRY = "row"
 
 @lru_cache(maxsize=4)
 def multiply_row(dtype: str) -> Routine:
-    """The routine, for some columns of the result, of a dtype that `vectors` has vectors for."""
+    """The routine, for some columns of the result, of a dtype that `vectors` has vectors for.
+
+    If something follows, they have to be all columns.
+    """
     v = vectors(dtype)
     assert v is not None
     arrays = [(f"{dtype}*", name) for name in ("x", "weight", "y")]
-    arguments = [*arrays, *[("intp", name) for name in ("depth", "begin", "end")]]
+    arguments = [*arrays, *[("intp", name) for name in ("depth", "begin", "end", "given", "following")]]
     text = entry(_ENTRY, arguments)
     whole = text.let(f"and i64 %depth, {-v.lanes * _SUMS}")
     length = text.let("sub i64 %end, %begin")
@@ -42,6 +45,11 @@ def multiply_row(dtype: str) -> Routine:
     for begin, end, count in (("%begin", middle, _ROWS), (middle, "%end", 1)):
         with text.loop(begin, end, count) as n:
             _columns(text, v, n, whole, count)
+    with text.when(text.let("icmp ne i64 %following, 0")):
+        address, function = text.let("ptrtoint ptr %y to i64"), text.let("inttoptr i64 %following to ptr")
+        columns = "%end"
+        numbers = ", ".join(f"i64 {each}" for each in ("%given", address, columns, 0, 1, 0, columns, columns))
+        text.do(f"call i32 {function}(ptr null, ptr null, {numbers})")
     return routine(_ENTRY, arguments, v, leave(text))
 
 
@@ -75,13 +83,34 @@ def _columns(text: Text, v: Vectors, first: str, whole: str, count: int) -> None
         text.store(v.element, text.let(f"extractelement {v.vector} {total}, i64 0"), place, v.size)
 
 
-def call(compute: Routine, x: Array, weight: Array, y: Array, ending: Ending) -> None:
-    """``y = weight @ x``, and what follows."""
-    columns, depth = weight.shape
-    function, arrays = compute.wait(), (id(x), id(weight), id(y), depth)
-    cuts = even_cuts(columns, product_pieces(columns, depth, 1, 1))
-    if len(cuts) == 1:
-        function(*arrays, 0, columns)
-    else:
-        spread(cuts, lambda cut: function(*arrays, cut.start, cut.stop), product_ns(columns, depth, 1))
-    ending.take(0, 1)
+class Row:
+    """The product of a single row, and what follows it.
+
+    Args:
+        compute: The routine.
+        columns, depth: Shape of the weight.
+    """
+
+    def __init__(self, compute: Routine, columns: int, depth: int) -> None:
+        self._function, self._depth = compute.wait(), depth
+        self._cuts = even_cuts(columns, product_pieces(columns, depth, 1, 1))
+        self._work_ns = product_ns(columns, depth, 1)
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        function, arrays, cuts = self._function, (id(x), id(weight), id(y), self._depth), self._cuts
+        if len(cuts) == 1:
+            function(*arrays, 0, len(weight), id(x), 0)
+        else:
+            spread(cuts, lambda cut: function(*arrays, cut.start, cut.stop, id(x), 0), self._work_ns)
+        ending.take(0, 1)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        if len(self._cuts) > 1:
+            return None
+        function, depth, columns = self._function, self._depth, len(weight)
+
+        def compute(x: Array, y: Array, given: int, address: int) -> None:
+            function(id(x), id(weight), id(y), depth, 0, columns, given, address)
+
+        return compute
