@@ -8,7 +8,7 @@ in the order of NumPy's kernel: results are its own to the bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +35,8 @@ from actorflow.ops.numba.taps import volumes
 
 #: Windows side by side.
 _SEVERAL = {32: 7, 16: 4}
+#: Vectors of channels of a window that is computed by itself, as at the ends of a row: one would wait for each sum.
+_VECTORS = 4
 #: Taps of a row of the kernel at most: they are written out.
 _MOST_TAPS = 16
 _ENTRY = "depthwise"
@@ -95,40 +97,51 @@ class _Rows:
         return self._text.add(self._text.times(number, self._told[f"stride_{axis}"]), self._told[f"start_{axis}"])
 
     def _row(self, to: str, apart: str, image: str, z: str, y: str) -> None:
-        """A row of windows, a vector of channels after the other."""
+        """A row of windows, some vectors of channels after the other."""
         text, v, channels = self._text, self._v, self._told["channels"]
-        whole = text.let(f"and i64 {channels}, {-v.lanes}")
-        mask = first_lanes(text, v, text.let(f"sub i64 {channels}, {whole}"))
+        first, last, count = [self._told[name] for name in ("first", "last", "count_x")]
         several = _SEVERAL[v.registers]
+        length = text.let(f"sub i64 {last}, {first}")
+        middle = text.add(first, text.times(text.let(f"sdiv i64 {length}, {several}"), several))
 
-        def column(channel: str, mask: str | None) -> None:
-            first, last, count = [self._told[name] for name in ("first", "last", "count_x")]
-            length = text.let(f"sub i64 {last}, {first}")
-            groups = text.let(f"sdiv i64 {length}, {several}")
-            middle = text.add(first, text.times(groups, several))
-            for begin, end, number, is_inside in (
-                ("0", first, 1, False),
-                (first, middle, several, True),
-                (middle, last, 1, True),
-                (last, count, 1, False),
-            ):
-                with text.loop(begin, end, number) as x:
-                    sums = self._windows(image, z, y, x, channel, mask, number, is_inside)
-                    for n, total in enumerate(sums):
-                        place = text.add(text.times(text.add(x, n), apart), channel)
-                        store_vector(text, v, text.load(v.vector, total), text.at(v.element, to, place), mask)
+        def columns(channel: str, vectors: int, mask: str | None) -> None:
+            def windows(x: str, number: int, place: str, width: int, is_inside: bool) -> None:
+                sums = self._windows(image, z, y, x, place, mask, number, width, is_inside)
+                for (n, i), total in sums.items():
+                    at = text.add(text.add(text.times(text.add(x, n), apart), place), i * v.lanes)
+                    store_vector(text, v, text.load(v.vector, total), text.at(v.element, to, at), mask)
 
-        with text.loop(0, whole, v.lanes) as channel:
-            column(channel, None)
-        with text.when(text.let(f"icmp slt i64 {whole}, {channels}")):
-            column(whole, mask)
+            with text.loop(first, middle, several) as x, text.loop(0, vectors) as i:
+                windows(x, several, text.add(channel, text.times(i, v.lanes)), 1, True)
+            for begin, end, is_inside in (("0", first, False), (middle, last, True), (last, count, False)):
+                with text.loop(begin, end) as x:
+                    windows(x, 1, channel, vectors, is_inside)
+
+        block = v.lanes * _VECTORS
+        most, whole = (text.let(f"and i64 {channels}, {-each}") for each in (block, v.lanes))
+        with text.loop(0, most, block) as channel:
+            columns(channel, _VECTORS, None)
+        with text.loop(most, whole, v.lanes) as channel:
+            columns(channel, 1, None)
+        rest = text.let(f"sub i64 {channels}, {whole}")
+        with text.when(text.let(f"icmp ne i64 {rest}, 0")):
+            columns(whole, 1, first_lanes(text, v, rest))
 
     def _windows(
-        self, image: str, z: str, y: str, x: str, channel: str, mask: str | None, count: int, is_inside: bool
-    ) -> Sequence[str]:
-        """Variables with the sums of some windows side by side, all of whose columns are inside, or of one."""
+        self,
+        image: str,
+        z: str,
+        y: str,
+        x: str,
+        channel: str,
+        mask: str | None,
+        count: int,
+        vectors: int,
+        is_inside: bool,
+    ) -> dict[tuple[int, int], str]:
+        """Variables with the sums of some vectors of windows side by side; only one may have columns outside."""
         text, v, told = self._text, self._v, self._told
-        sums = [text.variable(v.vector, "zeroinitializer") for _ in range(count)]
+        sums = {(n, i): text.variable(v.vector, "zeroinitializer") for n in range(count) for i in range(vectors)}
         left = self._start("x", x)
         with text.loop(0, told["taps_z"]) as tap_z:
             at_z = text.add(z, text.times(tap_z, told["apart_z"]))
@@ -137,41 +150,38 @@ class _Rows:
                 with text.when(self._is_within(at_y, told["size_y"])):
                     plane = text.add(text.times(image, told["size_z"]), at_z)
                     line = text.add(text.times(plane, told["size_y"]), at_y)
-                    start = text.add(
-                        text.times(text.add(text.times(line, told["size_x"]), left), told["channels"]), channel
-                    )
+                    pixel = text.add(text.times(line, told["size_x"]), left)
+                    source = text.at(v.element, "%x", text.add(text.times(pixel, told["channels"]), channel))
                     tap = text.times(text.add(text.times(tap_z, told["taps_y"]), tap_y), self._taps)
                     factors = text.at(v.element, "%weight", text.add(text.times(tap, told["channels"]), channel))
-                    source = text.at(v.element, "%x", start)
-                    if is_inside:
-                        self._taps_of_row(source, factors, sums, mask)
-                    else:
-                        self._taps_inside(source, factors, sums[0], left, mask)
+                    self._taps_of_row(source, factors, sums, None if is_inside else left, mask)
         return sums
 
     def _is_within(self, at: str, size: str) -> str:
         return self._text.let(f"icmp ult i64 {at}, {size}")  # a negative number is a large one
 
-    def _taps_of_row(self, source: str, factors: str, sums: Sequence[str], mask: str | None) -> None:
-        weights = [self._vector(factors, k, mask) for k in range(self._taps)]
-        seen: dict[int, str] = {}
-        for k, weight in enumerate(weights):
-            for n, total in enumerate(sums):
-                at = n * self._stride + k * self._dilation
-                if at not in seen:
-                    seen[at] = self._vector(source, at, mask)
-                self._add(total, seen[at], weight)
-
-    def _taps_inside(self, source: str, factors: str, total: str, left: str, mask: str | None) -> None:
+    def _taps_of_row(
+        self, source: str, factors: str, sums: dict[tuple[int, int], str], left: str | None, mask: str | None
+    ) -> None:
+        """Add up a row of taps: those that are inside, of a window that begins at ``left``, unless it is None."""
+        seen: dict[tuple[int, int], str] = {}
         for k in range(self._taps):
-            at = self._text.add(left, k * self._dilation)
-            with self._text.when(self._is_within(at, self._told["size_x"])):
-                self._add(total, self._vector(source, k * self._dilation, mask), self._vector(factors, k, mask))
+            with ExitStack() as stack:
+                if left is not None:
+                    at = self._text.add(left, k * self._dilation)
+                    stack.enter_context(self._text.when(self._is_within(at, self._told["size_x"])))
+                weights = {i: self._vector(factors, k, i, mask) for i in dict.fromkeys(i for _, i in sums)}
+                for (n, i), total in sums.items():
+                    place = n * self._stride + k * self._dilation, i
+                    if place not in seen:
+                        seen[place] = self._vector(source, *place, mask)
+                    self._add(total, seen[place], weights[i])
 
-    def _vector(self, address: str, index: int, mask: str | None) -> str:
+    def _vector(self, address: str, index: int, number: int, mask: str | None) -> str:
+        """A vector of channels of an element, counted from an address."""
         text, v = self._text, self._v
-        place = text.at(v.element, address, text.times(self._told["channels"], index)) if index else address
-        return load_vector(text, v, place, mask)
+        place = text.add(text.times(self._told["channels"], index), number * v.lanes)
+        return load_vector(text, v, text.at(v.element, address, place), mask)
 
     def _add(self, total: str, value: str, factor: str) -> None:
         text, kind = self._text, self._v.vector
@@ -259,10 +269,12 @@ def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish |
 
     def make() -> Depthwise | bool:
         w, dtype = operation.windows(x.shape[1:-1], weight.shape[:-2]), x.dtype.name
-        if vectors(dtype) is None or w.kernel[-1] > _MOST_TAPS or not y.size:
+        if vectors(dtype) is None or w.kernel[-1] > _MOST_TAPS:
             return False
         return Depthwise(w, y.shape, dtype)
 
+    if not y.size:
+        return True
     own = kept(operation)
     call = own.made((x.shape, weight.shape, x.dtype), make)
     if isinstance(call, bool) or not call.is_ready:
