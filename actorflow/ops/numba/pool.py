@@ -12,14 +12,12 @@ from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import spread
 from actorflow.ops.cpu.pool import image_pieces, inverse_counts, is_global, is_seen_once, work_ns
 from actorflow.ops.cpu.windows import Piece, by_images, is_first
-from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, bounds, forwards, geometry, slide, unpacked
 
 _PLACE = np.dtype(np.int64)
-#: Channels at least, and elements at most, of images that are averaged as a whole here, by one thread.
-_CHANNELS, _MOST = 8, 1 << 20
 # As `np.maximum`: a NaN stays.
 _MAXIMA = Fold(
     "maxima", "-np.inf", "{t} if ({t} > {v}) | ({t} != {t}) else {v}", "{t}", weighted=False, border=-math.inf
@@ -169,38 +167,4 @@ def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs:
             compute(id(g), id(inverse), id(share), id(dx), id(each), id(cut))
 
     spread(by_images(image_pieces(w, dx), w), part, work_ns(w, g))
-    return True
-
-
-#: Sums over all elements of an image, one after the other as NumPy has them, in the order of memory.
-_GLOBAL = """
-def average(x, y, images, elements, channels):
-    count = np.{dtype}(elements)
-    for n in range(images):
-        o, e = n * channels, n * elements * channels
-        for c in range(channels):
-            y[o + c] = x[e + c]
-        for i in range(1, elements):
-            e += channels
-            for c in range(channels):
-                y[o + c] += x[e + c]
-        for c in range(channels):
-            y[o + c] = y[o + c] / count
-"""
-
-
-@lru_cache(maxsize=4)
-def _global(dtype: str) -> Routine:
-    return Routine(_GLOBAL.format(dtype=dtype), "average", (f"{dtype}*", f"{dtype}*", "intp", "intp", "intp"))
-
-
-@kernel(GlobalAverage)
-def _global_average(operation: GlobalAverage, inputs: list[Array], outputs: list[Array]) -> bool:
-    (x,), (y,) = inputs, outputs
-    function = _global(x.dtype.name).function
-    channels = x.shape[-1]
-    # Of few channels, NumPy adds up the elements of each by itself, in another order.
-    if function is None or not x.size or channels < _CHANNELS or x.size > _MOST or not are_plain([x, y], x.dtype):
-        return False
-    function(id(x), id(y), len(x), x.size // (len(x) * channels), channels)
     return True

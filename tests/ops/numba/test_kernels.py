@@ -16,7 +16,7 @@ from actorflow.ops.indexing import TakeDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, BatchNormInference, LayerNormDown
-from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 from actorflow.ops.numba import norm, updates
 from actorflow.spec import TensorSpec
@@ -119,13 +119,6 @@ def test_gradients_of_what_is_not_depthwise_or_has_many_taps_are_left_to_numpy()
         assert not _conv_down(ConvDown(groups=groups, size=x.shape[1:-1]), [g, weight], [x])
         if groups != channels:
             assert not _conv_weight(ConvWeight(groups=groups, kernel=kernel), [g, x], [weight])
-
-
-@pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize("shape", [(1, 7, 7, 960), (3, 5, 9, 17), (5, 1, 1, 8), (2, 40, 33), (1, 3, 5, 6, 9)])
-def test_global_averages(agree: Any, shape: tuple[int, ...], dtype: str) -> None:
-    agree(GlobalAverage(), values(1, shape, dtype))
-    agree(GlobalAverage(), values(2, shape, dtype, odd=0.01))
 
 
 @st.composite
