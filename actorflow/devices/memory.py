@@ -2,7 +2,8 @@
 
 A fresh large array costs page faults that take as long as a simple kernel, so buffers go back to a pool, sorted by
 type. A buffer is taken back only when nothing else refers to it: a view that a function kept, or an array that the
-application fetched, is then never overwritten. CPython's reference counts tell.
+application fetched, is then never overwritten. CPython's reference counts tell. What was fetched last is lent: it is
+used again once the application has dropped it, and every view of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 
@@ -41,6 +43,11 @@ IN_TWO_LISTS = _count_in_lists(2)
 #: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
 UNSHARED = _count_unshared()
 
+#: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.
+POOLED_BYTES = 1 << 20
+#: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
+_MOST_LENT = 4
+
 
 class Bucket:
     """Free buffers of one type, for as long as somebody refers to it.
@@ -50,19 +57,47 @@ class Bucket:
         spec: Their type.
     """
 
-    __slots__ = ("__weakref__", "_free", "pool", "spec")
+    __slots__ = ("__weakref__", "_free", "_lent", "pool", "spec")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec) -> None:
         self.pool = pool
         self.spec = spec
         self._free: list[Any] = []
+        self._lent: deque[Any] = deque(maxlen=_MOST_LENT)
 
     def take(self) -> Any:
         """A buffer with undefined contents. Any thread may call it."""
         try:
             return self._free.pop()  # atomic, unlike a test before it
         except IndexError:
-            return self.pool.new(self.spec)
+            buffer = self._returned() if self._lent else None
+            return self.pool.new(self.spec) if buffer is None else buffer
+
+    def lend(self, buffer: Any) -> None:
+        """Take a buffer back later, when the application refers to it no more, nor to a view. Any thread may call it.
+
+        A few are remembered; what was lent before them is the application's for good.
+        """
+        self._lent.append(buffer)
+
+    def _returned(self) -> Any:
+        """A lent buffer that nobody refers to any more, if there is one."""
+        for _ in range(len(self._lent)):
+            try:
+                buffer = self._lent.popleft()
+            except IndexError:  # another thread has taken it
+                return None
+            if getrefcount(buffer) != UNSHARED:
+                self._lent.append(buffer)
+            # The application may have changed it in place, or may find it again by a weak reference; one is the pool's.
+            elif (
+                getweakrefcount(buffer) == 1
+                and (buffer.shape, buffer.dtype) == self.spec
+                and buffer.flags.carray
+                and buffer.base is None
+            ):
+                return buffer
+        return None
 
     def give_back(self, buffer: Any) -> None:
         """Take back a buffer that nothing else refers to; a view's memory is another one's. Any thread may call it."""
@@ -72,11 +107,14 @@ class Bucket:
     @property
     def free_bytes(self) -> int:
         """Bytes of the buffers that wait for use."""
-        return len(self._free) * self.spec.size_bytes
+        lent = [*self._lent]
+        returned = sum(getrefcount(lent[i]) == IN_TWO_LISTS for i in range(len(lent)))
+        return (len(self._free) + returned) * self.spec.size_bytes
 
     def trim(self) -> None:
         """Give the free buffers back to the system."""
         self._free.clear()
+        self._lent.clear()
 
 
 class BufferPool:

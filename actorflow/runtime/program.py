@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, to_numpy
@@ -176,6 +178,10 @@ class Program:
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
         self._lenders = [device for device in map(resources.device, places) if device.is_stream]
+        # Memory of results that is worth using again; what is a view, or a device's, is another one's.
+        fetched = [built.blobs[index] for index in plan.fetches.values()]
+        own = [(i, each.bucket) for i, each in enumerate(fetched) if type(each) is BlobActor]
+        self._lent = [(i, to) for i, to in own if type(to) is Bucket and to.spec.size_bytes >= POOLED_BYTES]
         self._sources = plan.feeds
         self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
@@ -326,6 +332,9 @@ class Program:
                 for value in fetched:
                     if device.is_array(value):
                         device.lend(value)
+            for i, bucket in self._lent:
+                if fetched[i].base is None:
+                    bucket.lend(fetched[i])
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
     async def outcome(self, frame: Frame) -> Result:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
-from actorflow.devices.memory import UNSHARED, Bucket, BufferPool
+from actorflow.devices.memory import POOLED_BYTES, UNSHARED, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
-#: Size from which on buffers are reused; below it, the C library's allocator is as quick.
-_POOLED_BYTES = 1_048_576
 #: Free buffers that are kept.
 _KEPT_BYTES = 256 * 1024 * 1024
 
@@ -34,7 +32,7 @@ class Memory:
         pooled_bytes: Size from which on buffers are used again.
     """
 
-    pooled_bytes = _POOLED_BYTES
+    pooled_bytes = POOLED_BYTES
 
     def __init__(self, budget_bytes: int | None) -> None:
         if budget_bytes is not None and budget_bytes <= 0:
@@ -43,7 +41,7 @@ class Memory:
         self.pool.budget_bytes = budget_bytes
         self.claimed_bytes = 0
         self._buckets: dict[TensorSpec, Bucket] = {}
-        self._counted_bytes = _POOLED_BYTES if budget_bytes is None else 1
+        self._counted_bytes = POOLED_BYTES if budget_bytes is None else 1
         self._ended: deque[Value] = deque()
         self._ended_bytes = 0
 
@@ -63,7 +61,7 @@ class Memory:
 
     def reclaim(self, value: Any) -> None:
         """Keep the memory of a value that a record has let go of. Any thread may call it, also when collecting."""
-        if type(value) is np.ndarray and value.nbytes >= _POOLED_BYTES and self._ended_bytes < _KEPT_BYTES:
+        if type(value) is np.ndarray and value.nbytes >= POOLED_BYTES and self._ended_bytes < _KEPT_BYTES:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
 
@@ -75,7 +73,7 @@ class Memory:
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""
         spec = TensorSpec(shape, dtype)
-        if spec.size_bytes < _POOLED_BYTES:
+        if spec.size_bytes < POOLED_BYTES:
             value = np.empty(shape, dtype)
             self.count(value)
             return value

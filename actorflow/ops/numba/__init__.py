@@ -8,7 +8,17 @@ from actorflow.ops.numba.machine import address_index
 if find_spec("numba") is None or address_index() is None:
     raise MissingExtraError("kernel library 'numba' needs 'numba': pip install 'actorflow[jit]'", name="numba")
 
-from actorflow.ops.numba import conv, dense, fused, indexing, lrn, norm, pool, updates  # noqa: F401  each registers its kernels
+from actorflow.ops.numba import (  # noqa: F401  each registers its kernels
+    conv,
+    dense,
+    fused,
+    indexing,
+    lrn,
+    means,
+    norm,
+    pool,
+    updates,
+)
 from actorflow.ops.numba.routine import Routine, compiled
 
 __all__ = ["Routine", "compiled"]
