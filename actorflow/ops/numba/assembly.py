@@ -204,6 +204,7 @@ def declarations(v: Vectors) -> str:
     return "\n".join(
         [
             f"declare {vector} @llvm.fma.{name}({vector}, {vector}, {vector})",
+            "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
             f"declare {vector} @llvm.fabs.{name}({vector})",
             f"declare {vector} @llvm.sqrt.{name}({vector})",
             f"declare {vector} @llvm.masked.load.{name}.p0(ptr, {v.mask}, {vector})",

@@ -41,6 +41,8 @@ _ROWS = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6, 3: 4}}
 #: Elements that are added up one after the other before that is added to the result: a panel's part stays in the cache,
 #: and errors grow with the number of such sums instead of that of elements.
 _DEPTH = 256
+#: Tiles of so many vectors fetch a line of the next panel in each step, which else would come while it is waited for.
+_FETCHING = 3
 #: Sums of a single row's elements, each of every so many elements: a power of 2.
 _SETS = 4
 #: Bytes of the rows that all panels are multiplied with before the next ones are.
@@ -48,7 +50,7 @@ _ROWS_BYTES = 192 << 10
 #: Rows of a piece that a thread computes, at least.
 _PIECE_ROWS = 48
 #: Where the tables begin in what a call is told, and entries of each panel, block and run.
-_TABLES, _OF_PANEL, _OF_BLOCK = 7, 5, 3
+_TABLES, _OF_PANEL, _OF_BLOCK = 7, 5, 4
 
 
 class _Panel(NamedTuple):
@@ -104,7 +106,7 @@ def pack(weight: Array, groups: int = 1) -> Array:
 
 def _tile(rows: int, width: int, v: Vectors) -> str:
     """The function of one tile: ``to = (y or 0) + x @ panel`` for some runs."""
-    arguments = [("ptr", name) for name in ("x", "offsets", "panel", "y", "to", "runs")]
+    arguments = [("ptr", name) for name in ("x", "offsets", "panel", "ahead", "y", "to", "runs")]
     numbers = [("i64", name) for name in ("columns", "apart", "count", "valid", "begun")]
     text = Text(_name(rows, width), [*arguments, *numbers], is_inner=True)
     places = [(r, n) for r in range(rows) for n in range(width)]
@@ -115,7 +117,7 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
     sums = [{place: text.variable(v.vector, "zeroinitializer") for place in places} for _ in range(sets)]
     rest = text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")
     mask = first_lanes(text, v, rest)
-    panel = text.variable("ptr", "%panel")
+    panel, ahead = text.variable("ptr", "%panel"), text.variable("ptr", "%ahead")
 
     def step(k: str, count: int) -> None:
         here = text.load("ptr", panel)
@@ -127,6 +129,10 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
                     total = text.load(v.vector, own[r, n])
                     text.store(v.vector, fused_multiply_add(text, v, element, factors[n], total), own[r, n])
         text.store("ptr", text.at(v.vector, here, count * width), panel)
+        if width >= _FETCHING:
+            line = text.load("ptr", ahead)
+            text.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 2, i32 1)")
+            text.store("ptr", text.at("i8", line, 64), ahead)
 
     with text.loop(0, "%count") as number:
         run = text.at("{ i64, i64 }", "%runs", number)
@@ -218,12 +224,22 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
         rows = text.let(f"sub i64 {text.let(f'select i1 {is_less}, i64 {stop}, i64 %end')}, {start}")
         with text.loop(0, blocks) as number, text.loop("%first", "%last") as each:
             block = text.at("i64", blocks_, text.times(number, _OF_BLOCK))
-            first_run, count, depth = [text.load("i64", block, i) for i in range(_OF_BLOCK)]
+            first_run, count, depth, steps = [text.load("i64", block, i) for i in range(_OF_BLOCK)]
             panel = text.at("i64", panels, text.times(each, _OF_PANEL))
             column, valid, width, at, group = [text.load("i64", panel, i) for i in range(_OF_PANEL)]
             lanes = text.times(width, v.lanes)
             weights = text.at(v.element, "%panels", text.add(at, text.times(depth, lanes)))
             source = text.at(v.element, "%x", text.times(group, between))
+            has_next = text.let(f"icmp slt i64 {text.add(each, 1)}, %last")
+            following = text.let(f"select i1 {has_next}, i64 {text.add(each, 1)}, i64 %first")
+            has_block = text.let(f"icmp slt i64 {number}, {last_block}")
+            later = text.let(f"select i1 {has_block}, i64 {text.add(number, 1)}, i64 {number}")
+            next_block = text.let(f"select i1 {has_next}, i64 {number}, i64 {later}")
+            next_depth = text.load("i64", text.at("i64", blocks_, text.times(next_block, _OF_BLOCK)), 2)
+            next_panel = text.at("i64", panels, text.times(following, _OF_PANEL))
+            next_width, next_at = text.load("i64", next_panel, 2), text.load("i64", next_panel, 3)
+            from_there = text.times(text.times(next_depth, next_width), v.lanes)
+            next_weights = text.at(v.element, "%panels", text.add(next_at, from_there))
             most = text.load("i64", "@most", width)
             tiles = text.let(f"udiv i64 {text.add(rows, text.add(most, -1))}, {most}")
             least, more = text.let(f"udiv i64 {rows}, {tiles}"), text.let(f"urem i64 {rows}, {tiles}")
@@ -240,7 +256,10 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
                 own = text.at("{ i64, i64 }", runs, first_run)
                 to = text.let(f"select i1 {is_last}, ptr {room}, ptr {result}")
                 apart = text.let(f"select i1 {is_last}, i64 {lanes}, i64 {columns}")
-                pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, result, to, own))
+                is_needed = text.let(f"icmp slt i64 {tile}, {next_width}")
+                share = text.at("i8", next_weights, text.times(text.times(tile, steps), 64))
+                ahead = text.let(f"select i1 {is_needed}, ptr {share}, ptr {weights}")
+                pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, ahead, result, to, own))
                 numbers = ", ".join(f"i64 {each}" for each in (columns, apart, count, valid, begun))
                 text.do(f"call void {function}({pointers}, {numbers})")
                 with text.when(is_last):
@@ -350,10 +369,11 @@ def _told(runs: tuple[tuple[int, int], ...], apart: int, columns: int, panels: t
         for at in range(0, whole, _DEPTH):
             piece = min(_DEPTH, whole - at)
             if not blocks or length + piece > _DEPTH:
-                blocks.append([len(pieces), 0, depth])
+                blocks.append([len(pieces), 0, depth, 0])
                 length = 0
             pieces.append((begin + at, piece))
             blocks[-1][1] += 1
+            blocks[-1][3] += piece
             depth, length = depth + piece, length + piece
     tables = [np.array(each, np.int64).reshape(-1) for each in (panels, blocks, pieces)]
     starts = np.cumsum([_TABLES, *[table.size for table in tables]])
