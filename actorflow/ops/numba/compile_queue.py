@@ -167,6 +167,10 @@ class CompileQueue:
             DeviceError: if one failed.
         """
         with self._changed:
+            for routine in routines:
+                if routine in self._queue:  # somebody waits for it, and for nothing else
+                    self._queue.remove(routine)
+                    self._queue.appendleft(routine)
             wanted = dict.fromkeys(routines or self._pending)
             self._changed.wait_for(lambda: wanted.keys().isdisjoint(self._pending))
             errors = [routine.error for routine in routines] if routines else self._failed

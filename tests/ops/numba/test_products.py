@@ -18,8 +18,9 @@ from actorflow.errors import ShapeError
 from actorflow.ops.fused import Followed, Fused, FusedStep
 from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
-from actorflow.ops.numba import assembly, compiled, depthwise, fused, product, row
+from actorflow.ops.numba import Routine, assembly, compiled, dense, depthwise, fused, product, row
 from actorflow.ops.numba import following as following_module
+from actorflow.ops.numba.compile_queue import compile_queue
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import load_library, lookup
 from actorflow.spec import TensorSpec
@@ -162,6 +163,15 @@ def test_weights_that_change_are_packed_anew() -> None:
         check(operation, x, weights[which], 16)
         expected = attempt(Conv(), [x, weights[which]])
         np.testing.assert_array_equal(attempt(operation, [x, weights[which]]), expected)
+
+
+@pytest.mark.parametrize("name", ["multiply", "multiply_row"])
+def test_without_machine_code_blas_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_queue, "_failed", [])  # `compiled()` goes on
+    monkeypatch.setattr(dense, name, lambda _dtype: Routine("nonsense", name, [], is_python=False))
+    x, weight = values(1, (1 if name == "multiply_row" else 9, 20)), values(2, (30, 20))
+    found = compute(Inner(), [x, weight])
+    np.testing.assert_array_equal(found, compute(Inner(), [x, weight], "numpy"))
 
 
 def followed(main: Operation, chain: Fused) -> Followed:
