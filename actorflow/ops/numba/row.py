@@ -61,6 +61,9 @@ def _columns(text: Text, v: Vectors, first: str, whole: str, count: int) -> None
     def add(k: str, i: int, mask: str | None) -> None:
         factor = load_vector(text, v, text.at(v.element, "%x", k), mask)
         for row, own in zip(rows, sums, strict=True):
+            if mask is None:  # the next rows: they lie on other pages, which the processor does not fetch by itself
+                ahead = text.at(v.element, row, text.add(text.times("%depth", count), k))
+                text.do(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
             value = load_vector(text, v, text.at(v.element, row, k), mask)
             text.store(v.vector, fused_multiply_add(text, v, value, factor, text.load(v.vector, own[i])), own[i])
 
