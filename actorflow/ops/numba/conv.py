@@ -1,4 +1,4 @@
-"""Depthwise convolutions: groups with one input channel, in the order of additions of NumPy's kernels."""
+"""Convolutions: products with packed weights, and depthwise ones in the order of additions of NumPy's kernels."""
 
 from __future__ import annotations
 
