@@ -12,8 +12,9 @@ from actorflow.actors.stream import StreamKernelActor
 from actorflow.errors import DeviceError
 from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.trace.counters import NodeState
+from actorflow.trace.ring import CALL_BYTES, pack_call
 
-_CANCELLED = int(NodeState.CANCELLED)
+_CANCELLED, _DONE = int(NodeState.CANCELLED), int(NodeState.DONE)
 
 
 class Joined(OpActor):
@@ -37,16 +38,20 @@ class Joined(OpActor):
         return (1,) * len(self.parts)
 
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
-        self._accounted += 1
-        if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
-            shares = [*accumulate(self.shares())]
-            self._ends = [share / shares[-1] for share in shares]
+        self._note(elapsed_ns)
         begun_ns = 0
         for part, end in zip(self.parts, self._ends, strict=True):
             ended_ns = int(elapsed_ns * end)
             part._account(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, self._key_of(part, key))
             begun_ns = ended_ns
+
+    def _note(self, elapsed_ns: int) -> None:
+        """Take note of the time of a call."""
+        self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
+        self._accounted += 1
+        if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
+            shares = [*accumulate(self.shares())]
+            self._ends = [share / shares[-1] for share in shares]
 
     def _key_of(self, part: OpActor, key: int) -> int:
         """The key in the trace of a part of a call: on the loop, if the call has been there, or on the lane."""
@@ -72,6 +77,25 @@ class FusedActor(Joined, KernelActor):
         begins = [0, *[step + 1 for step in self.steps]]
         found = [sum(spent_ns[begin : step + 1]) for begin, step in zip(begins, self.steps, strict=False)]
         return found if any(found) else super().shares()
+
+    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
+        # As above, with what each part would do spelt out: its calls would cost as much again.
+        self._note(elapsed_ns)
+        trace, number, begin_ns, begun_ns = frame.trace, frame.number, end_ns - elapsed_ns, 0
+        buffer, mask, total, is_inline = trace.buffer, trace.mask, trace.total, key == self.node_id
+        for part, end in zip(self.parts, self._ends, strict=True):
+            ended_ns = int(elapsed_ns * end)
+            profile, own_ns = part.profile, ended_ns - begun_ns
+            profile.calls += 1
+            profile.total_ns += own_ns
+            profile.last_ns = own_ns
+            own_key = part.node_id if is_inline else part.key
+            pack_call(buffer, (total & mask) * CALL_BYTES, begin_ns + ended_ns, own_ns, own_key, number)
+            total += 1
+            begun_ns = ended_ns
+        trace.total = total
+        if frame.monitor is not None:
+            self._show(frame, _DONE)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         try:

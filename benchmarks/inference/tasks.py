@@ -43,8 +43,12 @@ class Task:
         rng = np.random.default_rng(1)
         for variable in layers.variables:
             match variable.name.rpartition("/")[2]:
-                case "scale" | "running_variance":
+                case "scale":
                     variable.value = rng.uniform(0.5, 1.5, variable.shape).astype("f")
+                case "running_variance":
+                    # Values keep their size from layer to layer, as in a trained network. Grown to thousands, they made
+                    # hard sigmoids, and with them the scores, of what is lost to rounding.
+                    variable.value = rng.uniform(1.0, 2.5, variable.shape).astype("f")
                 case "shift" | "running_mean" | "bias":
                     variable.value = rng.normal(0.0, 0.1, variable.shape).astype("f")
         return graph, x, scores, layers

@@ -108,14 +108,19 @@ class Chain:
         self.is_plain = all(len(index) < 2 for index, _ in self.blocks)
         #: Shapes of the inputs, and of steps, that have not the leading axes: blocks see all of them.
         self.static: dict[int, tuple[int, ...]] = {}
-        is_repeated = self.is_plain and not self.is_flat and math.prod(shape[:together]) != 1
+        is_repeated = self.is_plain and not self.is_flat
+        is_one_row = math.prod(shape[:together]) == 1
         #: Shapes that inputs have in blocks, but for what blocks have of the first axis.
         self._targets: list[tuple[int, ...]] = []
         for i, spec in enumerate(inputs):
             own = (*[1] * (len(shape) - len(spec.shape)), *spec.shape)
             if spec.size == 1 and not (by_rows and i == 0):
                 self.static[i] = ()
-            elif is_repeated and all(n == 1 for n in own[:together]):
+            elif (
+                is_repeated
+                and all(n == 1 for n in own[:together])
+                and (not is_one_row or (by_rows and spec.shape != shape))
+            ):
                 self.static[i] = own[together:]
             self._targets.append(self.static.get(i, (math.prod(own[:together]), *own[together:])))
         for i, step in enumerate(steps):

@@ -60,8 +60,8 @@ def fused(operation: Fused, inputs: list[Array], outputs: list[Array], prepare: 
         raise StepError(prepared.origins[error.step][-1]) from error.__cause__
 
 
-def followed(operation: Followed, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> None:
-    """Compute an operation, and what follows it."""
+def followed(operation: Followed, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> Finish:
+    """Compute an operation, and what follows it, which is returned."""
     count = operation.count
     rest = [outputs[0], *inputs[count:]]
     prepared = prepare(operation.chain, rest, True)
@@ -74,6 +74,7 @@ def followed(operation: Followed, inputs: list[Array], outputs: list[Array], pre
     except Exception as error:
         raise StepError(0) from error
     operation.main_ns[0] += perf_counter_ns() - begin_ns - finish.elapsed_ns
+    return finish
 
 
 @kernel(Fused)
@@ -90,16 +91,20 @@ class Finish:
     """Computes a chain for some rows of its first input, which are there; see `Kernel.finishes`.
 
     Attributes:
+        chain: The chain.
+        outputs: The results, as matrices.
+        begun: Values that it begins with; None for what is given to each block anew.
+        by_row: Positions of the inputs, but for the first one, that have rows of their own.
         elapsed_ns: Time of that so far, in the thread that has made it: others take part in the whole of the work.
     """
 
     def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._chain = chain
+        self.chain = chain
         self._columns = columns = outputs[0].shape[-1]
-        self._begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
-        self._by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
+        self.begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
+        self.by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
         rows = math.prod(outputs[0].shape[:-1])
-        self._outputs = [y.reshape(rows, columns) for y in outputs]
+        self.outputs = [y.reshape(rows, columns) for y in outputs]
         self._thread = get_ident()
         self.elapsed_ns = 0
 
@@ -108,12 +113,12 @@ class Finish:
         step = max(1, BLOCK // max(1, self._columns))
         for begin in range(start, stop, step):
             rows = slice(begin, min(begin + step, stop))
-            outputs = [y[rows] for y in self._outputs]
-            values = self._begun.copy()
+            outputs = [y[rows] for y in self.outputs]
+            values = self.begun.copy()
             values[0] = outputs[0]
-            for i in self._by_row:
+            for i in self.by_row:
                 values[i] = values[i][rows]
-            self._chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
+            self.chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
         if is_own:
             self.elapsed_ns += perf_counter_ns() - begin_ns
 

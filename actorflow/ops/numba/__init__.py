@@ -10,6 +10,7 @@ if find_spec("numba") is None or address_index() is None:
 
 from actorflow.ops.numba import (  # noqa: F401  each registers its kernels
     conv,
+    dense,
     fused,
     indexing,
     lrn,

@@ -62,11 +62,12 @@ class Compiler:
         Raises:
             DeviceError: if there is none, or the process has ended.
         """
-        arguments = {"source": routine.source, "name": routine.name, "arguments": routine.arguments}
-        request = json.dumps({**arguments, "address": machine.address_index()}).encode()
+        request: dict[str, object] = {"source": routine.source, "name": routine.name}
+        if routine.is_python:
+            request |= {"arguments": routine.arguments, "address": machine.address_index()}
         to, back = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))
         try:
-            send(to, request)  # type: ignore[arg-type]
+            send(to, json.dumps(request).encode())  # type: ignore[arg-type]
             answer = receive(back)  # type: ignore[arg-type]
         except OSError as error:
             raise DeviceError(f"the compiler's process has ended: {error}") from error
@@ -166,6 +167,10 @@ class CompileQueue:
             DeviceError: if one failed.
         """
         with self._changed:
+            for routine in routines:
+                if routine in self._queue:  # somebody waits for it, and for nothing else
+                    self._queue.remove(routine)
+                    self._queue.appendleft(routine)
             wanted = dict.fromkeys(routines or self._pending)
             self._changed.wait_for(lambda: wanted.keys().isdisjoint(self._pending))
             errors = [routine.error for routine in routines] if routines else self._failed

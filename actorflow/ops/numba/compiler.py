@@ -1,8 +1,8 @@
 """The program that compiles routines with numba, in a process of its own: requests on stdin, machine code on stdout.
 
-A message is its length, four bytes, and then that many. A request is JSON: the source, the name of its function, the
-types of its arguments. The answer begins with a byte, 1 for a failure, whose text follows; 0 for success: then follow
-the symbol and what the machine code calls, a line of JSON, and an object file.
+A message is its length, four bytes, and then that many. A request is JSON: the source, the name of its function and, if
+it is Python, the types of its arguments. The answer begins with a byte, 1 for a failure, whose text follows; 0 for
+success: then follow the symbol and what the machine code calls, a line of JSON, and an object file.
 
 This file is run by its path: it must not import the package, which takes longer than most routines.
 """
@@ -90,6 +90,34 @@ def compile_routine(source: str, name: str, arguments: list[str], address: int) 
     return compiled.fndesc.llvm_func_name, called, compiled.library._get_compiled_object()
 
 
+def compile_text(source: str, name: str) -> tuple[str, list[str], bytes]:
+    """Compile text in LLVM's language.
+
+    Args:
+        source: The text.
+        name: Name of its function, the only one that is called from outside.
+    Returns:
+        As `compile_routine`.
+    """
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+    module = llvm.parse_assembly(source)
+    module.verify()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_loop_rotate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(2)))
+    called = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    return name, called, machine.emit_object(module)
+
+
 def _square_root() -> Any:
     """The processor's own, for several numbers at once; numba's calls the C library for each."""
     from numba.core import types
@@ -121,7 +149,8 @@ def main() -> None:
     os.dup2(2, 1)
     while (request := receive(sys.stdin.buffer)) is not None:
         try:
-            symbol, called, code = compile_routine(**json.loads(request))
+            asked = json.loads(request)
+            symbol, called, code = (compile_routine if "arguments" in asked else compile_text)(**asked)
         except Exception as error:  # noqa: BLE001  the application says what it was
             send(answers, b"\1" + f"{type(error).__name__}: {error}".encode(errors="replace"))
         else:

@@ -1,4 +1,4 @@
-"""Depthwise convolutions: groups with one input channel, in the order of additions of NumPy's kernels."""
+"""Convolutions: products with packed weights, and depthwise ones in the order of additions of NumPy's kernels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from actorflow.ops.cpu.depthwise import is_depthwise, window_pieces
 from actorflow.ops.cpu.parallel import Finish, product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import MOST_AXES, Windows
+from actorflow.ops.numba import depthwise
+from actorflow.ops.numba.dense import convolve
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, Slide, bounds, forwards, geometry, slide, unpacked, volumes
@@ -48,10 +50,16 @@ def _backwards(w: Windows) -> Slide:
     )
 
 
-@kernel(Conv, supports=_has_groups)
+@kernel(Conv)
 def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
-    if not _can(operation, weight) or not are_plain([x, weight, y], x.dtype):
+    if not are_plain([x, weight, y], x.dtype):
+        return False
+    if not is_depthwise(operation.groups, weight.shape[-2]):
+        return convolve(operation, x, weight, y, finish)
+    if x.shape[-1] == y.shape[-1]:
+        return depthwise.forward(operation, x, weight, y, finish)
+    if not _can(operation, weight):
         return False
     return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y, finish)
 

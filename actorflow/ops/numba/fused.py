@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from time import perf_counter_ns
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,8 +20,10 @@ from actorflow.ops.cpu import blocks
 from actorflow.ops.cpu import fused as numpys
 from actorflow.ops.cpu.blocks import Chain, ChainStep
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.cpu.parallel import Finish
+from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.ops.nn import activation
+from actorflow.ops.numba.following import Following, bits_of, follower
 from actorflow.ops.numba.kernels import are_plain
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.operation import Operation
@@ -72,12 +75,14 @@ class _Line(NamedTuple):
     """One step in a loop.
 
     Attributes:
+        kind: The operation.
         text: Python of one element.
         arguments: Positions among the arrays, numbers and lines before, in this order.
         compute: NumPy's function.
         dtype: Dtype of the value.
     """
 
+    kind: type[Operation]
     text: str
     arguments: tuple[int, ...]
     compute: Callable[..., Any]
@@ -104,6 +109,7 @@ class _Loop:
         self._dtype = dtype
         self._width = max([*widths, 0])
         self._routines: dict[int, Routine] = {}
+        self._follower: Routine | None = None
 
     def __call__(self, *arrays: Array, out: Array) -> None:
         alias = next((k for k, array in enumerate(arrays) if array is out), -1)
@@ -119,6 +125,31 @@ class _Loop:
         width = self._width if self._width > 1 else out.size
         given = [id(array) for k, array in enumerate(arrays) if k != alias]
         function(*given, id(out), *self._numbers, out.size // max(1, width), width)
+
+    def following(self, arrays: Sequence[Array], y: int) -> Following | None:
+        """The loop on arrays, to be computed for some rows and columns at a time; None if that is not to be had yet.
+
+        Args:
+            arrays: What it reads.
+            y: Position of the one that the result is written over.
+        """
+        if any(map(math.isnan, self._numbers)):
+            return None
+        order = [y, *[k for k in range(len(arrays)) if k != y]]
+        if self._follower is None:
+            place = {position: k for k, position in enumerate(order)}
+            lines = tuple(
+                [(line.kind, tuple([place.get(each, each) for each in line.arguments])) for line in self._lines]
+            )
+            widths = tuple([self._widths[k] for k in order])
+            self._follower = follower(lines, widths, len(self._numbers), self._dtype.name)
+            bits = [bits_of(number, self._dtype) for number in self._numbers]
+            self._template = np.array([*[0] * len(order), *bits], np.int64)
+        if self._follower.function is None or not are_plain([*arrays], self._dtype):
+            return None
+        given = self._template.copy()
+        given[: len(order)] = [id(arrays[k]) for k in order]
+        return Following(given, self._follower, arrays[y])
 
     def _by_numpy(self, arrays: Sequence[Array], out: Array) -> None:
         values: list[Any] = [*arrays, *[np.asarray(number, self._dtype) for number in self._numbers]]
@@ -312,12 +343,47 @@ class _Rewriter:
                 arguments.append(parameters[i])
                 compute = _without_last(compute)
             names[first + i] = len(leaves) + len(numbers) + len(lines)
-            lines.append(_Line(text, tuple(arguments), compute, step.dtype))
+            lines.append(_Line(type(self._kind(i)), text, tuple(arguments), compute, step.dtype))
         widths = [self._width(position) for position in leaves]
         if len({width for width in widths if width not in (0, 1)}) > 1:
             return None
         loop = _Loop(lines, [w or 0 for w in widths], numbers, dtype)
         return ChainStep(loop, tuple([place[position] for position in leaves]), dtype, aligned=True), sorted(own)
+
+
+class Ending(NamedTuple):
+    """What takes rows of a result.
+
+    Attributes:
+        finish: What takes them, see `Kernel.finishes`; None if nothing does.
+        following: The same as machine code; None if that is not compiled, or not one loop with one result.
+    """
+
+    finish: Finish | None
+    following: Following | None
+
+    def take(self, start: int, stop: int) -> None:
+        """Give it rows that are there."""
+        if self.following is not None:
+            self.following.take(start, stop)
+        elif self.finish is not None:
+            self.finish(start, stop)
+
+
+def ending(finish: Finish | None) -> Ending:
+    """What takes rows of a result, as machine code where that can be."""
+    return Ending(finish, None if finish is None else _following(finish))
+
+
+def _following(finish: Finish) -> Following | None:
+    if not isinstance(finish, numpys.Finish) or len(finish.outputs) != 1 or len(finish.chain.calls) != 1:
+        return None
+    ((_, compute, arguments),) = finish.chain.calls
+    if not isinstance(compute, _Loop) or arguments.count(0) != 1:
+        return None
+    values = finish.begun
+    y = arguments.index(0)
+    return compute.following([finish.outputs[0] if k == y else values[each] for k, each in enumerate(arguments)], y)
 
 
 def _without_last(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -330,6 +396,88 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
+#: Computes an operation with what follows: called with x, y, and `Following.call`.
+Direct = Callable[[Array, Array, int, int], None]
+
+
+class Call(Protocol):
+    """Computes an operation of two arrays of some types."""
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        """Compute ``y``, whose rows something takes."""
+
+    def direct(self, weight: Array) -> Direct | None:
+        """The same with a weight that stays, by one thread; None if that does not pay."""
+
+
+#: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
+KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
+
+
+class _Bound:
+    """A call whose weights, and whatever has no rows of its own, are what they were in the call before.
+
+    What follows from them is kept, and they are, so that nothing is written into them.
+    """
+
+    def __init__(self, operation: Followed, call: Call, inputs: list[Array], finish: numpys.Finish) -> None:
+        count = operation.count
+        own = [0, *[position - 1 + count for position in finish.by_row]]
+        self._fixed = [(i, array) for i, array in enumerate(inputs) if i not in own]
+        self._shapes = [(i, inputs[i].shape) for i in own]
+        self._call, self._begun, self._main_ns = call, finish.begun, operation.main_ns
+        self._dtype = inputs[0].dtype
+        following = _following(finish)
+        assert following is not None
+        self._routine, self._given = following.routine, following.given
+        self._direct, self._address = call.direct(inputs[1]), following.routine.address
+        given = self._given.tolist()
+        views = {id(finish.begun[position]): position - 1 + count for position in finish.by_row}
+        self._places = [(given.index(each), i) for each, i in views.items() if each in given]
+
+    def run(self, inputs: list[Array], outputs: list[Array]) -> bool:
+        """Compute it; False if an input is another one."""
+        for i, array in self._fixed:
+            if inputs[i] is not array:
+                return False
+        for i, shape in self._shapes:
+            if inputs[i].shape != shape:
+                return False
+        y = outputs[0]
+        if not are_plain([y, *[inputs[i] for i, _ in self._shapes]], self._dtype):
+            return False
+        begin_ns = perf_counter_ns()
+        given = self._given.copy()
+        given[0] = id(y)
+        for place, i in self._places:
+            given[place] = id(inputs[i])
+        try:
+            if self._direct is not None:
+                self._direct(inputs[0], y, id(given), self._address)
+            else:
+                self._call(inputs[0], inputs[1], y, Ending(None, Following(given, self._routine, y)))
+        except Exception as error:
+            raise StepError(0) from error
+        self._main_ns[0] += perf_counter_ns() - begin_ns
+        return True
+
+
+def _bind(operation: Followed, inputs: list[Array], finish: numpys.Finish) -> None:
+    """Bind the next calls of an operation, if this call had the weights of the one before."""
+    own, kept = operation.__dict__, operation.main.__dict__.get(KEPT)
+    if kept is None or kept.call is None:
+        return
+    seen = [id(array) for i, array in enumerate(inputs) if i and i + 1 - operation.count not in finish.by_row]
+    if own.get(_SEEN) == seen and _following(finish) is not None:
+        own[_BOUND] = _Bound(operation, kept.call, inputs, finish)
+    own[_SEEN] = seen
+
+
 @registry.kernel(Followed, library="numba")
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    numpys.followed(operation, inputs, outputs, prepared)
+    bound: _Bound | None = operation.__dict__.get(_BOUND)
+    if bound is not None:
+        if bound.run(inputs, outputs):
+            return
+        del operation.__dict__[_BOUND]
+    _bind(operation, inputs, numpys.followed(operation, inputs, outputs, prepared))

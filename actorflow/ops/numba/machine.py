@@ -86,3 +86,8 @@ def load(code: bytes, arguments: Sequence[str]) -> Function:
     function = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *types)(address)
     here = ctypes.addressof(_nowhere)
     return partial(function, here, here + ctypes.sizeof(pointer))
+
+
+def address_of(function: Function) -> int:
+    """The address of a function that `load` gave. Machine code calls it with two null pointers before the arguments."""
+    return ctypes.cast(function.func, ctypes.c_void_p).value or 0  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from actorflow.errors import DeviceError
 from actorflow.ops.numba.compile_queue import compile_queue
-from actorflow.ops.numba.machine import Function
+from actorflow.ops.numba.machine import Function, address_of
 
 
 class Routine:
@@ -21,6 +21,8 @@ class Routine:
         name: Name of the function in it.
         arguments: Type of each argument: ``"intp"``, ``"float32"``, ``"float64"``, or the elements' type and ``*`` for
             an array, as in ``"float32*"`` and ``"int64*"``.
+        is_python: Whether the text is Python's; else it is LLVM's own (`actorflow.ops.numba.assembly`), which may merge
+            products with sums.
 
     `function` is called with numbers and, for an array, ``id(array)``: the array must be contiguous in C order and
     aligned, of that type, and alive. Nothing checks any of it, nor indices. No two arrays may overlap, but an array may
@@ -33,15 +35,17 @@ class Routine:
         error: Why there will be none; None while there may be.
     """
 
-    __slots__ = ("__weakref__", "_function", "arguments", "asked", "error", "name", "source")
+    __slots__ = ("__weakref__", "_address", "_function", "arguments", "asked", "error", "is_python", "name", "source")
 
-    def __init__(self, source: str, name: str, arguments: Sequence[str]) -> None:
+    def __init__(self, source: str, name: str, arguments: Sequence[str], *, is_python: bool = True) -> None:
         self.source = source
         self.name = name
         self.arguments = tuple(arguments)
+        self.is_python = is_python
         self.error: DeviceError | None = None
         self.asked = False
         self._function: Function | None = None
+        self._address = 0
 
     @property
     def function(self) -> Function | None:
@@ -59,10 +63,18 @@ class Routine:
         Raises:
             DeviceError: if it cannot be compiled.
         """
-        compile_queue.ask(self)
-        compile_queue.wait((self,))
-        assert self._function is not None
+        if self._function is None:
+            compile_queue.ask(self)
+            compile_queue.wait((self,))
+            assert self._function is not None
         return self._function
+
+    @property
+    def address(self) -> int:
+        """Address of the function, for other machine code; 0 until it is there."""
+        if not self._address and self.function is not None:
+            self._address = address_of(self.function)
+        return self._address
 
 
 def compiled() -> None:

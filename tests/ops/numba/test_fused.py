@@ -162,12 +162,14 @@ async def test_what_follows_a_convolution_is_compiled() -> None:
     (feed,) = arrays("float32", [(2, 12, 12, 8)], 3)
     feed = np.nan_to_num(feed, posinf=2.0, neginf=-2.0).clip(-3, 3)
     found = []
-    for options in ({"fuse": False, "libraries": ["numpy"]}, {}):
+    for options in ({"fuse": False, "libraries": ["numpy"]}, {"fuse": False}, {}):
         graph, x, y = build(**options)
         async with graph:
-            await graph.run({x: feed})
-            compiled()
+            for _ in range(2):
+                await graph.run({x: feed})
+                compiled()
             found.append((await graph.run({x: feed}))[y])
             kinds = [(op.kernel.key.library, op.kernel.key.operation) for op in graph.compile().ops]
     assert kinds == [("numba", "Followed")] * 3
-    assert_same_bits(found[1], found[0], signs_of_zeros=False)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5)  # products add up in another order
+    assert_same_bits(found[2], found[1], signs_of_zeros=False)

@@ -93,22 +93,29 @@ def test_several_outputs_of_a_channel(agree: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan])
-def test_weights_that_are_not_finite_are_left_to_numpy(odd: float) -> None:
+def test_weights_that_are_not_finite_meet_no_border(agree: Any, odd: float) -> None:
     """Their products with a border of zeros would be NaN."""
-    from actorflow.ops.numba.conv import _conv
+    from actorflow.ops.numba.conv import _conv_down
 
     x, weight = values(1, (1, 4, 4, 8)), np.full((3, 3, 1, 8), odd, "f")
-    assert not _conv(Conv(groups=8, pad=1), [x, weight], [np.empty_like(x)])
+    agree(Conv(groups=8, pad=1), x, weight)
+    assert not _conv_down(ConvDown(groups=8, pad=1, size=(4, 4)), [x, weight], [np.empty_like(x)])
 
 
-def test_what_is_not_depthwise_or_has_many_taps_is_left_to_numpy() -> None:
-    from actorflow.ops.numba.conv import _conv, _conv_down, _conv_weight
+@pytest.mark.parametrize("channels", [1, 5, 16, 40, 120])
+@pytest.mark.parametrize("kernel", [(9, 9), (1, 16), (5, 4)])
+def test_kernels_larger_than_images(agree: Any, kernel: tuple[int, int], channels: int) -> None:
+    x, weight = values(1, (2, 7, 30, channels + 1), odd=0.01), values(2, (*kernel, 1, channels + 1))
+    agree(Conv(groups=channels + 1, pad=8, stride=(1, 3)), x, weight)
+
+
+def test_gradients_of_what_is_not_depthwise_or_has_many_taps_are_left_to_numpy() -> None:
+    from actorflow.ops.numba.conv import _conv_down, _conv_weight
 
     for kernel, channels, groups in (((3, 3), 6, 3), ((9, 9), 6, 6), ((3, 3), 6, 1)):
         x = values(1, (1, 10, 10, channels))
         weight = values(2, (*kernel, channels // groups, channels))
         g = values(3, (1, 11 - kernel[0], 11 - kernel[1], channels))
-        assert not _conv(Conv(groups=groups), [x, weight], [g])
         assert not _conv_down(ConvDown(groups=groups, size=x.shape[1:-1]), [g, weight], [x])
         if groups != channels:
             assert not _conv_weight(ConvWeight(groups=groups, kernel=kernel), [g, x], [weight])

@@ -24,6 +24,7 @@ import actorflow as af
 from actorflow.errors import DeviceError
 from actorflow.ops import registry
 from actorflow.ops.numba import Routine, cache, compile_queue, compiled
+from actorflow.ops.numba.assembly import entry, leave, routine, vectors
 from actorflow.ops.numba.kernels import are_plain
 
 ROOT = Path(__file__).parents[3]
@@ -188,6 +189,33 @@ def test_what_cannot_be_compiled_says_why(caplog: pytest.LogCaptureFixture) -> N
                 wrong.wait()
             assert wrong.function is None
     assert 1 <= len(caplog.records) <= 2
+
+
+@pytest.mark.skipif(vectors("float32") is None, reason="this processor cannot multiply and add in one step")
+def test_text_of_llvm_is_compiled_too(folder: Path) -> None:
+    arguments = [("float32*", "x"), ("intp", "count")]
+    text = entry("count", arguments)
+    total = text.variable("i64", 0)
+    with text.loop(0, "%count") as i, text.when(text.let(f"icmp ne i64 {i}, 2")):
+        text.store("i64", text.add(text.load("i64", total), i), total)
+    text.store("float", text.let(f"sitofp i64 {text.load('i64', total)} to float"), text.at("float", "%x", 1))
+    known = vectors("float32")
+    assert known is not None
+    x, function = np.zeros(2, "f"), routine("count", arguments, known, leave(text)).wait()
+    function(id(x), 5)
+    assert x.tolist() == [0, 8]
+    with pytest.raises(DeviceError, match="'f' could not be compiled"):
+        Routine("define nonsense", "f", [], is_python=False).wait()
+
+
+def test_what_somebody_waits_for_comes_first(folder: Path) -> None:
+    others = [new_routine() for _ in range(4)]
+    for other in others:
+        assert other.function is None
+    last = new_routine()
+    last.wait()
+    assert others[-1].function is None
+    others[-1].wait()
 
 
 def test_what_would_call_python_is_refused() -> None:

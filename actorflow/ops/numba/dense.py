@@ -1,0 +1,189 @@
+"""Convolutions and inner products as products with packed weights; see `actorflow.ops.numba.product`.
+
+Columns are not gathered: the product reads the images, which have their border where there is one.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.parallel import Finish, product_ns, spread
+from actorflow.ops.linalg import Inner
+from actorflow.ops.nn.conv import Conv
+from actorflow.ops.nn.windows import Windows
+from actorflow.ops.numba.assembly import vectors
+from actorflow.ops.numba.fused import Call, Direct, Ending, ending
+from actorflow.ops.numba.kept import kept
+from actorflow.ops.numba.kernels import are_plain, kernel
+from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
+from actorflow.ops.numba.routine import Routine
+from actorflow.ops.numba.row import Row, multiply_row
+
+#: Images are computed together up to so many bytes with their border.
+_IMAGES_BYTES = 1 << 20
+_MOST_ELEMENTS = 2**31 - 1
+
+
+class _Convolution:
+    """A convolution of images of known sizes.
+
+    Args:
+        compute: What `ready` gives.
+        operation: The operation.
+        x, weight: Shapes of the arguments.
+        dtype: Of all arrays.
+    """
+
+    def __init__(
+        self, compute: Routine, operation: Conv, x: tuple[int, ...], weight: tuple[int, ...], dtype: str
+    ) -> None:
+        w, groups = operation.windows(x[1:-1], weight[:-2]), operation.groups
+        self._kept, self._groups = kept(operation), groups
+        self._border = None if w.size == w.padded_size else w
+        self._windows, batch = math.prod(w.out), x[0]
+        size_bytes = math.prod(w.padded_size) * x[-1] * np.dtype(dtype).itemsize
+        at_once = max(1, min(batch, _IMAGES_BYTES // max(1, size_bytes)))
+        self._cuts = [slice(i, min(i + at_once, batch)) for i in range(0, batch, at_once)]
+        self._products = {
+            count: Product(compute, _windows(w, count, x[-1], weight[-2]), weight[-1], groups, dtype)
+            for count in {cut.stop - cut.start for cut in self._cuts}
+        }
+        self._work_ns = product_ns(batch * self._windows, math.prod(weight[:-1]), weight[-1])
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        packed = self._kept.packed(weight, self._pack)
+        if len(self._cuts) == 1:
+            self._products[len(x)].spread(self._padded(x), packed, y, ending)
+            return
+
+        def part(cut: slice) -> None:
+            images = self._padded(x[cut])
+            self._products[len(images)].run(images, packed, y, ending, cut.start * self._windows)
+
+        spread(self._cuts, part, self._work_ns)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        if len(self._cuts) > 1:
+            return None
+        ((_, product),) = self._products.items()
+        found, padded = product.direct(self._kept.packed(weight, self._pack)), self._padded
+        if found is None or self._border is None:
+            return found
+        return lambda x, y, given, address: found(padded(x), y, given, address)
+
+    def _pack(self, weight: Array) -> Array:
+        return pack(weight.reshape(-1, weight.shape[-1]), self._groups)
+
+    def _padded(self, x: Array) -> Array:
+        w = self._border
+        if w is None:
+            return x
+        padded = scratch("padded", (len(x), *w.padded_size, x.shape[-1]), x.dtype)
+        inside: tuple[slice, ...] = (slice(None),)
+        for n, (before, after) in zip(w.size, w.pad, strict=True):
+            if before:
+                padded[(*inside, slice(0, before))] = 0
+            if after:
+                padded[(*inside, slice(before + n, None))] = 0
+            inside = (*inside, slice(before, before + n))
+        padded[inside] = x
+        return padded
+
+
+@lru_cache(maxsize=1024)
+def _windows(w: Windows, count: int, channels: int, own: int) -> Rows:
+    """The windows over some images with their border, of which each sees some of the channels."""
+    steps = [channels]  # from one element of an axis to the next
+    for n in reversed(w.padded_size):
+        steps.insert(0, steps[0] * n)
+    offsets = np.arange(count) * steps[0]
+    for n, stride, step in zip(w.out, w.stride, steps[1:], strict=True):
+        offsets = np.add.outer(offsets, np.arange(n) * (stride * step))
+    runs = np.zeros(1, np.int64)
+    for n, dilation, step in zip(w.kernel, w.dilation, steps[1:], strict=True):
+        runs = np.add.outer(runs, np.arange(n) * (dilation * step)).reshape(-1)
+    joined: list[tuple[int, int]] = []
+    for begin in runs.tolist():
+        if joined and sum(joined[-1]) == begin:
+            joined[-1] = joined[-1][0], joined[-1][1] + own
+        else:
+            joined.append((begin, own))
+    return Rows(offsets.reshape(-1).astype(np.int32), tuple(joined), own)
+
+
+def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish | None) -> bool:
+    """Compute a convolution whose groups have several input channels; False if that is left to BLAS."""
+    if not (x.size and weight.size and y.size):
+        return False
+
+    def make() -> _Convolution | bool:
+        dtype, w = x.dtype.name, operation.windows(x.shape[1:-1], weight.shape[:-2])
+        v, size = vectors(dtype), len(x) * math.prod(w.padded_size) * x.shape[-1]
+        if v is None or size > _MOST_ELEMENTS or _is_wasteful(operation.groups, weight.shape[-1], v.lanes):
+            return False
+        compute = ready(multiply, dtype)
+        return False if compute is None else _Convolution(compute, operation, x.shape, weight.shape, dtype)
+
+    own = kept(operation)
+    convolution = own.made((x.shape, weight.shape, x.dtype), make)
+    if isinstance(convolution, bool):
+        return False
+    own.call = convolution
+    convolution(x, weight, y, ending(finish))
+    return True
+
+
+def _is_wasteful(groups: int, columns: int, lanes: int) -> bool:
+    """Return whether vectors would be mostly empty, where BLAS multiplies several groups at once."""
+    return groups > 1 and 2 * (columns // groups) < lanes
+
+
+class _Inner:
+    """Products of some rows with a weight."""
+
+    def __init__(self, compute: Routine, operation: Inner, rows: int, weight: tuple[int, ...], dtype: str) -> None:
+        self._kept, self._product = kept(operation), Product(compute, _rows(rows, weight[1]), weight[0], 1, dtype)
+
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
+        self._product.spread(x, self._kept.packed(weight, _pack_turned), y, ending)
+
+    def direct(self, weight: Array) -> Direct | None:
+        """See `Call`."""
+        return self._product.direct(self._kept.packed(weight, _pack_turned))
+
+
+def _pack_turned(weight: Array) -> Array:
+    return pack(weight.T)
+
+
+@kernel(Inner)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
+    (x, weight), (y,) = inputs, outputs
+    if not (x.size and y.size) or not are_plain([x, weight, y], x.dtype):
+        return False
+
+    def make() -> Call | bool:
+        dtype, rows = x.dtype.name, x.size // x.shape[-1]
+        compute = ready(multiply_row if rows == 1 else multiply, dtype) if x.size <= _MOST_ELEMENTS else None
+        if compute is None:
+            return False
+        return Row(compute, len(weight), x.size) if rows == 1 else _Inner(compute, operation, rows, weight.shape, dtype)
+
+    own = kept(operation)
+    call = own.made((x.shape, weight.shape, x.dtype), make)
+    if isinstance(call, bool):
+        return False
+    own.call = call
+    call(x, weight, y, ending(finish))
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _rows(count: int, depth: int) -> Rows:
+    """The rows of a matrix."""
+    return Rows(np.arange(count, dtype=np.int32) * np.int32(depth), ((0, depth),))

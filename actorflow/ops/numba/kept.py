@@ -1,0 +1,65 @@
+"""What compiled kernels keep for an operation, as long as it lives, so that calls have little left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.numba.fused import KEPT, Call
+from actorflow.ops.operation import Operation
+
+_T = TypeVar("_T")
+#: For arrays of so many shapes.
+_MOST_MADE = 64
+
+
+class Kept:
+    """What the kernels of one operation keep: what is made for arrays of some shapes, and the weight, packed.
+
+    Attributes:
+        call: What computed it last.
+    """
+
+    __slots__ = ("_made", "_packed", "_seen", "call")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self._made: dict[Hashable, Any] = {}
+        self._seen = 0
+        self._packed: tuple[Array, Array] | None = None
+
+    def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What has been made for a key."""
+        found: _T | None = self._made.get(key)
+        if found is None:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
+            found = self._made[key] = make()
+        return found
+
+    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
+        """The weight, packed.
+
+        From its second use on that is kept, and the weight with it: what is referred to is not written again. A weight
+        that each step of a training replaces is used once, and its memory goes back.
+        """
+        kept = self._packed
+        if kept is not None:
+            if kept[0] is weight:
+                return kept[1]
+            self._packed = None
+        found = pack(weight)
+        if self._seen == id(weight) or not weight.flags.writeable:
+            self._packed = weight, found
+        self._seen = id(weight)
+        return found
+
+
+def kept(operation: Operation) -> Kept:
+    """What is kept for an operation, as long as it lives."""
+    own = operation.__dict__
+    found: Kept | None = own.get(KEPT)
+    if found is None:
+        found = own[KEPT] = Kept()
+    return found
