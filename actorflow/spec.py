@@ -23,6 +23,8 @@ from actorflow.errors import DTypeError, ShapeError
 Lengths: TypeAlias = tuple[tuple[str, int], ...]
 #: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
 _LONG = math.lcm(*range(1, 51))
+#: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.
+_MOST_PARTS = 1_000
 #: Whether two lengths that may be equal are taken as equal.
 _assumes: ContextVar[bool] = ContextVar("actorflow.assumes", default=False)
 
@@ -115,6 +117,11 @@ class _Part(NamedTuple):
             return f"min({self.left}, {self.right})"
         return f"({self.left})//{self.right}" if isinstance(self.right, int) else f"({self.left})//({self.right})"
 
+    @property
+    def formula(self) -> list[Any]:
+        """The part as lists of texts and numbers."""
+        return [self.name, *[each.formula if isinstance(each, Length) else each for each in (self.left, self.right)]]
+
     def at(self, lengths: Mapping[str, int]) -> int:
         left, right = int(at(self.left, lengths)), int(at(self.right, lengths))
         if self.name == "min":
@@ -154,11 +161,37 @@ class Length(Pending):
         terms: Factors of the products that are added up: (atoms in order, factor).
     """
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_parts", "terms")
 
     def __init__(self, terms: tuple[tuple[_Product, int], ...]) -> None:
         self.terms = terms
+        self._parts = sum([1 + sum(map(_parts_of, product)) for product, _ in terms])
+        if self._parts > _MOST_PARTS:
+            raise ShapeError(f"a length is a formula of {self._parts} parts, at most {_MOST_PARTS} are allowed")
         self._hash = hash(terms)
+
+    @property
+    def formula(self) -> list[Any]:
+        """The formula as lists of texts and numbers, which `of_formula` reads: ``[factor, axis, ...]`` of each term."""
+        return [
+            [factor, *[atom if isinstance(atom, str) else atom.formula for atom in product]]
+            for product, factor in self.terms
+        ]
+
+    @classmethod
+    def of_formula(cls, formula: Any) -> Length:
+        """The length of a formula that may be anything.
+
+        Raises:
+            ShapeError: if it is not what `formula` gives.
+        """
+        try:
+            found = _made({tuple(sorted(map(_atom, atoms), key=str)): _factor(each) for each, *atoms in formula})
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"expected the formula of a length, got {formula!r:.200}: {error}") from error
+        if not isinstance(found, Length) or found.formula != formula:
+            raise ShapeError(f"expected the formula of a length in its normal form, got {formula!r:.200}")
+        return found
 
     @property
     def axes(self) -> frozenset[str]:
@@ -201,6 +234,8 @@ class Length(Pending):
         terms = _terms(other)
         if terms is None:
             return NotImplemented
+        if len(self.terms) * len(terms) > _MOST_PARTS:
+            raise ShapeError(f"a product of lengths of {len(self.terms)} and {len(terms)} terms is too long")
         total: Counter[_Product] = Counter()
         for left, a in self.terms:
             for right, b in terms:
@@ -544,6 +579,29 @@ def _terms(value: Any) -> tuple[tuple[_Product, int], ...] | None:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return (((), int(value)),)
     return None
+
+
+def _parts_of(value: Any) -> int:
+    """Number of names and parts of a length, a part of one, or a number."""
+    if isinstance(value, _Part):
+        return 1 + _parts_of(value.left) + _parts_of(value.right)
+    return value._parts if isinstance(value, Length) else 1
+
+
+def _atom(formula: Any) -> _Atom:
+    if isinstance(formula, str):
+        ((product, _),) = axis(formula).terms
+        return cast("_Atom", product[0])
+    name, left, right = formula
+    if (name, right) == ("//", 0) or name not in ("//", "min"):
+        raise ValueError(f"{name!r:.20} of {right!r:.20} is no part of a length")
+    return _Part(name, *[Length.of_formula(each) if isinstance(each, list) else _factor(each) for each in (left, right)])
+
+
+def _factor(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.20} is no factor")
+    return value
 
 
 def _made(total: Mapping[_Product, int]) -> Any:

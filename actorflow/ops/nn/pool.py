@@ -24,7 +24,18 @@ from actorflow.ops.nn.windows import (
     plain,
     slide,
 )
-from actorflow.ops.operation import Application, Grads, Layout, Operation, apply, blob_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Layout,
+    Operation,
+    apply,
+    blob_of,
+    same_dtype,
+    savable,
+    spec_of,
+    whole,
+)
 from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.spec import TensorSpec, following
 
@@ -163,6 +174,7 @@ class AveragePoolDown(_Pool):
         return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
+@savable
 def _share(count: int) -> float:
     return 1 / count
 
