@@ -595,7 +595,9 @@ def _atom(formula: Any) -> _Atom:
     name, left, right = formula
     if (name, right) == ("//", 0) or name not in ("//", "min"):
         raise ValueError(f"{name!r:.20} of {right!r:.20} is no part of a length")
-    return _Part(name, *[Length.of_formula(each) if isinstance(each, list) else _factor(each) for each in (left, right)])
+    return _Part(
+        name, *[Length.of_formula(each) if isinstance(each, list) else _factor(each) for each in (left, right)]
+    )
 
 
 def _factor(value: Any) -> int:

@@ -75,7 +75,9 @@ def _read(path: Path, opened: io.BufferedReader) -> Members:
             members = archive.infolist()
             found = sorted(member.filename for member in members)
             if found != [STRUCTURE, TENSORS]:
-                raise ValueError(f"expected the members {STRUCTURE} and {TENSORS}, got {', '.join(found) or 'none':.200}")
+                raise ValueError(
+                    f"expected the members {STRUCTURE} and {TENSORS}, got {', '.join(found) or 'none':.200}"
+                )
             for member in members:
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     raise ValueError(f"member {member.filename}: expected one that is neither compressed nor encrypted")

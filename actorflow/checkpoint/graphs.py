@@ -28,7 +28,7 @@ from actorflow.checkpoint.values import (
     Writer,
     check_fits,
     dtype_text,
-    hints,
+    hints_of,
     kinds,
     names_in,
     packed,
@@ -120,7 +120,7 @@ def save_graph_sync(
 
 def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str, Any] | None) -> Part:
     if graph.parent is not None:
-        raise GraphError(f"{graph.name!r} is a sub-graph: save its root {graph.root.name!r}, with fetch=[...] for a part")
+        raise GraphError(f"{graph.name!r} is a sub-graph: save its root {graph.root.name!r}, with fetch=... for a part")
     scopes, rank = tuple(graph._store.scopes), graph.world.rank
     everything = Part(graph, graph.revision, next_frame(graph), graph.ops, graph.nodes, scopes, graph._interface, rank)
     if fetch is None:
@@ -128,27 +128,34 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
             raise GraphError("inputs have names only beside outputs: give fetch={name: blob, ...}, too")
         return everything
     targets = fetch.values() if isinstance(fetch, Mapping) else targets_of(fetch) or ()
-    resolved = [graph.resolve(target) for target in targets]
-    ops, outputs = chosen(graph, resolved)
-    names = [*fetch] if isinstance(fetch, Mapping) else [blob.name for blob in outputs]
-    if isinstance(fetch, Mapping) and not all(isinstance(each, Blob) for each in resolved):
-        raise GraphError(f"outputs with names must be blobs, got {resolved!r:.200}")
-    fetched = resolved if isinstance(fetch, Mapping) else outputs
-    kept = dict.fromkeys([*ops, *outputs, *(blob for op in ops for blob in (*op.inputs, *op.outputs))])
+    ops, fetched = chosen(graph, [graph.resolve(target) for target in targets])
+    outputs = {blob.name: blob for blob in fetched}
+    if isinstance(fetch, Mapping):
+        outputs = {name: _blob_of(graph, target) for name, target in fetch.items()}
+    kept: dict[Node, None] = dict.fromkeys([*ops, *fetched])
+    kept |= dict.fromkeys(blob for op in ops for blob in (*op.inputs, *op.outputs))
     fed = [each for each in kept if isinstance(each, Blob) and not each.producers and not isinstance(each, Variable)]
     given = {blob.name: blob for blob in sorted(fed, key=lambda blob: blob.id)}
     if inputs is not None:
-        given = {name: graph.resolve(blob) for name, blob in inputs.items()}
+        given = {name: _blob_of(graph, blob) for name, blob in inputs.items()}
         lacking = [blob.name for blob in fed if blob not in set(given.values())]
-        if lacking or not all(isinstance(blob, Blob) for blob in given.values()):
-            raise GraphError(f"inputs must be all blobs that the outputs need, {lacking!r:.200} is missing")
+        if lacking:
+            raise GraphError(f"the outputs need {', '.join(lacking)}, which is no input")
         kept |= dict.fromkeys(given.values())
     nodes = tuple(sorted(kept, key=lambda node: node.id))
     wanted = {node.graph.name for node in nodes if node.graph.parent is not None}
     wanted |= {name[:i] for name in wanted for i, sign in enumerate(name) if sign == "/"}
-    interface = Interface(given, dict(zip(names, fetched, strict=True))) if fetched else None
-    scopes = tuple([name for name in everything.scopes if name in wanted])
-    return everything._replace(ops=ops, nodes=nodes, scopes=scopes, interface=interface)
+    interface = Interface(given, outputs) if outputs else None
+    return everything._replace(
+        ops=ops, nodes=nodes, scopes=tuple([name for name in scopes if name in wanted]), interface=interface
+    )
+
+
+def _blob_of(graph: Graph, target: Any) -> Blob:
+    found = graph.resolve(target)
+    if not isinstance(found, Blob):
+        raise GraphError(f"inputs and outputs must be blobs, got {found!r}")
+    return found
 
 
 def _write(part: Part, values: Sequence[Any], path: Path) -> None:
@@ -185,7 +192,7 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
             elif isinstance(node, Blob):
                 record |= _written_blob(node, ids, consumers.get(node, []))
         except UnsavableError as error:
-            problems.append(f"{'op' if isinstance(node, Op) else 'blob'} {node.name!r}: {error}; created at {node.site}")
+            problems.append(f"{record['kind']} {node.name!r}: {error}; created at {node.site}")
         written.append(json.dumps(record, allow_nan=False))
     head = {"format": FORMAT, "version": VERSION, "name": root.name, "frame": part.frame, "rank": part.rank}
     head |= {"ids": size, "scopes": part.scopes, **_written_interface(part)}
@@ -249,12 +256,10 @@ def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) 
 
 
 def _written_interface(part: Part) -> dict[str, Any]:
-    kept = set(part.nodes)
-    if part.interface is None or not kept.issuperset([*part.interface.inputs.values(), *part.interface.outputs.values()]):
+    given = part.interface
+    if given is None or not set(part.nodes).issuperset(blob for blobs in given for blob in blobs.values()):
         return {}
-    return {
-        what: {name: blob.name for name, blob in blobs.items()} for what, blobs in part.interface._asdict().items()
-    }
+    return {what: {name: blob.name for name, blob in blobs.items()} for what, blobs in given._asdict().items()}
 
 
 def _written_options(root: Graph, writer: Writer) -> dict[str, Any]:
@@ -272,21 +277,20 @@ def _written_options(root: Graph, writer: Writer) -> dict[str, Any]:
 
 def _written_device(given: DeviceOptions, writer: Writer) -> dict[str, Any]:
     """Options of a device that are not the default: a clock, for instance, has no other form."""
-    plain, found = type(given)(), {}
+    kind: Any = type(given)
+    plain, found = kind(), {}
     for field in fields(given):
         value = getattr(given, field.name)
         if value != getattr(plain, field.name):
-            check_fits(value, hints(type(given))[field.name])
+            check_fits(value, hints_of(kind)[field.name])
             found[field.name] = writer.write(value, "")
-    return {"type": type(given).__name__, "options": found}
+    return {"type": kind.__name__, "options": found}
 
 
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 
-async def load(
-    path: str | os.PathLike[str], *, functions: Iterable[str | Callable[..., Any] | Op] = ()
-) -> Graph:
+async def load(path: str | os.PathLike[str], *, functions: Iterable[str | Callable[..., Any] | Op] = ()) -> Graph:
     """Load the graph that `Graph.save` has written; the file is read, and the graph built, in a thread.
 
     What it computes is what the saved one would have computed next, to the bit: variables have their values, and random
@@ -306,9 +310,7 @@ async def load(
     return await to_the_end(lambda: _load(Path(path), names))
 
 
-def load_sync(
-    path: str | os.PathLike[str], *, functions: Iterable[str | Callable[..., Any] | Op] = ()
-) -> Graph:
+def load_sync(path: str | os.PathLike[str], *, functions: Iterable[str | Callable[..., Any] | Op] = ()) -> Graph:
     """`load` for scripts.
 
     Raises:
@@ -344,7 +346,7 @@ def _read_as(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         kind = "" if isinstance(error, GraphError | ValueError) else f"{type(error).__name__}: "
-        raise DamagedError(path, f"{where + ': ' if where else ''}{kind}{str(error):.2000}") from error
+        raise DamagedError(path, f"{where + ': ' if where else ''}{kind}{error!s:.2000}") from error
 
 
 #: Fields of a file's JSON, with their types.
@@ -471,7 +473,7 @@ class _Builder:
                 if record["kind"] == "op":
                     self._connect(record)
                 elif record["kind"] == "variable":
-                    self._fill(record)
+                    self._check_variable(record)
         for record in records:
             with _read_as(self._path, f"{record['kind']} {record['name']!r:.200}"):
                 self._order(record)
@@ -503,7 +505,7 @@ class _Builder:
         _check_fields(written["options"], {}, dict.fromkeys([field.name for field in fields(found)], Any))
         given = {name: self._reader.read(value) for name, value in written["options"].items()}
         for name, value in given.items():
-            _check_field(name, value, hints(found)[name])
+            _check_field(name, value, hints_of(found)[name])
         return found(**given)
 
     def _add_scope(self, name: Any) -> None:
@@ -546,18 +548,16 @@ class _Builder:
         if record["kind"] == "blob":
             return Blob(*where)
         if spec.axes or spec.dtype.hasobject:
-            raise ValueError(f"variable {record['name']!r:.200}: expected numbers in a shape without open axes, got {spec}")
-        variable = Variable(*where, init=self._init(record["name"], where[3], spec))
+            raise ValueError(f"expected numbers in a shape without open axes for a variable, got {spec}")
+        init: Callable[..., Any] = _Elsewhere(str(self._path), self._structure["rank"])
+        array = None
+        if where[3].rank == self._structure["rank"]:
+            array = self._reader.array(record["name"], spec)
+            init = lambda *_: array  # noqa: E731  for replicas, which begin alike
+        variable = Variable(*where, init)
+        variable.commit(array)
         variable.is_state = record["state"]
         return variable
-
-    def _init(self, name: str, place: Place, spec: TensorSpec) -> Callable[..., Any]:
-        """What gives the first value of a variable, which replicas of it begin with, too."""
-        saved_on = self._structure["rank"]
-        if place.rank != saved_on:
-            return _Elsewhere(str(self._path), saved_on)
-        array = self._reader.array(name, spec)
-        return lambda *_: array
 
     def _op(self, scope: Graph, record: dict[str, Any]) -> Op:
         operation = self._reader.read(record["operation"])
@@ -587,18 +587,15 @@ class _Builder:
         if outputs:
             op._connect_outputs(outputs)
 
-    def _fill(self, record: dict[str, Any]) -> None:
-        """Give a variable its value, and what it is a copy of."""
-        nodes = self._graph._store.nodes
+    def _check_variable(self, record: dict[str, Any]) -> None:
+        """Check where its value is, and say what it is a copy of."""
+        nodes, rank, saved_on = self._graph._store.nodes, self._graph.world.rank, self._structure["rank"]
         variable = nodes[record["name"]]
         assert isinstance(variable, Variable)
-        if variable.place.rank == self._structure["rank"]:
-            assert callable(variable._init)
-            variable.commit(variable._init())
-        elif self._graph.world.rank != self._structure["rank"]:
+        if variable.place.rank != saved_on != rank:
             raise ValueError(
-                f"its value is on rank {variable.place.rank}, rank {self._structure['rank']} has saved the file, and "
-                f"this is rank {self._graph.world.rank}: load what this rank has saved"
+                f"its value is on rank {variable.place.rank}, rank {saved_on} has saved the file, and this is rank "
+                f"{rank}: load what this rank has saved"
             )
         if record["replica_of"] is not None:
             first = self._found(record["replica_of"], nodes)

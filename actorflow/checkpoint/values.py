@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache, reduce
+from functools import cache
 from importlib import import_module
 from types import EllipsisType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.errors import GraphError, text_of
 from actorflow.graph.nodes import Op
+from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, FusedStep
 from actorflow.ops.operation import SAVABLE, Operation
@@ -57,14 +58,13 @@ class UnsavableError(Exception):
 @cache
 def kinds() -> Mapping[str, type[Any]]:
     """The package's own operations, and what their fields hold besides plain values, by the names of the classes."""
-    import actorflow.ops.collective  # which no other module of `actorflow.ops` needs
-
-    found: dict[str, type[Any]] = {each.__name__: each for each in (Follows, FusedStep, Place)}
+    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, FusedStep, Place)}
     for kind in _subclasses(Operation):
-        if kind.__module__.startswith("actorflow.ops.") and _is_own_dataclass(kind) and not kind.__name__[0] == "_":
-            # A dataclass with slots is made twice, and the first one is known as a subclass, too.
-            if getattr(import_module(kind.__module__), kind.__name__, None) is kind and kind not in _PLANNED:
-                found[kind.__name__] = kind
+        name, module = kind.__name__, kind.__module__
+        # A dataclass with slots is made twice, and the first one is known as a subclass, too.
+        is_there = module.startswith("actorflow.ops.") and getattr(import_module(module), name, None) is kind
+        if is_there and "__dataclass_params__" in vars(kind) and name[0] != "_" and kind not in _PLANNED:
+            found[name] = kind
     return found
 
 
@@ -72,10 +72,6 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for each in kind.__subclasses__():
         yield each
         yield from _subclasses(each)
-
-
-def _is_own_dataclass(kind: type[Any]) -> bool:
-    return "__dataclass_params__" in vars(kind)
 
 
 def name_of(thing: Any) -> str:
@@ -93,7 +89,7 @@ def name_of(thing: Any) -> str:
         raise UnsavableError(f"{module}:{name} is {kind}: define it in a module")
     try:
         found = _named(f"{module}:{name}")
-    except Exception as error:  # noqa: BLE001  a module's own code may raise anything
+    except Exception as error:
         raise UnsavableError(f"{module}:{name} cannot be found: {type(error).__name__}: {text_of(error)}") from error
     if found is not thing:
         raise UnsavableError(f"{module}:{name} is something else, {text_of(found, repr):.200}")
@@ -102,7 +98,9 @@ def name_of(thing: Any) -> str:
 
 def _named(name: str) -> Any:
     module, _, qualname = name.partition(":")
-    found = reduce(getattr, qualname.split("."), import_module(module))
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
     # Below ``@graph.function`` the name is that of the op.
     return found.operation.fn if isinstance(found, Op) and isinstance(found.operation, Function) else found
 
@@ -125,7 +123,8 @@ class Names:
                 self._allowed[each] = None
             else:
                 try:
-                    thing = each.operation.fn if isinstance(each, Op) else each
+                    thing: Any = each.operation if isinstance(each, Op) else each
+                    thing = thing.fn if isinstance(thing, Function) else thing
                     self._allowed[name_of(thing)] = thing
                 except (AttributeError, UnsavableError) as error:
                     raise GraphError(f"functions: expected names or functions with names, got {error}") from error
@@ -348,7 +347,7 @@ class Writer:
         return {"tensor": [name, text, list(array.shape)]}
 
     def _written_object(self, value: Any, owner: str, depth: int) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         if kind in _PLANNED:
             raise UnsavableError(f"{kind.__name__} is an operation that plans are made of")
         own = kinds().get(kind.__name__) is kind
@@ -363,7 +362,7 @@ class Writer:
             try:
                 written[name] = self.write(field, owner, depth + 1)
                 if own:
-                    check_fits(field, hints(kind)[name])
+                    check_fits(field, hints_of(kind)[name])
             except (UnsavableError, ValueError) as error:
                 if field is not default:
                     raise UnsavableError(f"field {name} of {kind.__qualname__}: {error}") from error
@@ -399,7 +398,7 @@ class Reader:
             "complex": self._complex,
             "dict": self._dict,
             "dtype": lambda written, _: dtype_of(written),
-            "ellipsis": lambda written, _: ...,
+            "ellipsis": lambda *_: ...,
             "float": self._float,
             "function": self._function,
             "length": lambda written, _: Length.of_formula(written),
@@ -467,7 +466,8 @@ class Reader:
 
     def _number(self, written: Any, depth: int) -> np.generic:
         text, content = _pair(written)
-        found: np.generic = _of_bytes("a number", bytes.fromhex(content), TensorSpec((), dtype_of(text)))[()]
+        array: Any = _of_bytes("a number", bytes.fromhex(content), TensorSpec((), dtype_of(text)))
+        found: np.generic = array[()]
         return found
 
     def _tensor(self, written: Any, depth: int) -> Array:
@@ -507,7 +507,7 @@ class Reader:
         if kinds().get(name) is kind or kind in SAVABLE:
             for each, value in values.items():
                 try:
-                    check_fits(value, hints(kind)[each])
+                    check_fits(value, hints_of(kind)[each])
                 except ValueError as error:
                     raise ValueError(f"{name}: field {each}: {error}") from None
         return kind(**values)
@@ -529,7 +529,7 @@ def _text(written: Any) -> str:
 
 
 @cache
-def hints(kind: type[Any]) -> Mapping[str, Any]:
+def hints_of(kind: Any) -> Mapping[str, Any]:
     """The annotations of a class by the names of its fields."""
     return get_type_hints(kind)
 
