@@ -175,7 +175,7 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     """
     root, nodes = part.root, part.nodes
     in_order(root, part.ops)
-    size = max(root.size, 1)
+    size = root.size
     ids = {node: node.id for node in nodes}
     if size > _most_ids(len(nodes)):
         size, ids = len(nodes), {node: i for i, node in enumerate(nodes)}
