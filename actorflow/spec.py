@@ -21,6 +21,8 @@ from actorflow.errors import DTypeError, ShapeError
 
 #: Lengths of all open axes of a plan, by their names in alphabetical order.
 Lengths: TypeAlias = tuple[tuple[str, int], ...]
+#: Axes of an array, at most: NumPy has no more.
+MOST_AXES = 64
 #: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
 _LONG = math.lcm(*range(1, 51))
 #: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.

@@ -143,12 +143,15 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
             raise GraphError(f"the outputs need {', '.join(lacking)}, which is no input")
         kept |= dict.fromkeys(given.values())
     nodes = tuple(sorted(kept, key=lambda node: node.id))
+    interface = Interface(given, outputs) if outputs else None
+    return everything._replace(ops=ops, nodes=nodes, scopes=_scopes_of(nodes, scopes), interface=interface)
+
+
+def _scopes_of(nodes: Iterable[Node], scopes: Iterable[str]) -> tuple[str, ...]:
+    """Those of some scopes that nodes are in."""
     wanted = {node.graph.name for node in nodes if node.graph.parent is not None}
     wanted |= {name[:i] for name in wanted for i, sign in enumerate(name) if sign == "/"}
-    interface = Interface(given, outputs) if outputs else None
-    return everything._replace(
-        ops=ops, nodes=nodes, scopes=tuple([name for name in scopes if name in wanted]), interface=interface
-    )
+    return tuple([name for name in scopes if name in wanted])
 
 
 def _blob_of(graph: Graph, target: Any) -> Blob:
@@ -177,7 +180,7 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     in_order(root, part.ops)
     size = root.size
     ids = {node: node.id for node in nodes}
-    if size > _most_ids(len(nodes)):
+    if size > _most(len(nodes)):
         size, ids = len(nodes), {node: i for i, node in enumerate(nodes)}
     problems: list[str] = []
     writer, consumers = Writer(), _consumers(part.ops)
@@ -195,7 +198,8 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
             problems.append(f"{record['kind']} {node.name!r}: {error}; created at {node.site}")
         written.append(json.dumps(record, allow_nan=False))
     head = {"format": FORMAT, "version": VERSION, "name": root.name, "frame": part.frame, "rank": part.rank}
-    head |= {"ids": size, "scopes": part.scopes, **_written_interface(part)}
+    scopes = part.scopes if len(part.scopes) <= _most(len(nodes)) else _scopes_of(nodes, part.scopes)
+    head |= {"ids": size, "scopes": scopes, **_written_interface(part)}
     try:
         head["options"] = _written_options(root, writer)
     except UnsavableError as error:
@@ -210,8 +214,8 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     return "".join(texts).encode(), writer.arrays
 
 
-def _most_ids(nodes: int) -> int:
-    """Numbers that nodes have, at most: more, as where most nodes were deleted, and they are numbered anew."""
+def _most(nodes: int) -> int:
+    """Most ids, and most scopes, in a file of so many nodes: it must not take far more memory than it has bytes."""
     return 16 * nodes + 4096
 
 
@@ -346,7 +350,8 @@ def _read_as(path: Path, where: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         kind = "" if isinstance(error, GraphError | ValueError) else f"{type(error).__name__}: "
-        raise DamagedError(path, f"{where + ': ' if where else ''}{kind}{error!s:.2000}") from error
+        text = f"{kind}{error!s:.2000}"
+        raise DamagedError(path, text if not where or text.startswith(where) else f"{where}: {text}") from error
 
 
 #: Fields of a file's JSON, with their types.
@@ -412,6 +417,8 @@ def _check_fields(record: Any, known: Mapping[str, Any], optional: Mapping[str, 
 
 
 def _check_field(name: str, value: Any, hint: Any) -> None:
+    if type(value) is hint is not int:  # nearly all: files have many
+        return
     try:
         check_fits(value, hint)
     except ValueError as error:
@@ -456,11 +463,13 @@ class _Builder:
     def build(self) -> Graph:
         structure = self._structure
         self._graph = graph = Graph(structure["name"], **self._options())
+        if len(structure["scopes"]) > _most(len(structure["nodes"])):
+            raise ValueError(f"expected fewer scopes for {len(structure['nodes'])} nodes")
         for name in structure["scopes"]:
             with _read_as(self._path, f"scope {name!r:.200}"):
                 self._add_scope(name)
         records, last, ids = structure["nodes"], -1, structure["ids"]
-        if not 0 <= structure["frame"] < _MOST or not 0 <= ids <= _most_ids(len(records)):
+        if not 0 <= structure["frame"] < _MOST or not 0 <= ids <= _most(len(records)):
             raise ValueError(f"expected frame and ids in range, got {structure['frame']} and {ids}")
         for i, record in enumerate(records):
             with _read_as(self._path, f"node {i}"):
@@ -525,7 +534,7 @@ class _Builder:
             raise ValueError(f"expected a node, of kind {', '.join(_FIELDS)}, got {record!r:.200}")
         _check_fields(record, _FIELDS[kind], _OPTIONAL[kind])
         number, name, scope = record["id"], record["name"], self._scope(record.get("scope", ""))
-        if not last < number < _most_ids(len(self._structure["nodes"])):
+        if not last < number < _most(len(self._structure["nodes"])):
             raise ValueError(f"expected an id after {last}, got {number}")
         if not name.startswith(scope._prefix):
             raise ValueError(f"expected a name in scope {scope.name!r:.200}, got {name!r:.200}")

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import EllipsisType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -29,12 +29,10 @@ from actorflow.ops.fused import Followed, FusedStep
 from actorflow.ops.operation import SAVABLE, Operation
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
-from actorflow.spec import Follows, Length, Pending, TensorSpec
+from actorflow.spec import MOST_AXES, Follows, Length, Pending, TensorSpec
 
 #: Values inside of each other, at most: nothing that is real comes near.
 DEEPEST = 50
-#: Axes of a tensor, at most: those of NumPy.
-MOST_AXES = 64
 #: Entries of a tuple, at most.
 _LONGEST = 1 << 16
 #: Integers are less than this: seeds are the largest ones.
@@ -179,6 +177,7 @@ def names_in(written: Any) -> Iterator[str]:
 # -- dtypes and types --------------------------------------------------------------------------------------------------
 
 
+@lru_cache
 def dtype_text(dtype: np.dtype[Any]) -> str:
     """The name of a dtype, or NumPy's code of one that has no name of its own.
 
@@ -206,7 +205,7 @@ def dtype_of(text: Any) -> np.dtype[Any]:
     raise ValueError(f"expected a dtype, got {text!r:.200}")
 
 
-@cache
+@lru_cache
 def _known_dtype(text: str) -> np.dtype[Any]:
     try:
         return np.dtype(text)
@@ -545,6 +544,8 @@ def check_fits(value: Any, hint: Any) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if type(value) is hint:
+        return True
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True

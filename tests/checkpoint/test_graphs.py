@@ -55,7 +55,7 @@ async def check_in_another_process(folder: Path, count: int) -> None:
 
 
 async def test_random_graphs(tmp_path: Path) -> None:
-    count = 260 if FULL else 12
+    count = 260 if FULL else 6
     saved = 0
     for seed in range(count):
         subject = RandomGraph(seed)
@@ -68,11 +68,10 @@ async def test_random_graphs(tmp_path: Path) -> None:
         async with graph:
             frames = [several.feeds(0, lengths) for lengths in range(3)]
             saved += await Case(tmp_path, f"open{seed}", graph, [each.open for each in several.fetch], frames).save()
-    assert saved >= 1.93 * count
+    assert saved > 1.9 * count
     await check_in_another_process(tmp_path, saved)
 
 
-WIDE = 224 if FULL else 96
 OPTIMIZERS: tuple[Callable[[], nn.Optimizer], ...] = (
     lambda: nn.SGD(nn.rates.Warmup(nn.rates.Cosine(0.1, 10), 2), momentum=0.9, weight_decay=0.01),
     lambda: nn.Adam(0.01, clip=nn.Clip(norm=0.5)),
@@ -92,7 +91,6 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "MobileNetV3": (lambda: nn.MobileNetV3(3, size="small"), (3, 32, 32, 2)),
     "Inception": (lambda: nn.Inception(2, 3, 4, 5, 6, 8), (2, 5, 6, 7)),
     "NINBlock": (lambda: nn.NINBlock(3, (4, 5)), (2, 6, 6, 3)),
-    "GoogLeNet": (lambda: nn.GoogLeNet(3, auxiliary=FULL), (2, WIDE, WIDE, 3)),
     "LSTM": (lambda: nn.LSTM(3, 2, seed=1, peepholes=True, bidirectional=True), (5, 4, 3)),
     "GRU": (lambda: nn.GRU(3, 2, seed=1, bidirectional=True), (5, 4, 3)),
     "RNN": (lambda: nn.RNN(6, 1, seed=1), (5, 4, 3)),
@@ -100,13 +98,17 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "LSTMLanguageModel": (lambda: nn.LSTMLanguageModel(11, features=5, hidden=4, layers=2), (6, 2)),
     "MultiHeadAttention": (lambda: nn.MultiHeadAttention(4, 2), (2, 5, 4)),
 }
-if FULL:
-    MODELS |= {"AlexNet": (lambda: nn.AlexNet(10), (1, 227, 227, 3)), "VGG16": (lambda: nn.VGG(10), (1, 224, 224, 3))}
+LARGE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "AlexNet": (lambda: nn.AlexNet(10), (1, 227, 227, 3)),
+    "VGG16": (lambda: nn.VGG(10), (1, 224, 224, 3)),
+    "GoogLeNet": (lambda: nn.GoogLeNet(3), (2, 224, 224, 3)),
+}
 
 
 async def test_models_with_optimizers(tmp_path: Path) -> None:
     """A training goes on where it was saved."""
-    for i, (name, (make, shape)) in enumerate(MODELS.items()):
+    models = MODELS | LARGE if FULL else MODELS
+    for i, (name, (make, shape)) in enumerate(models.items()):
         graph, random = af.Graph(name, deterministic=True), np.random.default_rng(i)
         if name == "LSTMLanguageModel":
             x, value = graph.blob("x", shape, "int64"), random.integers(0, 11, shape)
@@ -121,7 +123,7 @@ async def test_models_with_optimizers(tmp_path: Path) -> None:
         async with graph:
             await graph.run({x: value}, fetch=[train])
             await Case(tmp_path, name, graph, [loss, *tops], [{x: value}] * 2, [train]).save()
-    await check_in_another_process(tmp_path, len(MODELS))
+    await check_in_another_process(tmp_path, len(models))
 
 
 def test_every_model_is_tried() -> None:
@@ -131,7 +133,7 @@ def test_every_model_is_tried() -> None:
         for each in [getattr(nn, name)]
         if isinstance(each, type) and each.__module__ in ("actorflow.nn.models", "actorflow.nn.recurrent")
     }
-    assert known <= set(MODELS) | {"AlexNet"}
+    assert known <= {*MODELS, *LARGE}
 
 
 async def test_frames_go_on_meanwhile(tmp_path: Path) -> None:
