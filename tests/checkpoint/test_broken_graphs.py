@@ -357,7 +357,7 @@ async def test_changed_files(tmp_path: Path, part: int) -> None:
     nn.SGD(nn.rates.Warmup(nn.rates.Cosine(0.1, 10), 2), momentum=0.9).minimize(ops.sum(scores))
     graph.function("half", half, x.spec)(x)
     await graph.save(tmp_path / "good-net.af")
-    count = 500 if FULL else 240
+    count = 500 if FULL else 120
     said, how = await said_by("tests.support.broken_files", str(tmp_path), str(part * count), str(count))
     assert said == "", how
     assert how.startswith(f"{count} files")

@@ -30,7 +30,7 @@ from actorflow.spec import Length, TensorSpec, axis, following, minimum
 from actorflow.transport.local import LocalWorld
 from tests.ops.every_operation import CASES, operations
 from tests.support.effort import FULL
-from tests.support.graph_files import Case, half, structure
+from tests.support.graph_files import Case, differences, half, structure
 from tests.support.kernel_cases import CASES as KERNEL_CASES
 from tests.support.kernel_cases import TENSOR_CASES
 from tests.support.neural_cases import NEURAL_CASES
@@ -157,6 +157,31 @@ async def test_frames_go_on_meanwhile(tmp_path: Path) -> None:
         for value in values[3:]:
             np.testing.assert_array_equal((await other.run(fetch=["add", noise.name]))[noise.name], value)
     assert other["count"].value == 6
+
+
+@pytest.mark.parametrize("scheme", ["allreduce", "server", "aggregate"])
+async def test_several_places(tmp_path: Path, scheme: str) -> None:
+    graph = af.Graph("parallel", deterministic=True)
+    x, labels = graph.blob("x", ("batch", 6)), graph.blob("labels", ("batch",), "int64")
+    places = ["cpu", "sim:0"]
+    model = nn.parallel.DataParallel(nn.MLP(3, (4,), dropout=0.3), places, loss=ops.softmax_loss, scheme=scheme)
+    loss = model(x, labels)
+    train = model.minimize(nn.SGD(nn.rates.Cosine(0.1, 9), momentum=0.9))
+    feeds = {x: np.random.default_rng(0).standard_normal((5, 6), "f"), labels: np.arange(5) % 3}
+    async with graph:
+        await graph.run(feeds, fetch=[train])
+        await Case(tmp_path, "parallel", graph, [loss], [feeds] * 2, [train]).save()
+    assert await differences(tmp_path / "parallel.af") == []
+
+
+def test_graphs_of_array_code(tmp_path: Path) -> None:
+    graph = af.to_graph(lambda a, b: (a @ b).sum() + a.mean(), TensorSpec.of(("n", 4)), TensorSpec.of((4, 3)))
+    graph.save_sync(tmp_path / "g.af")
+    other = af.load_sync(tmp_path / "g.af")
+    feeds = {blob.name: np.ones(blob.spec.shape if not blob.spec.axes else (2, 4), "f") for blob in graph.sources}
+    (found,), (expected,) = other.run_sync(feeds).values(), graph.run_sync(feeds).values()
+    assert found == expected
+    assert described(other) == described(graph)
 
 
 # -- what a graph is --------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ STRANGE: tuple[Callable[[random.Random], Any], ...] = (
     ),
     lambda draw: "x" * draw.choice([10, 1_000, 100_000]),
     lambda draw: draw.choice([[], [[]], {}, {"a": 1}, [None], ["x"] * 1_000, [1 << 40] * 70, [-1], [2, 3]]),
-    lambda draw: nested(draw.choice([10, 60, 900])),
+    lambda draw: nested(draw.choice([10, 60, 250])),
     lambda draw: {"length": [[draw.choice([1, -3, 0]), "batch", ["//", [[1, "n"]], draw.choice([2, 0, "x"])]]]},
     lambda draw: {"new": [draw.choice(["Relu", "Conv", "Fused", "Constant", "Nope", "os:path"]), {}]},
     lambda draw: {"tensor": ["op//0", "float32", [1 << 40]]},
