@@ -204,6 +204,9 @@ def built(**options: Any) -> af.Graph:
     for i in (1, 2, 0):  # in which order they add up
         graph[f"term{i}"] >> [z]
     graph.op("forced", ops.Exp(), force_cpu=True)(z)
+    early, late = graph.op("early", ops.Exp()), graph.op("late", ops.Exp())
+    for op in (late, early):  # in which order gradients add up
+        op(z)
     graph["w"].is_state = True
     graph.constant(np.array(["text", "more"]), name="text")
     graph.constant(np.array([1 + 2j], ">c16"), name="swapped")
