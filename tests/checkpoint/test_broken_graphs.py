@@ -279,6 +279,7 @@ class TestArchives:
             ),
             (lambda s, t: zip_of((STRUCTURE, b"[" * 10_000), (TENSORS, t)), "graph.json: RecursionError"),
             (lambda s, t: zip_of((STRUCTURE, b"[]"), (TENSORS, t)), "graph.json: expected an object"),
+            (lambda s, t: zip_of((STRUCTURE, b"[" + b"[]," * 200_000 + b"[]]"), (TENSORS, t)), "one value in 4 bytes"),
             (lambda s, t: zip_of((STRUCTURE, b"\xff"), (TENSORS, t)), "graph.json: 'utf-8' codec"),
             (lambda s, t: zip_of((STRUCTURE, s[:-5]), (TENSORS, t)), "graph.json: Expecting"),
             (lambda s, t: zip_of((STRUCTURE, b"9" * 5_000), (TENSORS, t)), "graph.json: Exceeds the limit"),
