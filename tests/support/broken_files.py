@@ -140,7 +140,7 @@ def broken(content: bytes, seed: int) -> tuple[bytes, bool]:
     if how <= 3:
         return zipped(changed_json(structure, draw), tensors), False
     if how == 4:
-        return zipped(structure, changed_header(tensors, draw)), True
+        return zipped(structure, changed_header(tensors, draw)), False
     if how == 5:
         return zipped(changed_bytes(structure, draw), tensors), False
     if how == 6:
@@ -158,12 +158,19 @@ def judged(path: Path, good: bytes, is_same: bool) -> str | None:
         return None
     again = path.with_suffix(".again")
     graph.save_sync(again)
-    found, expected = members(again.read_bytes()), good if is_same else path.read_bytes()
-    if is_same and found != members(expected) and json.loads(found[0]) != json.loads(members(expected)[0]):
-        return "it is another graph"
+    found = members(again.read_bytes())
+    if is_same:
+        path.write_bytes(good)
+        expected = af.load_sync(path, functions=["tests.support.graph_files:half"])
+        if found[0] != members(good)[0] or values(graph) != values(expected):
+            return "it is another graph"
     other = path.with_suffix(".other")
     af.load_sync(again, functions=["tests.support.graph_files:half"]).save_sync(other)
     return None if members(other.read_bytes())[0] == found[0] else "saved again it has another text"
+
+
+def values(graph: af.Graph) -> list[bytes]:
+    return [variable.value.tobytes() for variable in graph.variables]
 
 
 def megabytes() -> float:
@@ -173,7 +180,7 @@ def megabytes() -> float:
 
 def main(folder: Path, first: int, count: int) -> None:
     goods = [path.read_bytes() for path in sorted(folder.glob("good*.af"))]
-    path, slowest, refused = folder / "broken.af", 0.0, 0
+    path, slowest = folder / "broken.af", 0.0
     gc.collect()
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     for seed in range(first, first + count):
@@ -186,7 +193,6 @@ def main(folder: Path, first: int, count: int) -> None:
         slowest = max(slowest, took)
         if problem is not None or took > MOST_SECONDS:
             print(f"seed {seed}: {problem}, {took:.1f} s")
-    del refused
     if megabytes() > MOST_MEGABYTES:
         print(f"expected at most {MOST_MEGABYTES} megabytes, got {megabytes():.0f}")
     print(f"{count} files", file=sys.stderr)
