@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from actorflow.array.transforms.to_graph import to_graph as to_graph
     from actorflow.checkpoint import Checkpoint as Checkpoint
     from actorflow.checkpoint import Checkpoints as Checkpoints
+    from actorflow.checkpoint import load as load
     from actorflow.checkpoint import load_checkpoint as load_checkpoint
     from actorflow.checkpoint import load_checkpoint_sync as load_checkpoint_sync
+    from actorflow.checkpoint import load_sync as load_sync
     from actorflow.checkpoint import load_weights as load_weights
     from actorflow.checkpoint import load_weights_sync as load_weights_sync
     from actorflow.checkpoint import save_checkpoint as save_checkpoint
@@ -106,8 +108,10 @@ _HOMES = {
     "checkpoint": (
         "Checkpoint",
         "Checkpoints",
+        "load",
         "load_checkpoint",
         "load_checkpoint_sync",
+        "load_sync",
         "load_weights",
         "load_weights_sync",
         "save_checkpoint",
@@ -176,8 +180,10 @@ __all__ = [
     "devices",
     "grad",
     "gradient",
+    "load",
     "load_checkpoint",
     "load_checkpoint_sync",
+    "load_sync",
     "load_weights",
     "load_weights_sync",
     "nn",

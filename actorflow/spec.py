@@ -21,8 +21,14 @@ from actorflow.errors import DTypeError, ShapeError
 
 #: Lengths of all open axes of a plan, by their names in alphabetical order.
 Lengths: TypeAlias = tuple[tuple[str, int], ...]
+#: Axes of an array, at most: NumPy has no more.
+MOST_AXES = 64
 #: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
 _LONG = math.lcm(*range(1, 51))
+#: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.
+_MOST_PARTS = 1_000
+#: Terms of a sum that is not looked at for that: parts and products of lengths are, and most lengths have no more.
+_FEW_TERMS = 4
 #: Whether two lengths that may be equal are taken as equal.
 _assumes: ContextVar[bool] = ContextVar("actorflow.assumes", default=False)
 
@@ -115,6 +121,11 @@ class _Part(NamedTuple):
             return f"min({self.left}, {self.right})"
         return f"({self.left})//{self.right}" if isinstance(self.right, int) else f"({self.left})//({self.right})"
 
+    @property
+    def formula(self) -> list[Any]:
+        """The part as lists of texts and numbers."""
+        return [self.name, *[each.formula if isinstance(each, Length) else each for each in (self.left, self.right)]]
+
     def at(self, lengths: Mapping[str, int]) -> int:
         left, right = int(at(self.left, lengths)), int(at(self.right, lengths))
         if self.name == "min":
@@ -161,6 +172,30 @@ class Length(Pending):
         self._hash = hash(terms)
 
     @property
+    def formula(self) -> list[Any]:
+        """The formula as lists of texts and numbers, which `of_formula` reads: ``[factor, axis, ...]`` of each term."""
+        return [
+            [factor, *[atom if isinstance(atom, str) else atom.formula for atom in product]]
+            for product, factor in self.terms
+        ]
+
+    @classmethod
+    def of_formula(cls, formula: Any) -> Length:
+        """The length of a formula that may be anything.
+
+        Raises:
+            ShapeError: if it is not what `formula` gives.
+        """
+        try:
+            found = _made({tuple(sorted(map(_atom, atoms), key=str)): _factor(each) for each, *atoms in formula})
+        except (TypeError, ValueError) as error:
+            raise ShapeError(f"expected the formula of a length, got {formula!r:.200}: {error}") from error
+        _check_parts(_parts_of(found))
+        if not isinstance(found, Length) or found.formula != formula:
+            raise ShapeError(f"expected the formula of a length in its normal form, got {formula!r:.200}")
+        return found
+
+    @property
     def axes(self) -> frozenset[str]:
         """Names of the axes that it depends on."""
         found: set[str] = set()
@@ -201,6 +236,8 @@ class Length(Pending):
         terms = _terms(other)
         if terms is None:
             return NotImplemented
+        if isinstance(other, Length):
+            _check_parts(len(terms) * _parts_of(self) + len(self.terms) * _parts_of(other))
         total: Counter[_Product] = Counter()
         for left, a in self.terms:
             for right, b in terms:
@@ -378,7 +415,7 @@ def minimum(left: Any, right: Any) -> Any:
     by = math.gcd(*[factor for _, factor in difference.terms])
     more, less = ([(p, sign * f // by) for p, f in difference.terms if sign * f > 0] for sign in (1, -1))
     over, under = _made(dict(more)), _made(dict(less))  # min(l, r) = r + min(l - r, 0) = r - under + min(over, under)
-    return right + by * (_made({(_Part("min", over, under),): 1}) - under)
+    return right + by * (_made({(_part("min", over, under),): 1}) - under)
 
 
 def maximum(left: Any, right: Any) -> Any:
@@ -546,12 +583,53 @@ def _terms(value: Any) -> tuple[tuple[_Product, int], ...] | None:
     return None
 
 
+def _parts_of(value: Any) -> int:
+    """Number of names and parts of a length, a part of one, or a number."""
+    if isinstance(value, _Part):
+        return 1 + _parts_of(value.left) + _parts_of(value.right)
+    return sum([1 + sum(map(_parts_of, p)) for p, _ in value.terms]) if isinstance(value, Length) else 1
+
+
+def _check_parts(count: int) -> None:
+    if count > _MOST_PARTS:
+        raise ShapeError(f"a length is a formula of {count} parts, at most {_MOST_PARTS} are allowed")
+
+
+def _part(name: str, left: Length | int, right: Length | int) -> _Part:
+    found = _Part(name, left, right)
+    _check_parts(_parts_of(found))
+    return found
+
+
+def _atom(formula: Any) -> _Atom:
+    if isinstance(formula, str):
+        ((product, _),) = axis(formula).terms
+        return cast("_Atom", product[0])
+    name, left, right = formula
+    if (name, right) == ("//", 0) or name not in ("//", "min"):
+        raise ValueError(f"{name!r:.20} of {right!r:.20} is no part of a length")
+    return _part(
+        name, *[Length.of_formula(each) if isinstance(each, list) else _factor(each) for each in (left, right)]
+    )
+
+
+def _factor(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.20} is no factor")
+    return value
+
+
 def _made(total: Mapping[_Product, int]) -> Any:
     """A length, or a number where no axis is left."""
     terms = sorted(((p, factor) for p, factor in total.items() if factor), key=_order)
     if not terms:
         return 0
-    return terms[0][1] if len(terms) == 1 and not terms[0][0] else Length(tuple(terms))
+    if len(terms) == 1 and not terms[0][0]:
+        return terms[0][1]
+    found = Length(tuple(terms))
+    if len(terms) > _FEW_TERMS:
+        _check_parts(_parts_of(found))
+    return found
 
 
 def _order(term: tuple[_Product, int]) -> tuple[int, tuple[str, ...]]:
@@ -576,7 +654,7 @@ def _divided(left: Any, right: Any) -> Any:
         quotient, rest = quotient + part, rest - part * right
     if not isinstance(rest, Length) and rest == 0:
         return quotient
-    return quotient + _made(Counter({(_Part("//", rest, right),): 1}))
+    return quotient + _made(Counter({(_part("//", rest, right),): 1}))
 
 
 def _divided_by(length: Length, number: int) -> Any:
@@ -597,4 +675,4 @@ def _divided_by(length: Length, number: int) -> Any:
             # floor((floor(x / a) + y) / b) = floor((x + a * y) / (a * b))
             others = rest - _made({product: 1})
             return whole + (part.left + others * part.right) // (part.right * number)
-    return whole + _made({(_Part("//", rest, number),): 1})
+    return whole + _made({(_part("//", rest, number),): 1})

@@ -25,7 +25,7 @@ NODES = {"Graph", "Blob", "Op", "Variable"}
 #: Classes whose methods run, show or record what they define: by module, the class and the rooms that it may ask for
 #: inside its methods and name in their annotations.
 ABOVE = {
-    "graph.graph": ("Graph", {"plan", "runtime", "show", "trace"}),
+    "graph.graph": ("Graph", {"checkpoint", "plan", "runtime", "show", "trace"}),
     "plan.plan": ("Plan", {"show"}),
 }
 MOST_FILES, MOST_LAYERS = 9, 13

@@ -108,7 +108,7 @@ def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: P
     root = graph.root
     check_at_rest(root, "saved")
     variables, text = _saved(root, position)
-    frame = 0 if root._engine is None else root._engine.next_number
+    frame = next_frame(root)
     metadata = metadata_of(root, variables, frame=str(frame), position=text)
     Snapshot({variable.name: variable.held for variable in variables}, metadata).save(Path(path))
 
@@ -156,6 +156,11 @@ def check_at_rest(root: Graph, what: str) -> None:
     count = 0 if root._engine is None else root._engine.frames.in_flight
     if count:
         raise GraphError(f"graph {root.name!r} cannot be {what} with frames in flight, it has {count}: await them")
+
+
+def next_frame(root: Graph) -> int:
+    """Number of the frame that a graph starts next, which random streams depend on."""
+    return root._first_frame if root._engine is None else root._engine.next_number
 
 
 def own_variables(root: Graph) -> list[Variable]:

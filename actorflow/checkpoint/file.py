@@ -158,11 +158,16 @@ def read_file(path: Path) -> Content:
         CheckpointError: if the file cannot be read; `DamagedError` if it is not what was written.
         MissingExtraError: if safetensors is not installed.
     """
-    safetensors = require_format()
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
+    return parsed(path, content)
+
+
+def parsed(path: Path, content: bytes) -> Content:
+    """The content of a file of which the bytes were read; raises as `read_file` does."""
+    safetensors = require_format()
     try:
         found = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
@@ -187,7 +192,7 @@ def read_outline(path: Path) -> Outline:
             length = int.from_bytes(file.read(8), "little")
             text = file.read(min(length, _LONGEST_HEADER))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         header = dict(json.loads(text))
         metadata = dict(header.pop("__metadata__", None) or {})
@@ -200,7 +205,8 @@ def read_outline(path: Path) -> Outline:
     return Outline(frozenset(header), metadata)
 
 
-def _unreadable(path: Path, error: OSError) -> CheckpointError:
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """The error for a file that the system does not let us read."""
     return CheckpointError(f"{path}: the checkpoint cannot be read: {error}")
 
 

@@ -61,6 +61,13 @@ class _Defaults(NamedTuple):
     name: str | None = None
 
 
+class Interface(NamedTuple):
+    """Names of what goes into a graph and what comes out, where a file has said them."""
+
+    inputs: dict[str, Blob]
+    outputs: dict[str, Blob]
+
+
 class Graph:
     """A bipartite graph of operations and blobs, or a part of one.
 
@@ -132,6 +139,8 @@ class Graph:
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
         self._engine: Engine | None = None
+        self._first_frame = 0  # where its engine begins to count: a file says it
+        self._interface: Interface | None = None  # likewise
         self.options = options.GraphOptions(
             memory_budget,
             sequential,
@@ -960,6 +969,57 @@ class Graph:
     def uninstrument(self) -> None:
         """Make no spans of frames that start from now on."""
         self.root.engine.instrumentation = None
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    async def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        fetch: Fetch | Mapping[str, Target] = None,
+        inputs: Mapping[str, Blob | str] | None = None,
+    ) -> None:
+        """Save the graph to a file, while it runs: `actorflow.load` makes it again, in any process.
+
+        The file has what the graph is and the values of its variables after all frames started before this, so what is
+        loaded computes what this graph would compute next, to the bit. It is written in a thread, and replaces one of
+        its name only when it is whole. No code is in it: functions, and operations that are not this package's, are
+        named there, so they must be found by their names in a module. docs/files.md says what else is in a file.
+
+        Args:
+            path: The file, ``.af`` by custom.
+            fetch: What the file is to compute, as for `run`: it has only what that needs then, and the names of the
+                blobs as those of outputs. With a mapping these have the names that it gives them. By default all of the
+                graph is saved.
+            inputs: Names of the blobs that are fed, for `Model.of`; by default their own.
+        Raises:
+            CheckpointError: if the file cannot be written, or has no form for functions, operations, or settings: all
+                of them are named, with the lines that created the ops.
+            GraphError: if the graph is not complete, as for `compile`; if this is a part of a graph; if a frame started
+                before fails or is cancelled, so that updates may be missing; if the graph is changed meanwhile.
+            MissingExtraError: if safetensors is not installed.
+        Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
+        """
+        from actorflow.checkpoint.graphs import save_graph
+
+        await save_graph(self, path, fetch, inputs)
+
+    def save_sync(
+        self,
+        path: str | PathLike[str],
+        *,
+        fetch: Fetch | Mapping[str, Target] = None,
+        inputs: Mapping[str, Blob | str] | None = None,
+    ) -> None:
+        """`save` for scripts.
+
+        Raises:
+            RuntimeError: inside a running event loop; use ``await graph.save(...)`` there.
+            GraphError: as for `save`, and if frames are in flight.
+        """
+        from actorflow.checkpoint.graphs import save_graph_sync
+
+        save_graph_sync(self, path, fetch, inputs)
 
     # -- internals ----------------------------------------------------------------------------------------------------
 

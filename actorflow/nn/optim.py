@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.rates import Policy
 from actorflow.ops import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 from actorflow.ops.nn.updates import state_spec
+from actorflow.ops.operation import savable
 from actorflow.spec import TensorSpec
 
 
@@ -245,16 +247,9 @@ class Optimizer(ABC):
             step = self._step(scope)
             [step] >> scope.function("count", _next, place="cpu") >> [step]
             return {"rate": self._rate, "step": step}
-
-        def schedule(step: Any) -> tuple[np.float64, np.int64]:
-            """The rate of a step, and the number of the next one."""
-            rate = policy(int(step))
-            check_range(f"{policy} at step {step}", rate=rate)
-            return np.float64(rate), _next(step)
-
         step = self._step(scope)
         rate = scope.blob("rate", (), "float64", "cpu")
-        [step] >> scope.function("schedule", schedule, place="cpu") >> [rate, step]
+        [step] >> scope.function("schedule", _Schedule(policy), place="cpu") >> [rate, step]
         return {"rate": rate, "step": step}
 
     def _step(self, scope: Graph) -> Variable:
@@ -277,6 +272,20 @@ class Optimizer(ABC):
         return tuple(states.values())
 
 
+@savable
+@dataclass(frozen=True)
+class _Schedule:
+    """Gives the rate of a step, and the number of the next one."""
+
+    policy: Policy
+
+    def __call__(self, step: Any) -> tuple[np.float64, np.int64]:
+        rate = self.policy(int(step))
+        check_range(f"{self.policy} at step {step}", rate=rate)
+        return np.float64(rate), _next(step)
+
+
+@savable
 def _next(step: Any) -> np.int64:
     return np.int64(step + 1)
 

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actorflow.errors import GraphError
+from actorflow.ops.operation import savable
 
 #: Gives the rate of a step; the first step is 0.
 Policy = Callable[[int], float]
 
 
+@savable
 @dataclass(frozen=True)
 class Fixed:
     """The same rate in all steps.
@@ -36,6 +38,7 @@ class Fixed:
         return self.rate
 
 
+@savable
 @dataclass(frozen=True)
 class StepDecay:
     """``rate * factor ** (step // every)``. Source: Caffe ``step``.
@@ -58,6 +61,7 @@ class StepDecay:
         return self.rate * self.factor ** (step // self.every)
 
 
+@savable
 @dataclass(frozen=True)
 class MultiStep:
     """``rate * factor ** k``, where k of the milestones have been reached. Source: Caffe ``multistep``.
@@ -85,6 +89,7 @@ class MultiStep:
         return self.rate * self.factor ** bisect_right(self.milestones, step)
 
 
+@savable
 @dataclass(frozen=True)
 class Poly:
     """``rate * (1 - step / steps) ** power``, and 0 from ``steps`` on. Source: Caffe ``poly``.
@@ -107,6 +112,7 @@ class Poly:
         return self.rate * (1 - step / self.steps) ** self.power if step < self.steps else 0.0
 
 
+@savable
 @dataclass(frozen=True)
 class Cosine:
     """Half a wave of a cosine from ``rate`` to ``floor``, and ``floor`` from ``steps`` on.
@@ -132,6 +138,7 @@ class Cosine:
         return self.floor + (self.rate - self.floor) * (1 + math.cos(math.pi * step / self.steps)) / 2
 
 
+@savable
 @dataclass(frozen=True)
 class Warmup:
     """A straight line from ``start`` times the policy's first rate up to that rate, then the policy from its step 0 on.

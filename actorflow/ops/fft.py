@@ -17,7 +17,7 @@ from actorflow.ops.elementwise import conj
 from actorflow.ops.fills import numbers
 from actorflow.ops.indexing import pad
 from actorflow.ops.indexing import slice as part_of
-from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, whole
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, savable, whole
 from actorflow.ops.rows import fit
 from actorflow.ops.shaping import Axis, roll, split
 from actorflow.spec import TensorSpec, integers, minimum
@@ -124,6 +124,7 @@ class Irfft(_Transform):
         return [fit(_resized(back, x.shape[self.axis], self.axis), x)]
 
 
+@savable
 def _counts(points: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     weights = np.full(math.prod(shape), 2, dtype)
     weights[0] = 1

@@ -102,11 +102,17 @@ class Fused(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         specs = self.specs(inputs)
         found = tuple([specs[len(inputs) + i] for i in self.results])
-        whole, reductions = broadcast_shapes(*[spec.shape for spec in inputs]), self.reductions
+        whole, reductions = broadcast_shapes(*[spec.shape for spec in inputs]), dict.fromkeys(self.reductions)
         for i, spec in zip(self.results, found, strict=True):
             if spec.shape != whole and i not in reductions:
                 raise ShapeError(f"Fused: step {i} must have the shape {whole} of all inputs together, got {spec}")
-        columns = [self._columns(specs, len(inputs), i, whole) for i in reductions]
+        results, read = {*self.results}, {i - len(inputs) for step in self.steps for i in step.arguments}
+        for i in reductions:
+            if i not in results:
+                raise GraphError(f"Fused: step {i} is a reduction, which must be one of the results {self.results}")
+            if i in read:
+                raise GraphError(f"Fused: step {i} is a reduction, which no step may read")
+        columns = [self._columns(specs, i, whole) for i in reductions]
         for i, along in zip(reductions, columns, strict=True):
             if along != columns[0]:
                 raise ShapeError(
@@ -115,14 +121,10 @@ class Fused(Operation):
                 )
         return found
 
-    def _columns(self, specs: Sequence[TensorSpec], first: int, i: int, whole: tuple[int, ...]) -> FusedColumns:
+    def _columns(self, specs: Sequence[TensorSpec], i: int, whole: tuple[int, ...]) -> FusedColumns:
         operation, (argument,) = self.steps[i]
-        if i not in self.results:
-            raise GraphError(f"Fused: step {i} is a reduction, which must be one of the results {self.results}")
         if specs[argument].shape != whole:
             raise ShapeError(f"Fused: step {i} must reduce the shape {whole} of all inputs, got {specs[argument]}")
-        if any(first + i in step.arguments for step in self.steps):
-            raise GraphError(f"Fused: step {i} is a reduction, which no step may read")
         return _columns_along(operation, whole)
 
     def columns(self, whole: tuple[int, ...]) -> FusedColumns:

@@ -31,6 +31,7 @@ from actorflow.ops.operation import (
     blob_of,
     rank_is,
     same_numbers,
+    savable,
     whole,
 )
 from actorflow.ops.rows import conjugated
@@ -358,6 +359,7 @@ class Scatter(Arrangement):
         return multiply(mine, share), multiply(theirs, _part(share, self.key, indices))
 
 
+@savable
 def _counted(*shape: int) -> npt.NDArray[Any]:
     return np.arange(prod(shape)).reshape(shape)
 
@@ -838,6 +840,7 @@ def _line(x: Operand, axis: int, shape: tuple[int, ...]) -> Any:
     )
 
 
+@savable
 def _along(axis: int, rank: int, length: int) -> npt.NDArray[Any]:
     return np.arange(length).reshape([-1 if i == axis else 1 for i in range(rank)])
 
@@ -868,6 +871,7 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
     return y
 
 
+@savable
 def _repeated(length: int, counts: tuple[int, ...]) -> npt.NDArray[Any]:
     return np.repeat(np.arange(length), counts)
 
@@ -899,6 +903,7 @@ def _triangle(kind: str, x: X, k: int, name: str | None) -> X:
     return y
 
 
+@savable
 def _kept(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> Any:
     return triangle(kind, shape, dtype, k)[0]
 

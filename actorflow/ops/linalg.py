@@ -32,6 +32,7 @@ from actorflow.ops.operation import (
     rank_is,
     same_dtype,
     same_numbers,
+    savable,
     whole,
 )
 from actorflow.ops.rows import conjugated, fit, real_type
@@ -655,7 +656,12 @@ def _transposed(x: Any) -> Any:
 
 
 def _eye(x: Any) -> Any:
-    return _beside(x, np.eye, x.shape[-1], None, 0, x.dtype, shape=(x.shape[-1], x.shape[-1]))
+    return _beside(x, _identity, x.shape[-1], x.dtype, shape=(x.shape[-1], x.shape[-1]))
+
+
+@savable
+def _identity(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.eye(length, dtype=dtype)
 
 
 def _beside(x: Any, function: Callable[..., Any], *given: Any, shape: tuple[int, ...]) -> Any:
@@ -664,6 +670,7 @@ def _beside(x: Any, function: Callable[..., Any], *given: Any, shape: tuple[int,
     return found if isinstance(found, np.ndarray) else x.literal(found)
 
 
+@savable
 def _lower_half(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.tril(np.ones(shape, dtype)) - np.eye(shape[-1], dtype=dtype) / 2
 
@@ -1086,6 +1093,7 @@ def _tolerance(rtol: Any, x: Any) -> Any:
     return number_like(float(rtol), x)
 
 
+@savable
 def _rounding(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(max(shape) * np.finfo(dtype).eps, dtype)
 

@@ -317,6 +317,17 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
             return operation.infer(*inputs)
 
 
+#: What a file of a graph may name without leave, besides operations; see `savable`.
+SAVABLE: set[Any] = set()
+_Thing = TypeVar("_Thing", bound=Callable[..., Any])
+
+
+def savable(thing: _Thing) -> _Thing:
+    """Let files of graphs name a function or class of this package, which only computes what its arguments say."""
+    SAVABLE.add(thing)
+    return thing
+
+
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 #: A blob or a lazy array.

@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import equal, scale, where
-from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers
+from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers, savable
 from actorflow.ops.ordering import cumprod
 from actorflow.ops.rows import conjugated
 from actorflow.ops.shaping import (
@@ -47,6 +47,7 @@ class ReduceMean(Reduction):
         return [apply(BroadcastTo(x.shape), expand_like(self, share, x))]
 
 
+@savable
 def _share(count: int) -> float:
     return 1.0 / count if count else 0.0
 

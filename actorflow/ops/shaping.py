@@ -27,7 +27,7 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.spec import TensorSpec, broadcast_shapes, integers, known, maximum, may_divide, may_repeat
+from actorflow.spec import MOST_AXES, TensorSpec, broadcast_shapes, integers, known, maximum, may_divide, may_repeat
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -48,6 +48,8 @@ class Reshape(Arrangement):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
+        if len(self.shape) > MOST_AXES:
+            raise ShapeError(f"Reshape: a shape has at most {MOST_AXES} axes, got {len(self.shape)}")
         known = math.prod(axis for axis in self.shape if axis != -1)
         free = self.shape.count(-1)
         missing = x.size // known if free and known else 0

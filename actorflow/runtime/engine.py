@@ -96,7 +96,7 @@ class Engine:
         self.errors = self.observer.errors
         self.profile = resources.profile
         self.segments = resources.segments
-        self.next_number = 0
+        self.next_number = graph._first_frame
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
         self.instrumentation: Instrumentation | None = None
         self._noted: set[NodeNote] = set()

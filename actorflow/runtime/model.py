@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -53,12 +54,15 @@ class Model:
 
     @classmethod
     def of(cls, graph: Graph, *, fetch: Fetch = None) -> Model:
-        """The model that a graph is, under the names of its blobs.
+        """The model that a graph is: that of its file, where this says outputs, or one under the names of its blobs.
 
         Args:
             graph: The graph, a root.
-            fetch: Its outputs, as for `Graph.run`; by default the sinks. Its inputs are the sources that these need.
+            fetch: Its outputs, as for `Graph.run`; by default those of the file that it was loaded from, or the sinks.
+                Its inputs are the sources that these need.
         """
+        if fetch is None and graph._interface is not None:
+            return cls(graph, *graph._interface)
         targets = targets_of(fetch)
         _, outputs = chosen(graph, None if targets is None else [graph.resolve(target) for target in targets])
         inputs = {blob.name: blob for blob in _sources(graph, outputs)}
@@ -104,6 +108,14 @@ class Model:
         """`run` for scripts, as `Graph.run_sync`."""
         result = self.graph.run_sync(self.feeds(inputs), fetch=self._fetched)
         return {name: to_numpy(result[blob]) for name, blob in self.outputs.items()}
+
+    async def save(self, path: str | PathLike[str]) -> None:
+        """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
+        await self.graph.save(path, fetch=self.outputs, inputs=self.inputs)
+
+    def save_sync(self, path: str | PathLike[str]) -> None:
+        """`save` for scripts, as `Graph.save_sync`."""
+        self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
     def batched(self, **options: Any) -> Batcher:
         """`Graph.batched` with the outputs fetched; takes its other arguments."""

@@ -25,6 +25,7 @@ from actorflow.spec import Length, at, axes_in, axis
 from tests.array.test_random_expressions import ONE, TWO, World, in_graphs_and_arrays, over_axes, products, shapes
 from tests.ops.every_operation import OF_LAPACK
 from tests.sim.test_operations import COMPOSITIONS
+from tests.support.graph_files import half
 from tests.support.random_graphs import ACTIVATIONS, FLOATS, MOST_ELEMENTS, OPTIMIZERS, TAKES_SOME, cases
 
 AXES = ("rows", "width", "time")  # at most, of a graph
@@ -295,7 +296,7 @@ class OpenGraphs:
         x, name, kind = self._pick(self._floats()), self._name("own"), self.rng.integers(3)
 
         def function(here: Any, x: af.Blob) -> Any:
-            return x.graph.root.function(name, _half, x.spec, place="cpu")(x)
+            return x.graph.root.function(name, half, x.spec, place="cpu")(x)
 
         def subgraph(here: Any, x: af.Blob) -> Any:
             with x.graph.root.subgraph(name):
@@ -433,10 +434,6 @@ def _fitted(x: af.Blob, shape: tuple[Any, ...], dtype: np.dtype[Any], is_shaped:
     flat = ops.concat([flat, ops.cast(x.graph.root.constant(np.ones(1, "f4")), dtype)])
     flat = ops.tile(flat, size // flat.shape[0] + 2)  # not once: the sum of one -0.0 is 0.0
     return ops.reshape(flat[:size], shape)
-
-
-def _half(x: Any) -> Any:
-    return x * x.dtype.type(0.5)
 
 
 def _with_parameters(name: str, *lows: float, **options: Any) -> Callable[[OpenGraphs, Twins], list[Twins]]:

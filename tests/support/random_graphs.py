@@ -24,6 +24,7 @@ from tests.ops.every_operation import CASES as ONE_EACH
 from tests.ops.every_operation import OF_LAPACK
 from tests.sim.test_operations import COMPOSITIONS
 from tests.support import kernel_cases
+from tests.support.graph_files import half
 from tests.support.kernel_cases import TENSOR_CASES, Case
 
 FEWEST, MOST = 3, 40  # ops, but for gradients, updates, and what the last step adds
@@ -230,7 +231,7 @@ class RandomGraph:
         """A new value of a variable, and something of the old one; or a function's."""
         x = self._pick(self._floats())
         if self.rng.random() < 0.5:
-            return self.graph.function(self._name("user"), lambda x: x * x.dtype.type(0.5), x.spec, place="cpu")(x)
+            return self.graph.function(self._name("user"), half, x.spec, place="cpu")(x)
         variable = self._parameter(x.shape, x.dtype)
         [x] >> self.graph.op(self._name("update"), ops.Tanh()) >> [variable]
         return ops.add(variable, x)

@@ -14,7 +14,7 @@ from actorflow.ops.elementwise import cast, scaled, where
 from actorflow.ops.fills import numbers
 from actorflow.ops.linalg import matmul
 from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import whole
+from actorflow.ops.operation import savable, whole
 from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
 from actorflow.spec import following, may_divide
 
@@ -94,10 +94,12 @@ def attention(
     return y if sees is None else where(sees, y, 0.0, name=name)
 
 
+@savable
 def _damped(features: int) -> float:
     return 1 / math.sqrt(max(features, 1))
 
 
+@savable
 def _counted(length: int, rank: int) -> npt.NDArray[np.float32]:
     return np.arange(length, dtype="f4").reshape(-1, *[1] * (rank - 1))
 

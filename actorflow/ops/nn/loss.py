@@ -14,7 +14,7 @@ from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, savable
 from actorflow.spec import TensorSpec, following
 
 if TYPE_CHECKING:
@@ -283,9 +283,9 @@ class PairLoss(Operation):
         """``g`` times that by the target; here for losses of the difference."""
         return self.by_x(-g, x, target)
 
-    def factor(self, size: int) -> float:
+    def factor(self, size: int) -> Any:
         """Factor on the sum of the losses of elements."""
-        return self.scale / max(size, 1) if self.reduction == "mean" else self.scale
+        return following(_per_element, self.scale, size) if self.reduction == "mean" else self.scale
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, target = inputs
@@ -297,8 +297,13 @@ class PairLoss(Operation):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         x, target = op.inputs
-        g = scaled(grads[0], following(self.factor, x.spec.size))
+        g = scaled(grads[0], self.factor(x.spec.size))
         return [self.by_x(g, x, target) if wanted[0] else None, self.by_target(g, x, target) if wanted[1] else None]
+
+
+@savable
+def _per_element(scale: float, size: int) -> float:
+    return scale / max(size, 1)
 
 
 class PairForm(Protocol):

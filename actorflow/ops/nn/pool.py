@@ -33,6 +33,7 @@ from actorflow.ops.operation import (
     apply,
     blob_of,
     same_dtype,
+    savable,
     spec_of,
     whole,
 )
@@ -178,6 +179,7 @@ class AveragePoolDown(_Pool):
         return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
+@savable
 def _share(count: int) -> float:
     return 1 / count
 
