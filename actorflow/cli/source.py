@@ -36,7 +36,7 @@ def open_model(source: str, *, backend: str | None = None) -> Model:
         options: Any = {} if backend is None else {"backend": backend}
         found = load(source, **options)
     elif kind == ".af":
-        from actorflow.checkpoint import load_sync  # type: ignore[attr-defined]
+        from actorflow.checkpoint import load_sync
 
         found = load_sync(source)
     else:
