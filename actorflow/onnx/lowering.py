@@ -185,7 +185,7 @@ class Lowering:
         wanted = [bool(output) for output in proto.output]
         if wanted != sorted(wanted, reverse=True):
             return None
-        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset, wanted)
+        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset)
         number = attributes.get("value")
         if number is not None:
             settings = (*settings, ("number", number.reshape(-1)[0].item()))
