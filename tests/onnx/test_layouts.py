@@ -12,7 +12,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import actorflow as af
-from tests.support.onnx_files import model
+from tests.support.onnx_files import model, results
 
 RANDOM = np.random.default_rng(0)
 
@@ -30,7 +30,7 @@ def check(proto, **feeds: np.ndarray) -> af.Model:
     """Load a model and compare its results with those of ONNX's own evaluator."""
     loaded = af.onnx.load(proto.SerializeToString())
     expected = ReferenceEvaluator(proto).run(None, feeds)
-    found = loaded.run_sync(feeds)
+    (found,) = results(loaded, feeds)
     for name, got, want in zip(found, found.values(), expected, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -148,8 +148,8 @@ def test_reshapes_behind_transpositions(perm: list[int], shape: tuple[int, ...])
     x = np.arange(120, dtype="float32").reshape(2, 3, 4, 5)
     nodes = [node("Transpose", "x", "a", perm=perm), node("Reshape", "a s", "b"), node("Neg", "b", "y")]
     proto = model(nodes, [("x", x.shape)], [("y", None)], {"s": np.array(shape)})
-    found = af.onnx.load(proto.SerializeToString()).run_sync({"x": x})["y"]
-    np.testing.assert_array_equal(found, -x.transpose(perm).reshape(shape))
+    (found,) = results(af.onnx.load(proto.SerializeToString()), {"x": x})
+    np.testing.assert_array_equal(found["y"], -x.transpose(perm).reshape(shape))
 
 
 def test_in_doubt_images_have_their_channels_last_and_sequences_stay() -> None:
