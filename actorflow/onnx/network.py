@@ -80,7 +80,7 @@ class Network(Composite[Any]):
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"it has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
-        variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
+        variable = self._variable if self._trainable else None
         lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
         values: Values = lowering.initializers(file.model.graph)
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
@@ -114,14 +114,12 @@ class Network(Composite[Any]):
             copied: Blob = ops.copy(blob) if blob in fed else blob
         return copied
 
-    def _variable(self, graph: Graph, name: str, array: Any) -> Blob:
+    def _variable(self, name: str, scope: Graph, own: str, array: Any) -> Blob:
+        """The variable of an initializer: made at the first build, in the scope that its name says."""
         known = self._variables.get(name)
         if known is None:
-            scope = self.scope or graph.current_scope
-            *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
-            known = self._variables[name] = scope.variable(
-                legal("_".join([*scopes, own])), array.shape, array.dtype, array
-            )
+            free = scope.unique_name(own).rpartition("/")[2]
+            known = self._variables[name] = scope.variable(free, array.shape, array.dtype, array)
         return known
 
 
@@ -144,7 +142,6 @@ def load(
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
-    network.scope = graph
     outputs = network.lower(graph, [*inputs.values()])
     return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
 

@@ -9,15 +9,15 @@ from onnx.reference import ReferenceEvaluator
 
 import actorflow as af
 from tests.onnx.test_layouts import kinds, node, weights
-from tests.support.onnx_files import model
+from tests.support.onnx_files import model, results
 
 
 def check(proto, *shapes: tuple[int, ...]) -> af.Model:
     """Run a model of one input on several shapes, and compare with ONNX's own evaluator."""
     loaded = af.onnx.load(proto.SerializeToString())
-    for shape in shapes:
-        feeds = {"x": weights(*shape)}
-        for got, want in zip(loaded.run_sync(feeds).values(), ReferenceEvaluator(proto).run(None, feeds), strict=True):
+    feeds = [{"x": weights(*shape)} for shape in shapes]
+    for each, found in zip(feeds, results(loaded, *feeds), strict=True):
+        for got, want in zip(found.values(), ReferenceEvaluator(proto).run(None, each), strict=True):
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     return loaded

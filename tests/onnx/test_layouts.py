@@ -6,11 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import actorflow as af
-from tests.support.onnx_files import model
+from tests.support.onnx_files import model, results
 
 RANDOM = np.random.default_rng(0)
 
@@ -28,7 +30,7 @@ def check(proto, **feeds: np.ndarray) -> af.Model:
     """Load a model and compare its results with those of ONNX's own evaluator."""
     loaded = af.onnx.load(proto.SerializeToString())
     expected = ReferenceEvaluator(proto).run(None, feeds)
-    found = loaded.run_sync(feeds)
+    (found,) = results(loaded, feeds)
     for name, got, want in zip(found, found.values(), expected, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -96,6 +98,72 @@ def test_inputs_that_are_channels_last_already_are_not_transposed() -> None:
     assert kinds(check(proto, x=weights(2, 5, 5, 3)))["Transpose"] == 0
 
 
+def test_axes_of_length_1_come_and_go_without_transpositions() -> None:
+    """Columns of an image become a sequence, as in networks that read text."""
+    nodes = [
+        node("Conv", "x w", "a"),
+        node("Squeeze", "a two", "b"),
+        node("Transpose", "b", "c", perm=[0, 2, 1]),
+        node("MatMul", "c m", "d"),
+        node("Transpose", "d", "e", perm=[0, 2, 1]),
+        node("Reshape", "e four", "f"),
+        node("Conv", "f v", "g"),
+        node("Reshape", "g three", "h"),
+        node("Transpose", "h", "y", perm=[0, 2, 1]),
+    ]
+    constants = {
+        "w": weights(4, 3, 5, 3), "two": np.array([2]), "m": weights(4, 6), "four": np.array([2, 6, 1, 7]),
+        "v": weights(5, 6, 1, 1), "three": np.array([2, 5, 7]),
+    }  # fmt: skip
+    loaded = check(model(nodes, [("x", (2, 3, 5, 9))], [("y", None)], constants), x=weights(2, 3, 5, 9))
+    assert kinds(loaded)["Transpose"] == 1
+
+
+def test_patches_become_a_sequence_without_a_transposition() -> None:
+    """``conv(x).flatten(2).transpose(1, 2)``, and the heads of detectors, joined over the places of all images."""
+    nodes = [
+        node("Conv", "x w", "a", strides=[2, 2]),
+        node("Reshape", "a merged", "b"),
+        node("Transpose", "b", "c", perm=[0, 2, 1]),
+        node("MatMul", "c m", "y"),
+        node("Conv", "a v", "d", strides=[2, 2]),
+        node("Reshape", "d merged", "e"),
+        node("Concat", "b e", "f", axis=2),
+        node("Reshape", "f split", "g"),
+        node("Transpose", "g", "z", perm=[0, 3, 1, 2]),
+    ]
+    constants = {
+        "w": weights(4, 3, 2, 2), "merged": np.array([2, 4, -1]), "m": weights(4, 5), "v": weights(4, 4, 1, 1),
+        "split": np.array([2, 2, 2, -1]),
+    }  # fmt: skip
+    proto = model(nodes, [("x", (2, 3, 8, 12))], [("y", None), ("z", None)], constants)
+    assert kinds(check(proto, x=weights(2, 3, 8, 12)))["Transpose"] == 1
+
+
+@given(st.permutations(range(4)), st.sampled_from([
+    (24, 5), (6, 20), (2, 3, 4, 5), (2, 12, 5), (6, 4, 5), (2, 3, 20), (2, 3, 2, 2, 5), (1, 2, 3, 1, 4, 5, 1), (120,),
+    (4, 30), (5, 24), (2, 60), (40, 3), (3, 40), (8, 15),
+]))  # fmt: skip
+def test_reshapes_behind_transpositions(perm: list[int], shape: tuple[int, ...]) -> None:
+    x = np.arange(120, dtype="float32").reshape(2, 3, 4, 5)
+    nodes = [node("Transpose", "x", "a", perm=perm), node("Reshape", "a s", "b"), node("Neg", "b", "y")]
+    proto = model(nodes, [("x", x.shape)], [("y", None)], {"s": np.array(shape)})
+    (found,) = results(af.onnx.load(proto.SerializeToString()), {"x": x})
+    np.testing.assert_array_equal(found["y"], -x.transpose(perm).reshape(shape))
+
+
+def test_in_doubt_images_have_their_channels_last_and_sequences_stay() -> None:
+    nodes = [node("Conv", "x w", "a"), node("Add", "a other", "b"), node("Conv", "b v", "y")]
+    constants = {"w": weights(4, 3, 1, 1), "v": weights(2, 4, 1, 1)}
+    inputs = [("x", (1, 3, 4, 5)), ("other", (1, 4, 4, 5))]
+    loaded = check(model(nodes, inputs, [("y", None)], constants), x=weights(1, 3, 4, 5), other=weights(1, 4, 4, 5))
+    assert kinds(loaded)["Transpose"] == 3
+    nodes = [node("Transpose", "x", "a", perm=[0, 2, 1]), node("Add", "a other", "b"), node("MatMul", "b m", "y")]
+    inputs = [("x", (2, 4, 3)), ("other", (2, 3, 4))]
+    proto = model(nodes, inputs, [("y", None)], {"m": weights(4, 5)})
+    assert kinds(check(proto, x=weights(2, 4, 3), other=weights(2, 3, 4)))["Transpose"] == 1
+
+
 @pytest.mark.parametrize("chain", [
     [("Mul", "a k"), ("Add", "a k")], [("Sub", "a k"), ("Div", "a k")], [("Sub", "k a")], [("Mul", "k a")],
     [("Add", "a one"), ("Mul", "one a")],
@@ -119,7 +187,7 @@ def test_constants_for_each_channel_are_folded(operator: str, chain: list[tuple[
 def test_what_is_read_twice_or_differs_by_pixel_is_not_folded() -> None:
     twice = [node("Conv", "x w", "a"), node("Mul", "a k", "b"), node("Add", "a b", "y")]
     proto = model(twice, [("x", (1, 3, 4, 4))], [("y", None)], {"w": weights(5, 3, 2, 2), "k": weights(5, 1, 1)})
-    check(proto, x=weights(1, 3, 4, 4))
+    assert kinds(check(proto, x=weights(1, 3, 4, 4)))["Conv"] == 1
     pixels = [node("Conv", "x w", "a"), node("Mul", "a k", "y")]
     proto = model(pixels, [("x", (1, 3, 4, 4))], [("y", None)], {"w": weights(5, 3, 2, 2), "k": weights(1, 5, 3, 3)})
     assert kinds(check(proto, x=weights(1, 3, 4, 4)))["Multiply"] == 1

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import actorflow as af
 from tests.onnx.test_layouts import weights
-from tests.support.onnx_files import model
+from tests.support.onnx_files import model, results
 
 INTEGERS = {name: np.array(value) for name, value in {
     "i0": 0, "i1": 1, "list": [1, 0, 1], "minus": [-1], "one": [1], "two": [2], "three": [3], "table": [[0, 1], [1, 1]],
@@ -104,7 +104,7 @@ def compare(proto: Any, feeds: dict[str, Any], rtol: float = 1e-4, atol: float =
         output.CopyFrom(
             helper.make_tensor_value_info(output.name, helper.np_dtype_to_tensor_dtype(want.dtype), want.shape)
         )
-    found = af.onnx.load(proto.SerializeToString()).run_sync(feeds)
+    (found,) = results(af.onnx.load(proto.SerializeToString()), feeds)
     for (name, got), want in zip(found.items(), map(np.asarray, expected), strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=name)

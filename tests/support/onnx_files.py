@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
+
+import actorflow as af
 
 Type = tuple[str, Sequence[Any] | None] | tuple[str, Sequence[Any] | None, Any]
 
@@ -45,6 +48,16 @@ def _info(name: str, shape: Sequence[Any] | None, dtype: Any = "float32") -> onn
     if shape is None:
         return onnx.ValueInfoProto(name=name)
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def results(loaded: af.Model, *feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a model gives for feeds, one after the other; its graph is closed then."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with loaded.graph:
+            return [await loaded.run(each) for each in feeds]
+
+    return asyncio.run(run())
 
 
 class Case(NamedTuple):

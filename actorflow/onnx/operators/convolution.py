@@ -15,6 +15,7 @@ from actorflow.onnx.table import Node, Refused, lowers
 from actorflow.onnx.values import Order, Value, channels_last
 from actorflow.ops.fills import numbers
 from actorflow.ops.nn.conv import Conv
+from actorflow.ops.operation import inferred
 from actorflow.spec import Length, TensorSpec, maximum
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _conv(node: Node) -> Value:
 
     image_spec = TensorSpec(tuple([x.shape[axis] for axis in order]), x.dtype)
     prepared = weight.known.transpose(weight_order)
-    (spec,) = operation.infer(image_spec, TensorSpec(prepared.shape, weight.dtype))
+    (spec,) = inferred(operation, [image_spec, TensorSpec(prepared.shape, weight.dtype)]) or ()
     whole = TensorSpec((spec.shape[0], spec.shape[-1], *spec.shape[1:-1]), spec.dtype)
     bias = node.array(2, "bias") if node.has(2) else None
     return linear.linear(node, whole, prepared, bias, 1, make)
@@ -181,9 +182,6 @@ def _global(node: Node) -> Value:
     x = node.x
     form = ops.mean if node.operator == "GlobalAveragePool" else ops.max
     order, (blob,) = node.aligned(x)
-    if node.operator == "GlobalAveragePool" and order == channels_last(x.rank):
-        y = ops.reshape(ops.global_average(blob), (x.shape[0], *[1] * (x.rank - 2), x.shape[1]))
-        return node.ordered(order, y)
     axes = tuple([i for i, axis in enumerate(order) if axis >= 2])
     return node.ordered(order, form(blob, axis=axes, keepdims=True))
 
