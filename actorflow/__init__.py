@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from actorflow import data as data
     from actorflow import devices as devices
     from actorflow import nn as nn
+    from actorflow import onnx as onnx
     from actorflow import ops as ops
     from actorflow import pipeline as pipeline
     from actorflow import testing as testing
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("array", "data", "devices", "nn", "ops", "pipeline", "testing", "web")
+_SUBMODULES = ("array", "data", "devices", "nn", "onnx", "ops", "pipeline", "testing", "web")
 _HOMES = {
     "loop": ("run",),
     "graph.graph": ("Graph",),
@@ -179,6 +180,7 @@ __all__ = [
     "load_weights",
     "load_weights_sync",
     "nn",
+    "onnx",
     "ops",
     "pipeline",
     "run",

@@ -58,6 +58,7 @@ class _Defaults(NamedTuple):
     place: Place | None = None
     lane: str | None = None
     hints: options.Hints | None = None
+    name: str | None = None
 
 
 class Graph:
@@ -403,8 +404,17 @@ class Graph:
         root = self.root
         # Where its first input lives, unless `at` says otherwise.
         place = inputs[0].place if inputs and root._defaults[-1].place is None else None
-        op = root.current_scope._add_op(self.unique_name(name or operation.kind.lower()), operation, place, None)
+        op = root.current_scope._add_op(self._name_of(operation, name), operation, place, None)
         return op(*inputs)
+
+    def _name_of(self, operation: Operation, name: str | None) -> str:
+        """A free name for an op of the functional form."""
+        own, common = name or operation.kind.lower(), self.root._defaults[-1].name
+        if common is None:
+            return self.unique_name(own)
+        bare = self.current_scope._full_name(common)
+        is_first = name is None and operation.arguments and self._store.find(bare) is None
+        return bare if is_first else self.unique_name(f"{common}.{own}")
 
     def prune(self, sinks: Iterable[Blob | Op | Graph | str]) -> None:
         """Delete every node of this graph that none of ``sinks`` needs.
@@ -478,8 +488,12 @@ class Graph:
         *,
         libraries: Sequence[str] | None = None,
         force_cpu: bool = False,
+        name: str | None = None,
     ) -> Iterator[None]:
         """Default place, lane and kernel libraries of what is made inside the ``with`` block.
+
+        With ``name="head"``, the ops that functional forms make inside are called so, too: the first one ``head``, others
+        and constants ``head.bias`` and so on.
 
         What is not given stays as it is around the block. With no block around it, nodes are on the CPU, and an op of
         the functional form is where its first input lives.
@@ -491,6 +505,7 @@ class Graph:
                 before.place if place is None else Place.parse(place),
                 lane or before.lane,
                 options.hints_of(libraries, force_cpu) or before.hints,
+                name or before.name,
             )
         )
         try:

@@ -1,0 +1,129 @@
+"""Files of ONNX: reading, checking, and what their axes are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper, inliner, shape_inference
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+from actorflow.errors import GraphError
+from actorflow.spec import TensorSpec
+
+#: Versions of ONNX's own operators that are known here.
+OLDEST = 7
+#: Bytes above which protobuf cannot hold a message.
+_MOST_BYTES = 2**31 - 1
+
+
+class File:
+    """A model, read and checked.
+
+    Args:
+        source: A path, or the bytes of a file.
+        axes: For names of open axes in the file, a length or another name.
+
+    Attributes:
+        name: For messages: the path, or the name of the model's graph.
+        model: The model.
+        inputs: Types of the inputs that are fed, by name.
+        outputs: Names of the outputs.
+
+    Raises:
+        GraphError: if it cannot be read, is not a valid model, or has inputs that are no tensors of numbers.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
+        self.name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+        self.model = self._checked(self._read(source))
+        self.opsets = {each.domain: each.version for each in self.model.opset_import}
+        given = {tensor.name for tensor in self.model.graph.initializer}
+        self._axes: dict[str, int | str] = dict(axes or {})
+        self._used: set[str] = set()
+        self.inputs = {each.name: self._spec(each) for each in self.model.graph.input if each.name not in given}
+        self.outputs = [each.name for each in self.model.graph.output]
+        unknown = [name for name in self._axes if name not in self._used]
+        if unknown:
+            raise GraphError(f"{self.name}: no open axis of an input has the name {', '.join(map(repr, unknown))}")
+
+    def __repr__(self) -> str:
+        return f"<File {self.name!r}>"
+
+    def _read(self, source: str | os.PathLike[str] | bytes) -> ModelProto:
+        try:
+            if isinstance(source, bytes):
+                model = ModelProto.FromString(source)
+            else:
+                model = onnx.load(os.fspath(source), load_external_data=False)
+        except DecodeError as error:
+            raise GraphError(f"{self.name}: this is no ONNX file, or only a part of one: {error}") from error
+        if not model.graph.node and not model.graph.output:
+            raise GraphError(f"{self.name}: this is no ONNX file, or an empty one")
+        if not isinstance(source, bytes):
+            self._load_external(model, Path(source).parent)
+        elif any(map(uses_external_data, model.graph.initializer)):
+            raise GraphError(f"{self.name}: its weights are in other files: give the path, not the bytes")
+        return model
+
+    def _load_external(self, model: ModelProto, folder: Path) -> None:
+        try:
+            load_external_data_for_model(model, str(folder))
+        except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
+            raise GraphError(f"{self.name}: the weights in other files cannot be read: {error}") from error
+
+    def _checked(self, model: ModelProto) -> ModelProto:
+        try:
+            if model.ByteSize() < _MOST_BYTES:
+                checker.check_model(model)
+            if model.functions:
+                model = inliner.inline_local_functions(model)
+            if model.ByteSize() < _MOST_BYTES:
+                shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        except (checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            raise GraphError(f"{self.name}: not a valid model: {error}") from error
+        version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+        if version < OLDEST:
+            raise GraphError(f"{self.name}: its operators are of opset {version}, known are {OLDEST} and later ones")
+        return model
+
+    def _spec(self, info: ValueInfoProto) -> TensorSpec:
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            what = (kind or "unknown").removesuffix("_type")
+            raise GraphError(f"{self.name}: input {info.name!r} is a {what}: only tensors can be loaded")
+        tensor = info.type.tensor_type
+        if tensor.elem_type == TensorProto.STRING:
+            raise GraphError(f"{self.name}: input {info.name!r} is text, which cannot be loaded")
+        if not tensor.HasField("shape"):
+            raise GraphError(f"{self.name}: input {info.name!r} does not say how many axes it has")
+        try:
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        except KeyError as error:
+            raise GraphError(f"{self.name}: input {info.name!r} has no known dtype") from error
+        if dtype.kind not in "biufc" and dtype.name != "bfloat16":
+            raise GraphError(f"{self.name}: input {info.name!r} has dtype {dtype}, which is not supported")
+        return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
+
+    def _length(self, name: str, position: int, dim: Any) -> int | str:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return int(dim.dim_value)
+        own = dim.dim_param or f"{name}_{position}"
+        self._used.add(own)
+        given = self._axes.get(own, own)
+        return axis_name(given) if isinstance(given, str) else int(given)
+
+
+def axis_name(name: str) -> str:
+    """A name of the file as that of an axis."""
+    legal = "".join([c if c.isalnum() or c == "_" else "_" for c in name])
+    return legal if legal.isidentifier() else f"_{legal}"
+
+
+def listed(refused: Sequence[tuple[str, str, str]]) -> str:
+    """What was refused, a line for each node."""
+    return "\n".join(f"  {operator} {name!r}: {why}" for operator, name, why in refused)

@@ -1,0 +1,317 @@
+"""Lowering: the nodes of a file, one after the other, become ops of a graph."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.defs import OpSchema, get_schema
+
+from actorflow.errors import ActorflowError, GraphError
+from actorflow.onnx import folding
+from actorflow.onnx.operators import TABLE
+from actorflow.onnx.table import Node, Refused
+from actorflow.onnx.values import Order, Value
+from actorflow.spec import Length, TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+    from actorflow.graph.nodes import Blob
+
+#: Names of ONNX's own domain.
+_OWN = ("", "ai.onnx")
+#: Tensors by name; None for those that a refused node should have given.
+Values = dict[str, Value | None]
+
+
+class Lowering:
+    """One walk over the nodes of a file.
+
+    Args:
+        graph: Root of the graph in which ops are made, in its current scope.
+        opsets: Version of each domain.
+        variable: Makes the variable of a trained initializer, of its name and value; None if nothing is trained.
+
+    Attributes:
+        refused: What was refused: operator, name of the node, and why.
+    """
+
+    def __init__(
+        self, graph: Graph, opsets: Mapping[str, int], variable: Callable[[str, Any], Blob] | None = None
+    ) -> None:
+        self.graph = graph
+        self.opsets = {("" if domain in _OWN else domain): version for domain, version in opsets.items()}
+        self.refused: list[tuple[str, str, str]] = []
+        self._variable = variable
+        self._outer = graph.current_scope
+        self._scopes: dict[tuple[str, ...], Graph] = {(): self._outer}
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def constant(self, array: Any) -> Value:
+        """The value of an array."""
+        return Value(self.graph, TensorSpec(array.shape, array.dtype), known=array)
+
+    def initializers(self, graph: GraphProto) -> Values:
+        """The values of a graph's initializers."""
+        found: Values = {}
+        for tensor in graph.initializer:
+            value = found[tensor.name] = self.constant(array_of(tensor))
+            if self._variable is not None and value.dtype.kind in "fV" and value.rank:
+                value.trained = self._trained(tensor.name, value)
+        if graph.sparse_initializer:
+            raise GraphError("sparse initializers cannot be loaded")
+        return found
+
+    def _trained(self, name: str, value: Value) -> Callable[[], Blob]:
+        make = self._variable
+        assert make is not None
+        return lambda: make(name, value.known)
+
+    # -- the walk ------------------------------------------------------------------------------------------------------
+
+    def walk(self, nodes: Sequence[NodeProto], values: Values, outputs: Iterable[str], prefix: str = "") -> None:
+        """Lower nodes in their order, which is topological.
+
+        Args:
+            nodes: The nodes.
+            values: Tensors by name: those that are known before, to which those that nodes give are added.
+            outputs: Names of the tensors that are read afterwards.
+            prefix: What the names of the nodes begin with.
+        """
+        reads = Counter(outputs)
+        for proto in nodes:
+            reads.update(names_read(proto))
+        for i, proto in enumerate(nodes):
+            name = prefix + (proto.name or f"{proto.op_type}_{next(filter(None, proto.output), i)}")
+            given: Sequence[Value | None]
+            try:
+                given = self._lowered(proto, name, values, reads)
+            except Refused as error:
+                self.refused.append((proto.op_type, name, str(error)))
+                given = ()
+            except ActorflowError as error:
+                self.refused.append((proto.op_type, name, f"{type(error).__name__}: {error}"))
+                given = ()
+            for position, output in enumerate(proto.output):
+                if output:
+                    values[output] = given[position] if position < len(given) else None
+
+    def _lowered(
+        self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]
+    ) -> Sequence[Value | None]:
+        operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"
+        row = TABLE.get(operator)
+        if proto.op_type == "If" and not proto.domain:
+            return self._branch(proto, name, values)
+        schema = self._schema(proto)
+        if row is None and not (schema and _has_body(schema)):
+            raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
+        inputs: list[Value | None] = []
+        for each in proto.input:
+            if each and values.get(each) is None:
+                if each not in values:
+                    raise Refused(f"reads {each!r}, which nothing before it gives")
+                return ()  # what gives it was refused
+            inputs.append(values[each] if each else None)
+        attributes = self._attributes(proto, schema)
+        opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
+        found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
+        if found is not None:
+            return found
+        alone = [reads[each] == 1 for each in proto.input]
+        with self._named(name):
+            if row is None:
+                return self._body(proto, name, inputs, schema)
+            deferred = self._deferring(name)
+            lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, deferred))
+        return (lowered,) if isinstance(lowered, Value) else lowered
+
+    def _deferring(self, name: str) -> Callable[..., Callable[[], tuple[Order, Blob]]]:
+        def deferred(make: Callable[[], tuple[Order, Blob]]) -> Callable[[], tuple[Order, Blob]]:
+            def made() -> tuple[Order, Blob]:
+                with self._named(name):
+                    return make()
+
+            return made
+
+        return deferred
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """The scope that a node's name says, and its last part as name of the ops that are made inside."""
+        *scopes, own = [legal(part) for part in name.split("/") if part] or ["node"]
+        with self._scope(tuple(scopes)), self.graph.at(name=own):
+            yield
+
+    def _scope(self, path: tuple[str, ...]) -> Graph:
+        found = self._scopes.get(path)
+        if found is None:
+            with self._scope(path[:-1]):
+                found = self._scopes[path] = self.graph.unique_subgraph(path[-1])
+        return found
+
+    def _schema(self, proto: NodeProto) -> OpSchema | None:
+        domain = "" if proto.domain in _OWN else proto.domain
+        try:
+            return get_schema(proto.op_type, self.opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def _attributes(self, proto: NodeProto, schema: OpSchema | None) -> dict[str, Any]:
+        """The attributes, with the defaults that the operator's description says."""
+        found = {}
+        for name, described in (schema.attributes if schema else {}).items():
+            if described.default_value.type != AttributeProto.UNDEFINED:
+                found[name] = _plain(described.default_value)
+        found.update({attribute.name: _plain(attribute) for attribute in proto.attribute})
+        return found
+
+    # -- parts that are graphs themselves ------------------------------------------------------------------------------
+
+    def _body(
+        self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: OpSchema | None
+    ) -> Sequence[Value | None]:
+        """Lower the function that an operator is described by."""
+        assert schema is not None
+        function = _function(schema, proto, inputs, self.opsets.get(proto.domain, 1))
+        return self.call(function, proto, name, inputs)
+
+    def call(
+        self, function: onnx.FunctionProto, proto: NodeProto, name: str, inputs: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        """Lower the body of a function in the place of a node."""
+        values: Values = {}
+        missing = set()
+        for i, each in enumerate(function.input):
+            if i < len(inputs) and inputs[i] is not None:
+                values[each] = inputs[i]
+            else:
+                missing.add(each)
+        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        given.update({attribute.name: attribute for attribute in proto.attribute})
+        nodes = [_instantiated(node, given, missing) for node in function.node]
+        outer, self.opsets = self.opsets, {**self.opsets, **{o.domain: o.version for o in function.opset_import}}
+        before = len(self.refused)
+        try:
+            self.walk(nodes, values, function.output, f"{name}/")
+        finally:
+            self.opsets = outer
+        if len(self.refused) > before:
+            operator, _, why = self.refused[before]
+            del self.refused[before:]
+            raise Refused(f"{operator} in its body: {why}" if operator != proto.op_type else why)
+        return [values.get(output) for output in function.output]
+
+    def _branch(self, proto: NodeProto, name: str, values: Values) -> Sequence[Value | None]:
+        """Lower the branch of an If that is always taken."""
+        condition = values.get(proto.input[0])
+        if condition is None:
+            return ()
+        if condition.numbers is None or any(isinstance(each, Length) for each in condition.numbers.reshape(-1)):
+            raise Refused("its condition depends on data: only one that is constant can be loaded")
+        taken = "then_branch" if condition.numbers.reshape(-1)[0] else "else_branch"
+        branch = next(attribute.g for attribute in proto.attribute if attribute.name == taken)
+        inner: Values = {**values, **self.initializers(branch)}
+        outputs = [output.name for output in branch.output]
+        self.walk(branch.node, inner, outputs, f"{name}/")
+        return [inner.get(output) for output in outputs]
+
+
+def names_read(proto: NodeProto) -> Iterator[str]:
+    """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
+    yield from filter(None, proto.input)
+    for attribute in proto.attribute:
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
+            for node in inner.node:
+                yield from names_read(node)
+            yield from [output.name for output in inner.output]
+
+
+def array_of(tensor: TensorProto) -> Any:
+    """The array that a tensor of the file is.
+
+    Raises:
+        Refused: if it is text.
+    """
+    if tensor.data_type == TensorProto.STRING:
+        raise Refused(f"tensor {tensor.name!r} is text")
+    array = numpy_helper.to_array(tensor)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def legal(name: str) -> str:
+    """A name of the file as one of a node here: printable and without a slash."""
+    shown = "".join([c if c.isprintable() and c != "/" else "_" for c in name])
+    return shown or "_"
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    if attribute.type == AttributeProto.TENSOR:
+        return array_of(attribute.t)
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):
+        return None
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in value]
+    return value
+
+
+def _has_body(schema: OpSchema) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _function(
+    schema: OpSchema, proto: NodeProto, inputs: Sequence[Value | None], opset: int
+) -> onnx.FunctionProto:
+    """The function of an operator, for inputs of these types."""
+    function = onnx.FunctionProto()
+    if schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        version = max(versions, default=schema.since_version)
+        types = [type_of(value).SerializeToString() for value in inputs]
+        body = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
+    else:
+        versions = [v for v in schema.function_opset_versions if v <= opset]
+        body = schema.get_function_with_opset_version(max(versions, default=schema.since_version))
+    function.ParseFromString(body)
+    return function
+
+
+def type_of(value: Value | None) -> onnx.TypeProto:
+    """The type of a value, in ONNX's words."""
+    if value is None:
+        return onnx.TypeProto()
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
+
+
+def _instantiated(node: NodeProto, given: Mapping[str, AttributeProto], missing: set[str]) -> NodeProto:
+    """A node of a function's body, with the attributes and without the inputs that the call gives or leaves out."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            kept = made.attribute.add()
+            kept.CopyFrom(attribute)
+            for inner in (*kept.graphs, *([kept.g] if kept.type == AttributeProto.GRAPH else [])):
+                nodes = [_instantiated(each, given, missing) for each in inner.node]
+                del inner.node[:]
+                inner.node.extend(nodes)
+        elif attribute.ref_attr_name in given:
+            kept = made.attribute.add()
+            kept.CopyFrom(given[attribute.ref_attr_name])
+            kept.name = attribute.name
+    for i, each in enumerate(made.input):
+        if each in missing:
+            made.input[i] = ""
+    return made

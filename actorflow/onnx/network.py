@@ -1,0 +1,138 @@
+"""Networks from files of ONNX: a composite, and the model that a file is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from actorflow import ops
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.graph.composite import Composite
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
+from actorflow.onnx.file import File, listed
+from actorflow.onnx.lowering import Lowering, Values, legal
+from actorflow.onnx.values import Value, usual
+from actorflow.runtime.model import Model
+from actorflow.spec import may_equal
+
+#: What computes a network.
+Backend = Literal["actorflow", "onnxruntime"]
+Source = str | os.PathLike[str] | bytes
+
+
+class Network(Composite[Any]):
+    """The network of an ONNX file, to connect with ``>>``.
+
+    Its ops are ordinary ones, under the names of the file's nodes; its bottom are the file's inputs, in their order and
+    with their axes, its top the outputs.
+
+    Args:
+        source: Path of the file, or its contents.
+        trainable: Whether its weights are variables, under their names in the file, and not constants.
+        axes: For names of open axes in the file, a length or another name.
+        backend: What computes it.
+        name: Scope of its ops and variables.
+
+    Attributes:
+        inputs: Types of the inputs, by name.
+        outputs: Names of the outputs.
+
+    Raises:
+        GraphError: if the file cannot be read or is not a valid model; when it is built, if nodes cannot be lowered:
+            the message lists all of them.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        trainable: bool = False,
+        axes: Mapping[str, int | str] | None = None,
+        backend: Backend = "actorflow",
+        name: str | None = None,
+    ) -> None:
+        if backend not in ("actorflow", "onnxruntime"):
+            raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
+        if backend == "onnxruntime":
+            raise GraphError("backend 'onnxruntime' is not there yet")
+        super().__init__(name or _name_of(source))
+        self._file = File(source, axes)
+        self._trainable = trainable
+        self.inputs = self._file.inputs
+        self.outputs = self._file.outputs
+
+    def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
+        """Make the ops of the file's nodes on ``bottom``."""
+        graph = bottom[0].graph.root
+        return self.lower(graph, bottom)
+
+    def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
+        """Make the ops of the file's nodes in the current scope of a graph, which tells where a file without inputs goes."""
+        file = self._file
+        if len(bottom) != len(self.inputs):
+            raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
+        variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
+        lowering = Lowering(graph, file.opsets, variable)
+        try:
+            values: Values = lowering.initializers(file.model.graph)
+        except GraphError as error:
+            raise type(error)(f"{file.name}: {error}") from None
+        for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
+            if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):
+                kind = DTypeError if blob.dtype != spec.dtype else ShapeError
+                raise kind(f"{file.name}: input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
+            values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
+        lowering.walk(file.model.graph.node, values, self.outputs)
+        if lowering.refused:
+            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
+        return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+
+    def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
+        value = values.get(name)
+        if value is None:
+            raise GraphError(f"{self._file.name}: output {name!r} is given by no node")
+        with graph.at(name=legal(name)):
+            blob = value.blob()
+            copied: Blob = ops.copy(blob) if blob in fed else blob
+        return copied
+
+    def _variable(self, graph: Graph, name: str, array: Any) -> Blob:
+        known = self._variables.get(name)
+        if known is None:
+            scope = self.scope or graph.current_scope
+            *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
+            known = self._variables[name] = scope.variable(legal("_".join([*scopes, own])), array.shape, array.dtype, array)
+        return known
+
+
+def load(
+    source: Source,
+    *,
+    trainable: bool = False,
+    axes: Mapping[str, int | str] | None = None,
+    backend: Backend = "actorflow",
+) -> Model:
+    """The model that an ONNX file is: its graph, and its inputs and outputs under their names in the file.
+
+    Args:
+        source, trainable, axes, backend: Those of `Network`.
+    Raises:
+        GraphError: as for `Network`.
+    """
+    network = Network(source, trainable=trainable, axes=axes, backend=backend)
+    graph = Graph(network.name)
+    inputs = {name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()}
+    network.scope = graph
+    outputs = network.lower(graph, [*inputs.values()])
+    return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
+
+
+def _input_name(graph: Graph, name: str) -> str:
+    return graph.unique_name(legal(name))
+
+
+def _name_of(source: Source) -> str:
+    return "onnx" if isinstance(source, bytes) else legal(Path(source).stem)

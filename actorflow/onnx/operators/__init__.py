@@ -1,0 +1,24 @@
+"""Operators of ONNX, by kind; importing one fills its rows of the table."""
+
+from actorflow.onnx.operators import (
+    convolution as convolution,
+)
+from actorflow.onnx.operators import (
+    elementwise as elementwise,
+)
+from actorflow.onnx.operators import (
+    indexing as indexing,
+)
+from actorflow.onnx.operators import (
+    products as products,
+)
+from actorflow.onnx.operators import (
+    reductions as reductions,
+)
+from actorflow.onnx.operators import (
+    resizing as resizing,
+)
+from actorflow.onnx.operators import (
+    shaping as shaping,
+)
+from actorflow.onnx.table import TABLE as TABLE

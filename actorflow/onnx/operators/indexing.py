@@ -1,0 +1,146 @@
+"""Operators that pick elements by index, or put them in place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.onnx.operators.elementwise import mapped
+from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.values import Value, usual
+from actorflow.spec import Length
+
+
+@lowers("Gather")
+def _gather(node: Node) -> Value:
+    x, indices = node.value(0), node.value(1)
+    axis = node.axis(x.rank)
+    if indices.is_constant and indices.rank == 0:  # one part, without that axis
+        assert indices.known is not None
+        order, (blob,) = node.aligned(x)
+        key: list[Any] = [slice(None)] * x.rank
+        key[order.index(axis)] = int(indices.known)
+        rest = [a for a in order if a != axis]
+        return node.ordered(tuple([a - (a > axis) for a in rest]), ops.slice(blob, tuple(key)))
+    if indices.rank == 1:
+        order, (blob,) = node.aligned(x)
+        return node.ordered(order, ops.take(blob, indices.blob(), order.index(axis)))
+    return node.usual(ops.take(x.blob(), indices.blob(), axis))
+
+
+@lowers("GatherElements")
+def _gather_elements(node: Node) -> Value:
+    x = node.x
+    return node.usual(_along(x.blob(), node.value(1).blob(), node.axis(x.rank)))
+
+
+def _along(x: Any, indices: Any, axis: int) -> Any:
+    """Elements at indices along an axis; the other axes of ``x`` may be longer than those of the indices."""
+    key = tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(indices.shape))
+    if any(i != axis and n != m for i, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True))):
+        x = ops.slice(x, key)
+    return ops.take_along_axis(x, indices, axis)
+
+
+@lowers("GatherND")
+def _gather_nd(node: Node) -> Value:
+    return node.usual(ops.gather_nd(node.x.blob(), node.value(1).blob(), node.attribute("batch_dims", 0)))
+
+
+_MODES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+
+
+@lowers("ScatterElements", "Scatter")
+def _scatter(node: Node) -> Value:
+    x = node.x
+    mode: Any = _MODES[node.attribute("reduction", "none")]
+    axis = node.axis(x.rank)
+    return node.usual(ops.scatter(x.blob(), node.value(1).blob(), node.value(2).blob(), axis, mode))
+
+
+@lowers("ScatterND")
+def _scatter_nd(node: Node) -> Value:
+    mode: Any = _MODES[node.attribute("reduction", "none")]
+    return node.usual(ops.scatter_nd(node.x.blob(), node.value(1).blob(), node.value(2).blob(), mode))
+
+
+@lowers("OneHot")
+def _one_hot(node: Node) -> Value:
+    indices, values = node.value(0), node.value(2)
+    depth = node.numbers(1, "depth")[0]
+    rank = indices.rank + 1
+    axis = node.axis(rank, -1)
+    kind = values.dtype
+    blob = indices.blob()
+    whole = blob if blob.dtype.kind in "iu" else ops.cast(blob, "int64")
+    whole = whole if whole.dtype == np.int64 else ops.cast(whole, "int64")
+    # Negative ones count from the end; what is out of range is nowhere.
+    found = ops.where(ops.less(whole, _zero(whole)), whole + depth, whole)
+    inside = ops.logical_and(found >= 0, found < depth)
+    hot = ops.cast(ops.one_hot(ops.where(inside, found, 0), depth, "float32"), "bool")
+    hot = ops.moveaxis(ops.logical_and(hot, ops.expand_dims(inside, -1)), -1, axis)
+    pair = values.blob()
+    return node.usual(ops.where(hot, ops.slice(pair, 1), ops.slice(pair, 0)) if kind else hot)
+
+
+def _zero(like: Any) -> Any:
+    return like.constant_like(0)
+
+
+@lowers("Slice")
+def _slice(node: Node) -> Value:
+    x = node.x
+    if node.opset < 10:
+        starts, ends = node.attribute("starts"), node.attribute("ends")
+        axes, steps = node.attribute("axes") or range(len(starts)), [1] * len(starts)
+    else:
+        starts, ends = node.numbers(1, "starts"), node.numbers(2, "ends")
+        axes = node.numbers(3, "axes") if node.has(3) else range(len(starts))
+        steps = node.numbers(4, "steps") if node.has(4) else [1] * len(starts)
+    order, (blob,) = node.aligned(x)
+    key = [slice(None)] * x.rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        where = within(axis, x.rank)
+        key[order.index(where)] = _part(start, end, step, x.shape[where])
+    return node.ordered(order, ops.slice(blob, tuple(key)))
+
+
+def _part(start: Any, end: Any, step: Any, length: Any) -> slice:
+    """A slice as Python's: bounds beyond the axis are its ends."""
+    if step == 0:
+        raise Refused("a step is 0")
+    if isinstance(length, Length) or isinstance(start, Length) or isinstance(end, Length):
+        far = 2**31 - 1
+        is_far = lambda n: not isinstance(n, Length) and abs(n) >= far  # noqa: E731
+        if step > 0:
+            return slice(None if is_far(start) else start, None if is_far(end) else end, step)
+        return slice(None if is_far(start) else start, None if is_far(end) else end, step)
+    if step > 0:
+        return slice(*slice(start, end, step).indices(length))
+    begin = min(start + length if start < 0 else start, length - 1)
+    stop = end + length if end < 0 else end
+    return slice(begin, None, step) if stop < 0 else slice(begin, stop, step)
+
+
+@lowers("ReverseSequence")
+def _reverse_sequence(node: Node) -> Value:
+    x, lengths = node.x, node.value(1)
+    time, batch = within(node.attribute("time_axis", 0), x.rank), within(node.attribute("batch_axis", 1), x.rank)
+    steps = x.shape[time]
+    shape = [1] * x.rank
+    shape[time] = steps
+    places = node.graph.constant(np.arange(steps, dtype=np.int64).reshape(shape))
+    of_batch = [1] * x.rank
+    of_batch[batch] = x.shape[batch]
+    ends = ops.reshape(_long(lengths.blob()), of_batch)
+    found = ops.where(ops.less(places, ends), ends - 1 - places, places)
+    return node.usual(ops.take_along_axis(x.blob(), ops.broadcast_to(found, x.shape), time))
+
+
+def _long(x: Any) -> Any:
+    return x if x.dtype == np.int64 else ops.cast(x, "int64")
+
+

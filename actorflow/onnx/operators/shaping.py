@@ -1,0 +1,267 @@
+"""Operators that give elements another shape or order, and those that make tensors of shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from actorflow import ops
+from actorflow.onnx.operators.elementwise import as_type, check_numbers
+from actorflow.onnx.operators.reductions import without
+from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.values import Value, common_order, usual
+from actorflow.ops.fills import Fill, Numbers
+from actorflow.spec import Length, TensorSpec
+
+
+@lowers("Constant", limits="text and sparse tensors")
+def _constant(node: Node) -> Value:
+    for name in ("value_float", "value_floats", "value_int", "value_ints"):
+        if name in node.attributes:
+            return node.constant(np.asarray(node.attribute(name), np.float32 if "float" in name else np.int64))
+    value = node.attribute("value")
+    if value is None:
+        raise Refused("only numbers can be constants: neither text nor sparse tensors")
+    return node.constant(value)
+
+
+@lowers("Shape", "Size")
+def _shape(node: Node) -> Value:
+    raise AssertionError("is always folded")
+
+
+@lowers("Reshape")
+def _reshape(node: Node) -> Value:
+    x = node.x
+    given = node.numbers(1, "shape") if node.opset >= 5 else list(node.attribute("shape"))
+    kept = not node.attribute("allowzero", 0)
+    shape = [x.shape[i] if kept and not isinstance(n, Length) and n == 0 else n for i, n in enumerate(given)]
+    return reshaped(node, x, shape)
+
+
+def reshaped(node: Node, x: Value, shape: Sequence[Any]) -> Value:
+    """A value in another shape, of which one length may be -1."""
+    known = math.prod(n for n in shape if isinstance(n, Length) or n != -1)
+    free = any(not isinstance(n, Length) and n == -1 for n in shape)
+    whole = math.prod(x.shape)
+    lengths = tuple([whole // known if free and not isinstance(n, Length) and n == -1 and known else n for n in shape])
+    if lengths == x.shape:
+        return x
+    return node.usual(ops.reshape(x.blob(), lengths))
+
+
+@lowers("Flatten")
+def _flatten(node: Node) -> Value:
+    x, axis = node.x, node.attribute("axis", 1)
+    axis = axis + x.rank if axis < 0 else axis
+    return reshaped(node, x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def given_axes(node: Node, position: int, rank: int) -> tuple[int, ...] | None:
+    """The axes that are an attribute, or since opset 13 an input; None where none are said."""
+    if node.opset < 13:
+        axes = node.attribute("axes")
+    else:
+        axes = node.numbers(position, "axes") if node.has(position) else None
+    return None if axes is None else tuple([within(axis, rank) for axis in axes])
+
+
+@lowers("Unsqueeze")
+def _unsqueeze(node: Node) -> Value:
+    x = node.x
+    count = len(node.attribute("axes") or ()) if node.opset < 13 else node.value(1).spec.size
+    rank = x.rank + int(count)
+    axes = given_axes(node, 1, rank)
+    if axes is None or len(set(axes)) != len(axes):
+        raise Refused(f"axes must be given, each once, got {axes}")
+    order, (blob,) = node.aligned(x)
+    rest = [axis for axis in range(rank) if axis not in axes]
+    new = [rest[axis] for axis in order]  # where the axes that were there are now
+    for axis in sorted(axes):  # the new ones stand where they would in the order of the file, as far as that goes
+        place = next((i for i, other in enumerate(new) if other > axis and order == usual(x.rank)), len(new))
+        new.insert(place if order == usual(x.rank) else 0, axis)
+    shape = [1 if axis in axes else x.shape[rest.index(axis)] for axis in new]
+    return node.ordered(tuple(new), ops.reshape(blob, shape))
+
+
+@lowers("Squeeze")
+def _squeeze(node: Node) -> Value:
+    x = node.x
+    axes = given_axes(node, 1, x.rank)
+    if axes is None:
+        axes = tuple([i for i, n in enumerate(x.shape) if not isinstance(n, Length) and n == 1])
+    for axis in axes:
+        if isinstance(x.shape[axis], Length) or x.shape[axis] != 1:
+            raise Refused(f"axis {axis} of {x.spec} is not of length 1")
+    order, (blob,) = node.aligned(x)
+    shape = [n for n, axis in zip(blob.shape, order, strict=True) if axis not in axes]
+    return node.ordered(without(order, axes), ops.reshape(blob, shape))
+
+
+@lowers("Transpose")
+def _transpose(node: Node) -> Value:
+    x = node.x
+    axes = tuple(node.attribute("perm") or range(x.rank)[::-1])
+    if sorted(axes) != list(range(x.rank)):
+        raise Refused(f"perm {axes} is not a permutation of {x.rank} axes")
+    spec = TensorSpec(tuple([x.shape[axis] for axis in axes]), x.dtype)
+    # Nothing moves: the value has its axes in another order now.
+    blobs = {tuple([axes.index(axis) for axis in order]): x.blob(order) for order in x.orders or [usual(x.rank)]}
+    return Value(node.graph, spec, blobs=blobs)
+
+
+@lowers("Concat")
+def _concat(node: Node) -> Value:
+    values = [value for value in node.inputs if value is not None]
+    rank = values[0].rank
+    order = common_order(values, rank)
+    axis = order.index(within(node.attribute("axis", 1), rank))
+    return node.ordered(order, ops.concat([value.blob(order) for value in values], axis=axis))
+
+
+@lowers("Split")
+def _split(node: Node) -> Sequence[Value | None]:
+    x, axis = node.x, node.axis(node.x.rank)
+    count = len(node.outputs)
+    if node.opset < 13:
+        lengths = node.attribute("split")
+    else:
+        lengths = node.numbers(1, "split") if node.has(1) else None
+    if lengths is None:
+        parts = node.attribute("num_outputs") or count
+        each = -(-x.shape[axis] // parts)
+        lengths = [each] * (parts - 1)
+        lengths = [*lengths, x.shape[axis] - each * (parts - 1)]
+    order, (blob,) = node.aligned(x)
+    return [node.ordered(order, part) for part in ops.split(blob, lengths, axis=order.index(axis))]
+
+
+@lowers("Expand")
+def _expand(node: Node) -> Value:
+    x, shape = node.x, node.numbers(1, "shape")
+    rank = max(x.rank, len(shape))
+    wanted = [1] * (rank - len(shape)) + shape
+    own = [1] * (rank - x.rank) + list(x.shape)
+    found = [m if not isinstance(n, Length) and n == 1 else n for n, m in zip(wanted, own, strict=True)]
+    if tuple(found) == x.shape:
+        return x
+    order = common_order([x], rank)
+    blob = x.broadcastable(order)
+    return node.ordered(order, ops.broadcast_to(blob, tuple([found[axis] for axis in order])))
+
+
+@lowers("Tile")
+def _tile(node: Node) -> Value:
+    order, (blob,) = node.aligned(node.x)
+    repeats = node.numbers(1, "repeats")
+    if len(repeats) != node.x.rank:
+        raise Refused(f"repeats must be {node.x.rank} numbers, got {repeats}")
+    return node.ordered(order, ops.tile(blob, [repeats[axis] for axis in order]))
+
+
+@lowers("ConstantOfShape")
+def _constant_of_shape(node: Node) -> Value:
+    value = node.attribute("value")
+    value = np.zeros(1, np.float32) if value is None else value
+    return node.usual(filled(node, value.reshape(-1)[0], node.numbers(0, "shape"), value.dtype))
+
+
+def filled(node: Node, value: Any, shape: Sequence[Any], dtype: Any) -> Any:
+    """A blob that is a number everywhere."""
+    check_numbers(np.dtype(dtype))
+    return node.graph.apply(Fill(np.asarray(value).item(), TensorSpec(tuple(shape), np.dtype(dtype))))
+
+
+@lowers("Range", limits="bounds that depend on data")
+def _range(node: Node) -> Value:
+    start, limit, delta = (node.value(i) for i in range(3))
+    bounds: list[Any] = []
+    for each in (start, limit, delta):
+        if each.numbers is None:
+            raise Refused("its bounds must be constant, or follow from the lengths of axes, and depend on data here")
+        bounds.append(np.asarray(each.numbers, object).reshape(-1)[0])
+    first, last, step = bounds
+    if not any(isinstance(each, Length) for each in bounds):
+        return node.constant(np.arange(first, last, step, start.dtype))
+    if step not in (1, -1):
+        raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
+    spec = TensorSpec(((last - first) * step,), start.dtype)
+    return node.usual(node.graph.apply(Numbers(_counted, (first, last, step, start.dtype.str), spec)))
+
+
+def _counted(first: int, last: int, step: int, dtype: str) -> Any:
+    return np.arange(first, last, step, dtype)
+
+
+@lowers("EyeLike")
+def _eye(node: Node) -> Value:
+    x = node.x
+    kind = node.attribute("dtype")
+    dtype = x.dtype if kind is None else helper.tensor_dtype_to_np_dtype(kind)
+    check_numbers(dtype)
+    rows, columns = x.shape
+    if isinstance(rows, Length) or isinstance(columns, Length):
+        raise Refused(f"its size must be known, got {x.spec}")
+    return node.constant(np.eye(rows, columns, node.attribute("k", 0), dtype))
+
+
+@lowers("Trilu")
+def _trilu(node: Node) -> Value:
+    k = node.numbers(1, "k")[0] if node.has(1) else 0
+    form = ops.triu if node.attribute("upper", 1) else ops.tril
+    return node.usual(form(node.x.blob(), k))
+
+
+@lowers("DepthToSpace")
+def _depth_to_space(node: Node) -> Value:
+    batch, channels, height, width = node.x.shape
+    b = node.attribute("blocksize")
+    order, last = (0, 2, 3, 1), channels // (b * b)
+    if node.attribute("mode", "DCR") == "DCR":  # channels are (block row, block column, depth)
+        blob = ops.reshape(node.x.blob(order), (batch, height, width, b, b, last))
+        blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5))
+    else:
+        blob = ops.reshape(node.x.blob(order), (batch, height, width, last, b, b))
+        blob = ops.transpose(blob, (0, 1, 4, 2, 5, 3))
+    return node.ordered(order, ops.reshape(blob, (batch, height * b, width * b, last)))
+
+
+@lowers("SpaceToDepth")
+def _space_to_depth(node: Node) -> Value:
+    batch, channels, height, width = node.x.shape
+    b = node.attribute("blocksize")
+    order = (0, 2, 3, 1)
+    blob = ops.reshape(node.x.blob(order), (batch, height // b, b, width // b, b, channels))
+    blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5))
+    return node.ordered(order, ops.reshape(blob, (batch, height // b, width // b, b * b * channels)))
+
+
+@lowers("Pad")
+def _pad(node: Node) -> Value:
+    x, mode = node.x, node.attribute("mode", "constant")
+    value: Any = 0.0
+    if node.opset < 11:
+        pads, value = node.attribute("pads"), node.attribute("value", 0.0)
+    else:
+        pads = node.numbers(1, "pads")
+        value = node.array(2, "constant_value").reshape(()).item() if node.has(2) else 0
+    axes = [within(axis, x.rank) for axis in node.numbers(3, "axes")] if node.has(3) else list(range(x.rank))
+    if len(pads) != 2 * len(axes):
+        raise Refused(f"pads must be {2 * len(axes)} numbers, got {pads}")
+    widths: list[Any] = [(0, 0)] * x.rank
+    for i, axis in enumerate(axes):
+        widths[axis] = (pads[i], pads[i + len(axes)])
+    order, (blob,) = node.aligned(x)
+    ordered = [widths[axis] for axis in order]
+    if any(not isinstance(n, Length) and n < 0 for pair in widths for n in pair):
+        cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(ordered, blob.shape, strict=True)])
+        blob = ops.slice(blob, cut)
+        ordered = [(max(a, 0), max(b, 0)) for a, b in ordered]
+    value = value if x.dtype.kind in "fV" else bool(value) if x.dtype.kind == "b" else int(value)
+    return node.ordered(order, ops.pad(blob, ordered, mode, value))
+
+
