@@ -112,7 +112,8 @@ class File:
     def _length(self, name: str, position: int, dim: Any) -> int | str:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
-        own = dim.dim_param or f"{name}_{position}"
+        # Exporters write "?" for any length, of several axes of one input, too.
+        own = dim.dim_param if any(map(str.isalnum, dim.dim_param)) else f"{name}_{position}"
         self._used.add(own)
         given = self._axes.get(own, own)
         return axis_name(given) if isinstance(given, str) else int(given)
