@@ -18,7 +18,7 @@ from actorflow.spec import TensorSpec
 #: Versions of ONNX's own operators that are known here.
 OLDEST = 7
 #: Bytes above which protobuf cannot hold a message.
-_MOST_BYTES = 2**31 - 1
+MOST_BYTES = 2**31 - 1
 
 
 class File:
@@ -29,7 +29,8 @@ class File:
         axes: For names of open axes in the file, a length or another name.
 
     Attributes:
-        name: For messages: the path, or the name of the model's graph.
+        path: Where it was read; None for bytes.
+        name: For messages: the path, if there is one.
         model: The model.
         inputs: Types of the inputs that are fed, by name.
         outputs: Names of the outputs.
@@ -39,7 +40,8 @@ class File:
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
-        self.name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+        self.path = None if isinstance(source, bytes) else os.fspath(source)
+        self.name = self.path or "<bytes>"
         self.model = self._checked(self._read(source))
         self.opsets = {each.domain: each.version for each in self.model.opset_import}
         given = {tensor.name for tensor in self.model.graph.initializer}
@@ -78,11 +80,11 @@ class File:
 
     def _checked(self, model: ModelProto) -> ModelProto:
         try:
-            if model.ByteSize() < _MOST_BYTES:
+            if model.ByteSize() < MOST_BYTES:
                 checker.check_model(model)
             if model.functions:
                 model = inliner.inline_local_functions(model)
-            if model.ByteSize() < _MOST_BYTES:
+            if model.ByteSize() < MOST_BYTES:
                 shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
         except (checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError) as error:
             raise GraphError(f"{self.name}: not a valid model: {error}") from error

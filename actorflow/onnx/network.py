@@ -14,6 +14,8 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.onnx.file import File, listed
 from actorflow.onnx.lowering import Lowering, Values, legal
+from actorflow.onnx.parts import forward_part
+from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
 from actorflow.runtime.model import Model
 from actorflow.spec import may_equal
@@ -57,10 +59,11 @@ class Network(Composite[Any]):
         if backend not in ("actorflow", "onnxruntime"):
             raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
         if backend == "onnxruntime":
-            raise GraphError("backend 'onnxruntime' is not there yet")
+            load_onnxruntime()
         super().__init__(name or _name_of(source))
         self._file = File(source, axes)
         self._trainable = trainable
+        self._backend = backend
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
 
@@ -76,16 +79,21 @@ class Network(Composite[Any]):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
         lowering = Lowering(graph, file.opsets, variable)
-        try:
-            values: Values = lowering.initializers(file.model.graph)
-        except GraphError as error:
-            raise type(error)(f"{file.name}: {error}") from None
+        values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
             if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):
                 kind = DTypeError if blob.dtype != spec.dtype else ShapeError
                 raise kind(f"{file.name}: input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
-        lowering.walk(file.model.graph.node, values, self.outputs)
+        left = file.model.graph
+        if self._backend == "onnxruntime":
+            left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
+            values.update(given)
+        try:
+            values.update(lowering.initializers(left))
+        except GraphError as error:
+            raise type(error)(f"{file.name}: {error}") from None
+        lowering.walk(left.node, values, self.outputs)
         if lowering.refused:
             raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
         return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
