@@ -16,7 +16,7 @@ from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec
 
 #: Versions of ONNX's own operators that are known here.
-OLDEST = 7
+OLDEST = 6
 #: Bytes above which protobuf cannot hold a message.
 MOST_BYTES = 2**31 - 1
 
@@ -34,6 +34,7 @@ class File:
         model: The model.
         inputs: Types of the inputs that are fed, by name.
         outputs: Names of the outputs.
+        declared: Types of tensors, by name, where all lengths are known.
 
     Raises:
         GraphError: if it cannot be read, is not a valid model, or has inputs that are no tensors of numbers.
@@ -49,6 +50,7 @@ class File:
         self._used: set[str] = set()
         self.inputs = {each.name: self._spec(each) for each in self.model.graph.input if each.name not in given}
         self.outputs = [each.name for each in self.model.graph.output]
+        self.declared = self._declared()
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
             raise GraphError(f"{self.name}: no open axis of an input has the name {', '.join(map(repr, unknown))}")
@@ -84,14 +86,41 @@ class File:
                 checker.check_model(model)
             if model.functions:
                 model = inliner.inline_local_functions(model)
-            if model.ByteSize() < MOST_BYTES:
-                shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-        except (checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        except (checker.ValidationError, RuntimeError, ValueError) as error:
             raise GraphError(f"{self.name}: not a valid model: {error}") from error
         version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
         if version < OLDEST:
             raise GraphError(f"{self.name}: its operators are of opset {version}, known are {OLDEST} and later ones")
         return model
+
+    def _declared(self) -> dict[str, TensorSpec]:
+        """Types of tensors that the file declares, or that follow by ONNX's rules, where all lengths are known."""
+        model = self.model
+        if model.ByteSize() < MOST_BYTES:
+            try:
+                model = shape_inference.infer_shapes(model, data_prop=True)
+            except (shape_inference.InferenceError, RuntimeError, ValueError):  # what is wrong is found in lowering
+                model = self.model
+        open_axes = {name for spec in self.inputs.values() for name in spec.axes}
+        found = {}
+        for info in (*model.graph.value_info, *model.graph.output):
+            tensor = info.type.tensor_type
+            if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+                continue
+            lengths = [self._declared_length(each) for each in tensor.shape.dim]
+            if all(isinstance(n, int) or n in open_axes for n in lengths):
+                try:
+                    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+                    found[info.name] = TensorSpec.of(lengths, dtype)
+                except (KeyError, GraphError):
+                    continue
+        return found
+
+    def _declared_length(self, dim: Any) -> int | str | None:
+        if dim.HasField("dim_value"):
+            return int(dim.dim_value)
+        given = self._axes.get(dim.dim_param, dim.dim_param)
+        return axis_name(given) if isinstance(given, str) and given else given or None
 
     def _spec(self, info: ValueInfoProto) -> TensorSpec:
         kind = info.type.WhichOneof("value")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -14,16 +13,25 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 from onnx.defs import OpSchema, get_schema
 
 from actorflow.errors import ActorflowError, GraphError
-from actorflow.onnx import folding
+from actorflow.onnx import by_data, folding
 from actorflow.onnx.operators import TABLE
-from actorflow.onnx.table import Node, Refused
-from actorflow.onnx.values import Order, Value
+from actorflow.onnx.table import DependsOnData, Node, Refused
+from actorflow.onnx.values import Order, Value, in_order, usual
 from actorflow.spec import Length, TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
 
+class Declared(NamedTuple):
+    """What the file says of a tensor: its shape, and its dtype where that is known."""
+
+    shape: tuple[Any, ...]
+    dtype: np.dtype[Any] | None
+
+
+#: Operators that keep the shape of the first input.
+_KEEPING = {"Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Neg", "Abs", "Reciprocal", "Relu", "Sigmoid", "Not"}
 #: Names of ONNX's own domain.
 _OWN = ("", "ai.onnx")
 #: Tensors by name; None for those that a refused node should have given.
@@ -36,6 +44,7 @@ class Lowering:
     Args:
         graph: Root of the graph in which ops are made, in its current scope.
         opsets: Version of each domain.
+        declared: Types of tensors that the file declares.
         variable: Makes the variable of a trained initializer, of its name and value; None if nothing is trained.
 
     Attributes:
@@ -43,9 +52,14 @@ class Lowering:
     """
 
     def __init__(
-        self, graph: Graph, opsets: Mapping[str, int], variable: Callable[[str, Any], Blob] | None = None
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, TensorSpec],
+        variable: Callable[[str, Any], Blob] | None = None,
     ) -> None:
         self.graph = graph
+        self.declared: dict[str, Declared] = {name: Declared(*spec) for name, spec in declared.items()}
         self.opsets = {("" if domain in _OWN else domain): version for domain, version in opsets.items()}
         self.refused: list[tuple[str, str, str]] = []
         self._variable = variable
@@ -85,9 +99,14 @@ class Lowering:
             outputs: Names of the tensors that are read afterwards.
             prefix: What the names of the nodes begin with.
         """
+        outputs = list(outputs)
         reads = Counter(outputs)
         for proto in nodes:
             reads.update(names_read(proto))
+        for proto in reversed(nodes):  # what is declared of a function of elements is so of what it reads
+            shape = self.declared.get(proto.output[0]) if proto.op_type in _KEEPING and proto.output else None
+            if shape is not None:
+                self.declared.setdefault(proto.input[0], Declared(shape.shape, None))
         for i, proto in enumerate(nodes):
             name = prefix + (proto.name or f"{proto.op_type}_{next(filter(None, proto.output), i)}")
             given: Sequence[Value | None]
@@ -130,8 +149,43 @@ class Lowering:
             if row is None:
                 return self._body(proto, name, inputs, schema)
             deferred = self._deferring(name)
-            lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, deferred))
+            try:
+                lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, deferred))
+            except DependsOnData:
+                found = self._by_data(proto, attributes, inputs, opset)
+                if found is None:
+                    raise
+                return found
         return (lowered,) if isinstance(lowered, Value) else lowered
+
+    def _by_data(
+        self, proto: NodeProto, attributes: Mapping[str, Any], inputs: Sequence[Value | None], opset: int
+    ) -> Sequence[Value | None] | None:
+        """An op whose parameters depend on data, if the file declares what it gives; else None."""
+        first = inputs[0]
+        if proto.op_type not in by_data.FUNCTIONS or first is None:
+            return None
+        specs = []
+        for output in proto.output:
+            declared = self.declared.get(output)
+            if proto.op_type in by_data.SAME:
+                declared = first.spec
+            if output and declared is None:
+                return None
+            if declared is not None:
+                specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
+        wanted = [bool(output) for output in proto.output]
+        if wanted != sorted(wanted, reverse=True):
+            return None
+        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset, wanted)
+        number = attributes.get("value")
+        if number is not None:
+            settings = (*settings, ("number", number.reshape(-1)[0].item()))
+        given = tuple([value is not None for value in inputs])
+        operation = by_data.ByData(proto.op_type, settings, given, tuple(specs))
+        made = self.graph.apply(operation, *[value.blob() for value in inputs if value is not None])
+        blobs = made if isinstance(made, tuple) else (made,)
+        return [in_order(self.graph, usual(len(blob.shape)), blob) for blob in blobs]
 
     def _deferring(self, name: str) -> Callable[..., Callable[[], tuple[Order, Blob]]]:
         def deferred(make: Callable[[], tuple[Order, Blob]]) -> Callable[[], tuple[Order, Blob]]:
@@ -194,15 +248,21 @@ class Lowering:
                 values[each] = inputs[i]
             else:
                 missing.add(each)
-        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        schema = self._schema(proto)
+        described = [each.default_value for each in schema.attributes.values()] if schema else []
+        given = {each.name: each for each in described if each.type != AttributeProto.UNDEFINED}
+        given.update({attribute.name: attribute for attribute in function.attribute_proto})
         given.update({attribute.name: attribute for attribute in proto.attribute})
         nodes = [_instantiated(node, given, missing) for node in function.node]
         outer, self.opsets = self.opsets, {**self.opsets, **{o.domain: o.version for o in function.opset_import}}
+        declared = self.declared
+        pairs = zip(function.output, proto.output, strict=False)
+        self.declared = {inner: declared[output] for inner, output in pairs if output in declared}
         before = len(self.refused)
         try:
             self.walk(nodes, values, function.output, f"{name}/")
         finally:
-            self.opsets = outer
+            self.opsets, self.declared = outer, declared
         if len(self.refused) > before:
             operator, _, why = self.refused[before]
             del self.refused[before:]

@@ -78,7 +78,7 @@ class Network(Composite[Any]):
         if len(bottom) != len(self.inputs):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
-        lowering = Lowering(graph, file.opsets, variable)
+        lowering = Lowering(graph, file.opsets, file.declared, variable)
         values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
             if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):

@@ -27,6 +27,10 @@ class Refused(GraphError):
     """A node cannot be lowered; the message says why."""
 
 
+class DependsOnData(Refused):
+    """What must be known before a run is not: it is computed where the file declares the shape of the result."""
+
+
 class Row(NamedTuple):
     """An operator.
 
@@ -127,7 +131,7 @@ class Node:
         """
         value = self.value(position)
         if value.known is None:
-            raise Refused(f"{what} must be constant")
+            raise DependsOnData(f"{what} must be constant, and depends on data here")
         return value.known
 
     def numbers(self, position: int, what: str) -> list[Any]:
@@ -138,7 +142,7 @@ class Node:
         """
         found = self.value(position).numbers
         if found is None:
-            raise Refused(f"{what} must be constant, or follow from the lengths of axes, and depends on data here")
+            raise DependsOnData(f"{what} must be constant, or follow from the lengths of axes, and depends on data here")
         return [each if isinstance(each, Length) else int(each) for each in found.reshape(-1).tolist()]
 
     def axis(self, rank: int, default: int = 0, name: str = "axis") -> int:

@@ -139,7 +139,7 @@ class Value:
     def _reordered(self, order: Order) -> Blob:
         if self.is_constant:
             assert self.known is not None
-            return self.graph.constant(np.ascontiguousarray(self.known.transpose(order)), name="constant")
+            return self.graph.constant(np.array(self.known.transpose(order), order="C"), name="constant")
         if self.lengths is not None:
             return self._of_lengths(order)
         old, blob = next(iter(self.blobs.items()))

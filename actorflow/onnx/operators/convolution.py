@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx import linear
-from actorflow.onnx.operators.elementwise import mapped
+from actorflow.onnx.operators.elementwise import mapped, reshaped_to
 from actorflow.onnx.table import Node, Refused, lowers
 from actorflow.onnx.values import Order, Value, channels_last, usual
 from actorflow.ops.nn.conv import Conv
@@ -206,11 +206,7 @@ def _global_lp_pool(node: Node) -> Value:
 
 def per_channel(node: Node, value: Value, rank: int, axis: int = 1) -> Value:
     """One number for each channel, to stand beside a value of so many axes."""
-    shape = tuple([value.spec.size if i == axis else 1 for i in range(rank)])
-    if value.is_constant:
-        assert value.known is not None
-        return node.constant(value.known.reshape(shape))
-    return node.usual(ops.reshape(value.blob(), shape))
+    return reshaped_to(node, value, [value.spec.size if i == axis else 1 for i in range(rank)])
 
 
 @lowers("BatchNormalization")
@@ -218,6 +214,8 @@ def _batch_norm(node: Node) -> Sequence[Value | None]:
     x, epsilon = node.x, node.attribute("epsilon")
     if x.rank < 2:
         raise Refused(f"it normalizes (batch, channels, ...), got {x.spec}")
+    if node.opset < 7 and not node.attribute("is_test", 0):
+        raise Refused("is_test=0 is for training: export the model for inference")
     if node.attribute("training_mode", 0):
         return _batch_norm_of_batch(node, x, epsilon)
     if any(node.wants(i) for i in range(1, len(node.outputs))):

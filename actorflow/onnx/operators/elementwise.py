@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -11,8 +11,8 @@ from onnx import helper
 
 from actorflow import ops
 from actorflow.onnx import linear
-from actorflow.onnx.table import Lower, Node, Refused, lowers, row
-from actorflow.onnx.values import Value, usual
+from actorflow.onnx.table import Lower, Node, Refused, lowers, row, within
+from actorflow.onnx.values import Value
 
 #: A function of blobs that is computed element by element.
 Form = Callable[..., Any]
@@ -24,22 +24,32 @@ def mapped(node: Node, form: Form, *values: Value) -> Value:
     return node.ordered(order, form(*blobs))
 
 
-def _of_elements(form: Form, floating: bool = False) -> Lower:
+def _of_elements(form: Form) -> Lower:
     """The lowering of an operator that is one function of all its inputs."""
 
     def lower(node: Node) -> Value:
-        values = [node.value(i) for i in range(len(node.inputs))]
-        if floating:
-            check_floating(node, values[0])
-        return mapped(node, form, *values)
+        return mapped(node, form, *operands(node))
 
     return lower
 
 
-def check_floating(node: Node, value: Value) -> None:
-    """Refuse what operators here compute with floating-point numbers only."""
-    if value.dtype.kind not in "fV":
-        raise Refused(f"it is computed for floating-point numbers only, not for {value.dtype}")
+def operands(node: Node) -> list[Value]:
+    """The inputs; before opset 7, ``axis`` says which axis of the first is the second's first one."""
+    values = [node.value(i) for i in range(len(node.inputs))]
+    if node.opset >= 7 or len(values) != 2 or not node.attribute("broadcast", 0):
+        return values
+    a, b = values
+    axis = node.attribute("axis")
+    after = 0 if axis is None or b.spec.size == 1 else a.rank - within(axis, a.rank) - b.rank
+    return [a, reshaped_to(node, b, (*b.shape, *[1] * after)) if after else b]
+
+
+def reshaped_to(node: Node, value: Value, shape: Sequence[Any]) -> Value:
+    """A value with other axes of length 1."""
+    if value.is_constant:
+        assert value.known is not None
+        return node.constant(value.known.reshape(shape))
+    return node.usual(ops.reshape(value.blob(), shape))
 
 
 def number(node: Node, value: float, like: Value) -> Value:
@@ -52,7 +62,7 @@ def number(node: Node, value: float, like: Value) -> Value:
 
 def _arithmetic(form: Form) -> Lower:
     def lower(node: Node) -> Value:
-        a, b = node.value(0), node.value(1)
+        a, b = operands(node)
         folded = linear.affine(node, a, b)
         return mapped(node, form, a, b) if folded is None else folded
 
@@ -77,7 +87,7 @@ def _mod(node: Node) -> Value:
 
 @lowers("Pow")
 def _pow(node: Node) -> Value:
-    x, power = node.value(0), node.value(1)
+    x, power = operands(node)
     if power.is_constant and power.spec.size == 1 and x.dtype.kind in "fV":
         assert power.known is not None
         found, rank = float(power.known.reshape(())), max(x.rank, power.rank)
@@ -228,6 +238,8 @@ row("Celu", _with(lambda x, alpha: ops.relu(x) + ops.minimum(ops.expm1(x / alpha
 @lowers("PRelu")
 def _prelu(node: Node) -> Value:
     x, slope = node.value(0), node.value(1)
+    if node.opset < 7 and slope.spec.size > 1:  # one for each channel
+        slope = reshaped_to(node, slope, [slope.spec.size if i == 1 else 1 for i in range(x.rank)])
     zero = number(node, 0, x)
     return mapped(node, lambda x, s, z: ops.where(ops.less(x, z), x * s, x), x, slope, zero)
 

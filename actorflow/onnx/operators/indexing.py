@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import mapped
-from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Value, usual
 from actorflow.spec import Length
 
@@ -50,7 +50,9 @@ def _gather_nd(node: Node) -> Value:
     return node.usual(ops.gather_nd(node.x.blob(), node.value(1).blob(), node.attribute("batch_dims", 0)))
 
 
-_MODES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+#: What is refused of operators whose results have a length that depends on data.
+COUNTED = "results of which the file does not declare how many elements they have"
+_MODES = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
 @lowers("ScatterElements", "Scatter")
@@ -144,3 +146,8 @@ def _long(x: Any) -> Any:
     return x if x.dtype == np.int64 else ops.cast(x, "int64")
 
 
+
+
+@lowers("NonZero", "Compress", "Unique", "NonMaxSuppression", limits=COUNTED)
+def _selecting(node: Node) -> Value:
+    raise DependsOnData("how many elements it gives depends on data, and the file does not declare it")

@@ -2,85 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from actorflow import ops
+from actorflow.onnx.resizing import matrix, plan
 from actorflow.onnx.table import Node, Refused, lowers, within
 from actorflow.onnx.values import Value
-from actorflow.ops.nn.resize import Resize
+from actorflow.ops.nn.resize import Coordinates, Resize
 from actorflow.spec import Length
 
-_COORDINATES = {
-    "half_pixel": "half_pixel",
-    "pytorch_half_pixel": "pytorch_half_pixel",
-    "align_corners": "align_corners",
-    "asymmetric": "asymmetric",
-}
+_MODES: dict[str, Any] = {"linear": "linear", "bilinear": "linear", "cubic": "cubic", "nearest": "nearest"}
 
 
-@lowers("Resize", "Upsample", limits="tf_crop_and_resize, half_pixel_symmetric, antialias, exclude_outside, mode cubic with a scale of data")
+@lowers("Resize", "Upsample", limits="of open lengths: antialias, exclude_outside, cropping")
 def _resize(node: Node) -> Value:
-    x, mode = node.x, node.attribute("mode", "nearest")
+    x = node.x
+    if node.operator == "Upsample" and node.opset < 9:
+        return _usual(node, x, None, list(node.attribute("scales")))
+    at_scales, at_sizes = (2, 3) if node.operator == "Resize" and node.opset >= 11 else (1, -1)
+    sizes = scales = None
+    if at_sizes > 0 and node.has(at_sizes) and node.value(at_sizes).spec.size:
+        sizes = node.numbers(at_sizes, "sizes")
+    else:
+        scales = node.array(at_scales, "scales").reshape(-1).astype(np.float64).tolist()
+    if node.attribute("mode", "nearest") not in _MODES:
+        raise Refused(f"mode {node.attribute('mode')!r} is not known")
+    settings = node.attributes
+    unusual = (
+        settings.get("coordinate_transformation_mode", "half_pixel") not in get_args(Coordinates)
+        or settings.get("antialias", 0)
+        or settings.get("exclude_outside", 0)
+        or settings.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    )
+    if not unusual:
+        return _usual(node, x, sizes, scales)
+    if any(isinstance(n, Length) for n in (*x.shape, *(sizes or ()))):
+        raise Refused("this mode is computed where all lengths are known")
+    roi = None
+    if node.has(1) and settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        roi = node.array(1, "roi")
+    return _by_matrices(node, x, roi, scales, sizes)
+
+
+def _usual(node: Node, x: Value, sizes: list[Any] | None, scales: list[Any] | None) -> Value:
+    """By the operation for images."""
+    coordinates: Any
+    rounding: Any
     coordinates, rounding = "asymmetric", "floor"
     if node.operator == "Resize" and node.opset >= 11:
         coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
         rounding = node.attribute("nearest_mode", "round_prefer_floor")
-        at_scales, at_sizes = 2, 3
-    else:
-        at_scales, at_sizes = 1, -1
-    if coordinates not in _COORDINATES:
-        raise Refused(f"coordinate_transformation_mode {coordinates!r} is not supported")
-    if node.attribute("antialias", 0):
-        raise Refused("antialias is not supported")
-    if node.attribute("exclude_outside", 0):
-        raise Refused("exclude_outside is not supported")
-    axes = node.attribute("axes")
-    axes = list(range(x.rank)) if axes is None else [within(axis, x.rank) for axis in axes]
-    scales: list[Any] | None = None
-    sizes: list[Any] | None = None
-    if at_sizes > 0 and node.has(at_sizes) and node.value(at_sizes).spec.size:
-        sizes = node.numbers(at_sizes, "sizes")
-        policy = node.attribute("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            ratios = [n / x.shape[axis] for n, axis in zip(sizes, axes, strict=True)]
-            ratio = min(ratios) if policy == "not_larger" else max(ratios)
-            scales = [ratio] * len(axes)
-            sizes = [int(np.floor(x.shape[axis] * ratio + 0.5)) for axis in axes]
-    elif node.operator == "Upsample" and node.opset < 9:
-        scales = list(node.attribute("scales"))
-    else:
-        scales = node.array(at_scales, "scales").reshape(-1).astype(np.float64).tolist()
+    mode, cubic = _MODES[node.attribute("mode", "nearest")], node.attribute("cubic_coeff_a", -0.75)
+    given = node.attribute("axes")
+    axes = list(range(x.rank)) if given is None else [within(axis, x.rank) for axis in given]
     order, (blob,) = node.aligned(x)
-    kind: Any = {"linear": "linear", "bilinear": "linear", "cubic": "cubic", "nearest": "nearest"}.get(mode)
-    if kind is None:
-        raise Refused(f"mode {mode!r} is not supported")
-    steps = []
     for i, axis in enumerate(axes):
         n = x.shape[axis]
-        size, scale = _new(n, None if sizes is None else sizes[i], None if scales is None else scales[i])
-        if size == n and (scale is None or scale == 1):
+        size, scale = (sizes[i], None) if sizes is not None else _scaled(n, scales[i] if scales else 1.0)
+        if (isinstance(n, Length) == isinstance(size, Length) and size == n) and scale in (None, 1):
             continue
-        steps.append(
-            Resize(
-                order.index(axis), size, kind, _COORDINATES[coordinates], rounding, node.attribute("cubic_coeff_a", -0.75),
-                scale,
-            )
-        )  # fmt: skip
-    for step in steps:
+        step = Resize(order.index(axis), size, mode, coordinates, rounding, cubic, scale)
         blob = node.graph.apply(step, blob)
     return node.ordered(order, blob)
 
 
-def _new(length: Any, size: Any, scale: float | None) -> tuple[Any, float | None]:
+def _scaled(length: Any, scale: float) -> tuple[Any, float]:
     """The new length of an axis, and the scale that positions follow from."""
-    if size is not None:
-        return size, scale
-    assert scale is not None
     if not isinstance(length, Length):
         return int(np.floor(length * scale)), scale
     over, under = float(scale).as_integer_ratio()
     if under > 1 << 20:
         raise Refused(f"an open axis can be scaled by halves, quarters and so on, not by {scale}")
     return length * over // under, scale
+
+
+def _by_matrices(node: Node, x: Value, roi: Any, scales: Any, sizes: Any) -> Value:
+    """By products with the weights along each axis."""
+    settings, order = node.attributes, x.orders[0] if x.orders else tuple(range(x.rank))
+    blob, beyond = x.blob(order), np.zeros((1,) * x.rank, bool)
+    for how in plan(settings, x.shape, roi, scales, sizes):
+        length = x.shape[how.axis]
+        weights, outside = matrix(settings, how, length)
+        beyond = beyond | outside.reshape([-1 if i == how.axis else 1 for i in range(x.rank)])
+        if how.size == length and np.array_equal(weights, np.eye(length)):
+            continue
+        axis = order.index(how.axis)
+        if settings.get("mode", "nearest") == "nearest":
+            blob = ops.take(blob, node.graph.constant(weights.argmax(axis=1)), axis)
+        else:
+            along = node.graph.constant(weights.astype(x.dtype))
+            blob = ops.moveaxis(ops.tensordot(along, blob, axes=((1,), (axis,))), 0, axis)
+    if beyond.any() and settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        mask = node.graph.constant(np.broadcast_to(beyond, beyond.shape).transpose(order))
+        blob = ops.where(mask, settings.get("extrapolation_value", 0.0), blob)
+    return node.ordered(order, blob)
+
+

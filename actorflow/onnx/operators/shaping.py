@@ -12,7 +12,7 @@ from onnx import helper
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import as_type, check_numbers
 from actorflow.onnx.operators.reductions import without
-from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
 from actorflow.spec import Length, TensorSpec
@@ -182,7 +182,9 @@ def _range(node: Node) -> Value:
     bounds: list[Any] = []
     for each in (start, limit, delta):
         if each.numbers is None:
-            raise Refused("its bounds must be constant, or follow from the lengths of axes, and depend on data here")
+            raise DependsOnData(
+                "its bounds must be constant, or follow from the lengths of axes, and depend on data here"
+            )
         bounds.append(np.asarray(each.numbers, object).reshape(-1)[0])
     first, last, step = bounds
     if not any(isinstance(each, Length) for each in bounds):
@@ -211,9 +213,15 @@ def _eye(node: Node) -> Value:
 
 @lowers("Trilu")
 def _trilu(node: Node) -> Value:
-    k = node.numbers(1, "k")[0] if node.has(1) else 0
-    form = ops.triu if node.attribute("upper", 1) else ops.tril
-    return node.usual(form(node.x.blob(), k))
+    x, is_upper = node.x, bool(node.attribute("upper", 1))
+    if not node.has(1) or node.value(1).numbers is not None:
+        k = node.numbers(1, "k")[0] if node.has(1) else 0
+        return node.usual((ops.triu if is_upper else ops.tril)(x.blob(), k))
+    rows, columns = x.shape[-2:]
+    diagonals = np.arange(int(columns)) - np.arange(int(rows))[:, np.newaxis]
+    compare = ops.greater_equal if is_upper else ops.less_equal
+    kept = compare(node.graph.constant(diagonals), ops.reshape(node.value(1).blob(), ()))
+    return node.usual(ops.where(kept, x.blob(), False if x.dtype.kind == "b" else 0))
 
 
 @lowers("DepthToSpace")
@@ -236,7 +244,8 @@ def _space_to_depth(node: Node) -> Value:
     b = node.attribute("blocksize")
     order = (0, 2, 3, 1)
     blob = ops.reshape(node.x.blob(order), (batch, height // b, b, width // b, b, channels))
-    blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5))
+    dcr = node.attribute("mode", "DCR") == "DCR"
+    blob = ops.transpose(blob, (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 3, 5, 2, 4))
     return node.ordered(order, ops.reshape(blob, (batch, height // b, width // b, b * b * channels)))
 
 
@@ -244,11 +253,13 @@ def _space_to_depth(node: Node) -> Value:
 def _pad(node: Node) -> Value:
     x, mode = node.x, node.attribute("mode", "constant")
     value: Any = 0.0
+    filler: Value | None = None
     if node.opset < 11:
         pads, value = node.attribute("pads"), node.attribute("value", 0.0)
     else:
         pads = node.numbers(1, "pads")
-        value = node.array(2, "constant_value").reshape(()).item() if node.has(2) else 0
+        filler = node.value(2) if node.has(2) and mode == "constant" else None
+        value = 0 if filler is None or filler.known is None else filler.known.reshape(()).item()
     axes = [within(axis, x.rank) for axis in node.numbers(3, "axes")] if node.has(3) else list(range(x.rank))
     if len(pads) != 2 * len(axes):
         raise Refused(f"pads must be {2 * len(axes)} numbers, got {pads}")
@@ -262,6 +273,10 @@ def _pad(node: Node) -> Value:
         blob = ops.slice(blob, cut)
         ordered = [(max(a, 0), max(b, 0)) for a, b in ordered]
     value = value if x.dtype.kind in "fV" else bool(value) if x.dtype.kind == "b" else int(value)
+    if filler is not None and filler.known is None:  # a number that depends on data
+        inside = ops.pad(ops.fill(node.graph, True, blob.shape, "bool"), ordered, "constant", False)
+        whole = ops.pad(blob, ordered)
+        return node.ordered(order, ops.where(inside, whole, ops.reshape(filler.blob(), ())))
     return node.ordered(order, ops.pad(blob, ordered, mode, value))
 
 
