@@ -15,7 +15,7 @@ from actorflow.onnx.operators.reductions import without
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
-from actorflow.spec import Length, TensorSpec
+from actorflow.spec import Length, TensorSpec, may_equal
 
 
 @lowers("Constant", limits="text and sparse tensors")
@@ -95,7 +95,7 @@ def _squeeze(node: Node) -> Value:
     if axes is None:
         axes = tuple([i for i, n in enumerate(x.shape) if not isinstance(n, Length) and n == 1])
     for axis in axes:
-        if isinstance(x.shape[axis], Length) or x.shape[axis] != 1:
+        if not may_equal(x.shape[axis], 1):  # what is not known is checked with the lengths
             raise Refused(f"axis {axis} of {x.spec} is not of length 1")
     order, (blob,) = node.aligned(x)
     shape = [n for n, axis in zip(blob.shape, order, strict=True) if axis not in axes]
@@ -278,5 +278,3 @@ def _pad(node: Node) -> Value:
         whole = ops.pad(blob, ordered)
         return node.ordered(order, ops.where(inside, whole, ops.reshape(filler.blob(), ())))
     return node.ordered(order, ops.pad(blob, ordered, mode, value))
-
-
