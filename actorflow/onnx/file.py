@@ -136,8 +136,6 @@ class File:
             dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         except KeyError as error:
             raise GraphError(f"{self.name}: input {info.name!r} has no known dtype") from error
-        if dtype.kind not in "biufc" and dtype.name != "bfloat16":
-            raise GraphError(f"{self.name}: input {info.name!r} has dtype {dtype}, which is not supported")
         return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
 
     def _length(self, name: str, position: int, dim: Any) -> int | str:

@@ -2,23 +2,15 @@
 
 from actorflow.onnx.operators import (
     convolution as convolution,
-)
-from actorflow.onnx.operators import (
     elementwise as elementwise,
-)
-from actorflow.onnx.operators import (
     indexing as indexing,
-)
-from actorflow.onnx.operators import (
     products as products,
-)
-from actorflow.onnx.operators import (
+    quantized as quantized,
+    recurrent as recurrent,
     reductions as reductions,
-)
-from actorflow.onnx.operators import (
     resizing as resizing,
-)
-from actorflow.onnx.operators import (
+    sampling as sampling,
     shaping as shaping,
+    signals as signals,
 )
 from actorflow.onnx.table import TABLE as TABLE

@@ -51,14 +51,16 @@ def pads_of(node: Node, size: Sequence[Any], kernel: Sequence[int], stride: Sequ
     return tuple(found)
 
 
-def _per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
+def per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
+    """An attribute of one number for each spatial axis, by default ones."""
     given = node.attribute(name) or [1] * rank
     if len(given) != rank:
         raise Refused(f"{name} must be {rank} numbers, got {given}")
     return tuple(given)
 
 
-def _check_kernel(node: Node, kernel: Sequence[int]) -> None:
+def check_kernel(node: Node, kernel: Sequence[int]) -> None:
+    """Check that ``kernel_shape`` is the size of the weight."""
     given = node.attribute("kernel_shape")
     if given is not None and tuple(given) != tuple(kernel):
         raise Refused(f"kernel_shape is {tuple(given)}, the weight's {tuple(kernel)}")
@@ -69,8 +71,8 @@ def _conv(node: Node) -> Value:
     x, order = image(node)
     weight, rank, groups = node.value(1), x.rank - 2, node.attribute("group", 1)
     kernel = weight.shape[2:]
-    _check_kernel(node, kernel)
-    stride, dilation = _per_axis(node, "strides", rank), _per_axis(node, "dilations", rank)
+    check_kernel(node, kernel)
+    stride, dilation = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
     operation = Conv(stride, pads_of(node, x.shape[2:], kernel, stride, dilation), dilation, groups)
     weight_order = (*range(2, x.rank), 1, 0)
 
@@ -100,8 +102,8 @@ def _conv_transpose(node: Node) -> Value:
     x, order = image(node)
     weight, rank, groups = node.value(1), x.rank - 2, node.attribute("group", 1)
     kernel = weight.shape[2:]
-    _check_kernel(node, kernel)
-    stride, dilation = _per_axis(node, "strides", rank), _per_axis(node, "dilations", rank)
+    check_kernel(node, kernel)
+    stride, dilation = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
     extra = node.attribute("output_padding") or [0] * rank
     full = [
         (n - 1) * s + d * (k - 1) + 1 + e
@@ -134,7 +136,7 @@ def _pooling(node: Node) -> tuple[Value, Order, dict[str, Any]]:
     x, order = image(node)
     rank = x.rank - 2
     kernel = tuple(node.attribute("kernel_shape"))
-    stride, dilation = _per_axis(node, "strides", rank), _per_axis(node, "dilations", rank)
+    stride, dilation = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
     pads = pads_of(node, x.shape[2:], kernel, stride, dilation)
     ceil = bool(node.attribute("ceil_mode", 0)) and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
     return x, order, {"kernel": kernel, "stride": stride, "pad": pads, "ceil": ceil, "dilation": dilation}

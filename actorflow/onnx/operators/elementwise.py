@@ -7,7 +7,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from actorflow import ops
 from actorflow.onnx import linear
@@ -168,20 +167,6 @@ def _isinf(node: Node) -> Value:
 def _shift(node: Node) -> Value:
     to_left = node.attribute("direction") == "LEFT"
     return mapped(node, ops.bitwise_left_shift if to_left else ops.bitwise_right_shift, node.value(0), node.value(1))
-
-
-@lowers("Cast", "CastLike", limits="text, and numbers of 4 and 8 bits that NumPy does not have")
-def _cast(node: Node) -> Value:
-    if node.operator == "Cast":
-        try:
-            dtype = helper.tensor_dtype_to_np_dtype(node.attribute("to"))
-        except KeyError:
-            raise Refused(f"there is no dtype number {node.attribute('to')}") from None
-    else:
-        dtype = node.value(1).dtype
-    for each in (dtype, node.x.dtype):
-        check_numbers(each)
-    return node.x if dtype == node.x.dtype else mapped(node, lambda x: ops.cast(x, dtype), node.x)
 
 
 def check_numbers(dtype: np.dtype[Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx import linear
-from actorflow.onnx.operators.elementwise import as_type, mapped
+from actorflow.onnx.operators.elementwise import mapped
 from actorflow.onnx.table import Node, Refused, lowers
 from actorflow.onnx.values import Order, Value, usual
 from actorflow.spec import TensorSpec
@@ -94,29 +94,3 @@ def _einsum(node: Node) -> Value:
 @lowers("Det")
 def _det(node: Node) -> Value:
     return node.usual(ops.linalg.det(node.x.blob()))
-
-
-# -- integers ----------------------------------------------------------------------------------------------------------
-
-
-def less_zero(node: Node, value: Value, zero: Value | None, axis: int | None, dtype: Any = np.int32) -> Value:
-    """Quantized integers less their zero point, which may differ along an axis."""
-    wide = mapped(node, lambda x: as_type(x, np.dtype(dtype)), value)
-    if zero is None:
-        return wide
-    if zero.rank == 1 and axis is not None:
-        shape = tuple([zero.shape[0] if i == axis % value.rank else 1 for i in range(value.rank)])
-        zero = (
-            node.constant(zero.known.reshape(shape))
-            if zero.is_constant and zero.known is not None
-            else node.usual(ops.reshape(zero.blob(), shape))
-        )
-    return mapped(node, lambda x, z: x - as_type(z, np.dtype(dtype)), wide, zero)
-
-
-@lowers("MatMulInteger")
-def _matmul_integer(node: Node) -> Value:
-    zeros = [node.value(i) if node.has(i) else None for i in (2, 3)]
-    a = less_zero(node, node.value(0), zeros[0], -2)
-    b = less_zero(node, node.value(1), zeros[1], -1)
-    return node.usual(product(a, b))
