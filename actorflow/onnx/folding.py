@@ -38,6 +38,10 @@ WHY_NOT = {
         "sequences cannot be loaded: a blob holds one tensor",
     ),
     **dict.fromkeys(
+        ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"],
+        "random numbers cannot be loaded, as no two runtimes draw the same ones: make them an input of the model",
+    ),
+    **dict.fromkeys(
         ["Optional", "OptionalGetElement", "OptionalHasElement"], "optional values cannot be loaded"
     ),
     **dict.fromkeys(

@@ -257,10 +257,18 @@ def _dropout(node: Node) -> list[Value | None]:
     return [node.x, mask]
 
 
+def _softmax_by_steps(x: Any, axis: int) -> Any:
+    """Softmax rounded to half precision after each step, as the operator's own function says."""
+    e = ops.exp(x - ops.max(x, axis, keepdims=True))
+    return e / ops.sum(e, axis, keepdims=True)
+
+
 @lowers("Softmax", "LogSoftmax")
 def _softmax(node: Node) -> Value:
-    form = ops.softmax if node.operator == "Softmax" else ops.log_softmax
     x = node.x
+    form = ops.log_softmax if node.operator == "LogSoftmax" else ops.softmax
+    if x.dtype.itemsize == 2 and node.operator == "Softmax":
+        form = _softmax_by_steps
     axis = node.axis(x.rank, -1 if node.opset >= 13 else 1)
     if node.opset < 13 and axis != x.rank - 1:  # all axes from that one on are one
         import math

@@ -1,11 +1,10 @@
-"""Transforms of signals, and what fills tensors with random numbers."""
+"""Transforms of signals, and caches of sequences."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import as_type
@@ -88,20 +87,3 @@ def _tensor_scatter(node: Node) -> Value:
         places = ops.remainder(places, int(most))
     whole = ops.broadcast_to(places, update.shape)
     return node.usual(ops.scatter(cache.blob(), whole, update.blob(), axis))
-
-
-@lowers("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
-def _random(node: Node) -> Value:
-    if node.operator.endswith("Like"):
-        shape, dtype = node.x.shape, node.x.dtype
-    else:
-        shape, dtype = tuple(node.attribute("shape")), np.dtype(np.float32)
-    kind = node.attribute("dtype")
-    dtype = dtype if kind is None else helper.tensor_dtype_to_np_dtype(kind)
-    seed = node.attribute("seed")
-    number = None if seed is None else int(np.float32(seed).view(np.uint32))
-    if "Normal" in node.operator:
-        given = (node.attribute("mean", 0.0), node.attribute("scale", 1.0))
-        return node.usual(ops.gaussian(node.graph, shape, *given, dtype, number))
-    given = (node.attribute("low", 0.0), node.attribute("high", 1.0))
-    return node.usual(ops.uniform(node.graph, shape, *given, dtype, number))
