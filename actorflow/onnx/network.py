@@ -77,7 +77,8 @@ class Network(Composite[Any]):
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
-        variable = (lambda name, array: self._variable(graph, name, array)) if self._trainable else None
+        scope = self.scope or graph.current_scope
+        variable = (lambda name, array: self._variable(scope, name, array)) if self._trainable else None
         lowering = Lowering(graph, file.opsets, file.declared, variable)
         values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
@@ -107,12 +108,12 @@ class Network(Composite[Any]):
             copied: Blob = ops.copy(blob) if blob in fed else blob
         return copied
 
-    def _variable(self, graph: Graph, name: str, array: Any) -> Blob:
+    def _variable(self, scope: Graph, name: str, array: Any) -> Blob:
         known = self._variables.get(name)
         if known is None:
-            scope = self.scope or graph.current_scope
-            *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
-            known = self._variables[name] = scope.variable(legal("_".join([*scopes, own])), array.shape, array.dtype, array)
+            own = "_".join([legal(part) for part in name.split("/") if part]) or "variable"
+            with scope:  # not in that of the node that reads it first
+                known = self._variables[name] = scope.variable(own, array.shape, array.dtype, array)
         return known
 
 
