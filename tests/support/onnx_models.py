@@ -31,6 +31,7 @@ LIGHT = sorted(path.stem for path in (Path(onnx.__file__).parent / "backend/test
 def light(name: str, seed: int = 0) -> Any:
     """A model of the onnx wheel with weights of chance, of a size that keeps values about as they are."""
     model = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light" / f"{name}.onnx")
+    model.ir_version = 4  # the first whose initializers need not be inputs
     graph, rng = model.graph, np.random.default_rng(seed)
     shapes = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     uses = {tensor: (node.op_type, place) for node in graph.node for place, tensor in enumerate(node.input)}
@@ -58,8 +59,17 @@ def _attribute(model: Any, weight: str, name: str) -> Any:
     return next((onnx.helper.get_attribute_value(each) for each in node.attribute if each.name == name), 0)
 
 
-def exported(module: Any, inputs: Mapping[str, Any], open_axes: Mapping[str, Mapping[int, str]]) -> bytes:
-    """What torch exports of a module in inference mode, for inputs by name."""
+def exported(
+    module: Any, inputs: Mapping[str, Any], open_axes: Mapping[str, Mapping[int, str]], *, folded: bool = True
+) -> bytes:
+    """What torch exports of a module in inference mode, for inputs by name.
+
+    Args:
+        module: The module.
+        inputs: Examples.
+        open_axes: Names of axes, by the names of inputs and of the output, ``y``.
+        folded: Whether batch normalizations become part of the convolutions before them.
+    """
     import torch
 
     written = io.BytesIO()
@@ -73,13 +83,15 @@ def exported(module: Any, inputs: Mapping[str, Any], open_axes: Mapping[str, Map
             output_names=["y"],
             dynamic_axes={name: dict(axes) for name, axes in open_axes.items()},
             opset_version=17,
+            training=torch.onnx.TrainingMode.EVAL if folded else torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=folded,
             dynamo=False,
         )
     return written.getvalue()
 
 
 def resnet18(classes: int = 10, seed: int = 0) -> Any:
-    """ResNet-18 in torch, as torchvision has it, with running statistics as if it had been trained."""
+    """ResNet-18 in torch, as torchvision has it, with normalizations as if it had been trained."""
     import torch
     from torch import nn
 
@@ -126,6 +138,8 @@ def resnet18(classes: int = 10, seed: int = 0) -> Any:
         if isinstance(each, nn.BatchNorm2d):
             each.running_mean.normal_(0.0, 0.1)
             each.running_var.uniform_(0.5, 1.5)
+            nn.init.uniform_(each.weight, 0.5, 1.5)
+            nn.init.normal_(each.bias, 0.0, 0.1)
     return module.eval()
 
 
