@@ -24,7 +24,7 @@ _BACKEND_TIMES, _BACKEND_MORE_MS = 1.05, 0.1
 
 async def measure(harness: Harness) -> list[Table]:
     """Runs of each model, and what they are made of."""
-    if not all([harness.peer(module) is not None for module in ("onnx", "onnxruntime")]):
+    if not all(harness.peer(module) is not None for module in ("onnx", "onnxruntime")):
         raise UnavailableError("onnx and onnxruntime are not installed: pip install 'actorflow[bench]'")
     tables = []
     async with AsyncExitStack() as stack:
@@ -32,10 +32,11 @@ async def measure(harness: Harness) -> list[Table]:
             name: await stack.enter_async_context(Process.started("benchmarks.onnx.contender", name, 1))
             for name in (OURS, BACKEND, ONNX)
         }
-        for task in TASKS if not harness.quick else TASKS[-1:]:
-            if task.is_here:
-                tables += await _compare(harness, task, processes)
-            else:
+        here = [task for task in TASKS if task.is_here]
+        for task in here if not harness.quick else here[-1:]:
+            tables += await _compare(harness, task, processes)
+        for task in TASKS:
+            if task not in here:
                 harness.leave_out(f"{task.title}: rapidocr_onnxruntime is not installed, whose model it is")
     return tables
 

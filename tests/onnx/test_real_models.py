@@ -1,4 +1,4 @@
-"""Models from files as they are: trained ones, those of the onnx wheel, torch's exports; against onnxruntime and torch."""
+"""Models from files: trained ones, the onnx wheel's, torch's exports; against onnxruntime and torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX models for tests: trained ones from wheels, those of the onnx wheel with weights of chance, and torch's exports."""
+"""ONNX models for tests: trained ones, those of the onnx wheel with weights of chance, and torch's exports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from onnx import numpy_helper
 
 
 def reading(name: str) -> Path:
-    """One of the three trained models of rapidocr_onnxruntime: ``det``, ``cls``, ``rec``. Skips the test without them."""
+    """One of the three trained models of rapidocr_onnxruntime, ``det``, ``cls`` or ``rec``; skips the test without."""
     found = find_spec("rapidocr_onnxruntime")  # not imported, as it needs more than its files
     if found is None or found.origin is None:
         pytest.skip("rapidocr_onnxruntime is not installed: pip install 'actorflow[models]'")
@@ -122,7 +123,7 @@ def resnet18(classes: int = 10, seed: int = 0) -> Any:
             self.layers = nn.Sequential(
                 *[
                     nn.Sequential(Block(before, after, 1 if before == after else 2), Block(after, after, 1))
-                    for before, after in zip(sizes, sizes[1:], strict=False)
+                    for before, after in pairwise(sizes)
                 ]
             )
             self.avgpool = nn.AdaptiveAvgPool2d(1)
