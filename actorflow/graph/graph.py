@@ -492,8 +492,8 @@ class Graph:
     ) -> Iterator[None]:
         """Default place, lane and kernel libraries of what is made inside the ``with`` block.
 
-        With ``name="head"``, the ops that functional forms make inside are called so, too: the first one ``head``, others
-        and constants ``head.bias`` and so on.
+        With ``name="head"``, functional forms call the ops that they make inside so, too: the first one ``head``,
+        others and constants ``head.bias`` and so on.
 
         What is not given stays as it is around the block. With no block around it, nodes are on the CPU, and an op of
         the functional form is where its first input lives.

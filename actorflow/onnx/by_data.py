@@ -52,7 +52,9 @@ class ByData(Operation):
 
     def compute(self, *inputs: Any) -> Any:
         arrays = iter(inputs)
-        found = FUNCTIONS[self.operator](dict(self.settings), *[next(arrays) if is_given else None for is_given in self.given])
+        found = FUNCTIONS[self.operator](
+            dict(self.settings), *[next(arrays) if is_given else None for is_given in self.given]
+        )
         outputs = [np.asarray(each) for each in (found if isinstance(found, list) else [found])][: len(self.specs)]
         for output, spec in zip(outputs, self.specs, strict=True):
             if output.shape != spec.shape:
@@ -115,7 +117,7 @@ def _constant_of_shape(settings: Settings, shape: Array) -> Array:
 @_function("Range")
 def _range(settings: Settings, start: Array, limit: Array, delta: Array) -> Array:
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    return start.reshape(()) + np.arange(count, dtype=start.dtype) * delta.reshape(())
+    return np.asarray(start.reshape(()) + np.arange(count, dtype=start.dtype) * delta.reshape(()))
 
 
 @_function("Slice")
@@ -133,7 +135,7 @@ def _slice(settings: Settings, x: Array, starts: Array, ends: Array, axes: Any =
 
 @_function("Split")
 def _split(settings: Settings, x: Array, lengths: Array) -> list[Array]:
-    return list(np.split(x, np.cumsum(_integers(lengths))[:-1], axis=settings.get("axis", 0)))
+    return list(np.split(x, np.cumsum(_integers(lengths) or [0])[:-1], axis=settings.get("axis", 0)))
 
 
 @_function("Pad")
@@ -154,11 +156,11 @@ def _reduction(function: _Function) -> _Function:
     def reduced(settings: Settings, x: Array, axes: Any = None) -> Array:
         given = _integers(axes)
         if not given and settings.get("noop_with_empty_axes", 0):
-            return function(x, ())  # type: ignore[no-any-return]
+            return np.asarray(function(x, ()))
         found = function(x, tuple(given) if given else tuple(range(x.ndim)))
         if settings.get("keepdims", 1):
-            return found  # type: ignore[no-any-return]
-        return np.squeeze(found, tuple(given) if given else tuple(range(x.ndim)))
+            return np.asarray(found)
+        return np.asarray(np.squeeze(found, tuple(given) if given else tuple(range(x.ndim))))
 
     return reduced
 
@@ -168,16 +170,16 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
     top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
-        return np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top  # type: ignore[no-any-return]
+        return np.asarray(np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top)
 
 
 def _log_sum(x: Array, axes: tuple[int, ...]) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(np.sum(x, axis=axes, keepdims=True))  # type: ignore[no-any-return]
+        return np.asarray(np.log(np.sum(x, axis=axes, keepdims=True)))
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.mean(x, axis=axes, keepdims=True)
+    return np.asarray(np.mean(x, axis=axes, keepdims=True))
 
 
 def _least(x: Array, is_max: bool) -> Any:
@@ -227,7 +229,7 @@ def _top_k(settings: Settings, x: Array, k: Array) -> list[Array]:
 
 def _descending(x: Array) -> Array:
     """Keys that sort in the reverse order, of equal elements the first one first."""
-    return ~x if x.dtype.kind in "iu" else -x
+    return np.asarray(~x if x.dtype.kind in "iu" else -x)
 
 
 @_function("OneHot")
@@ -241,12 +243,12 @@ def _one_hot(settings: Settings, indices: Array, depth: Array, values: Array) ->
 
 @_function("NonZero")
 def _nonzero(settings: Settings, x: Array) -> Array:
-    return np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x != 0)), np.int64)
+    return np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x.item() != 0)), np.int64)
 
 
 @_function("Compress")
 def _compress(settings: Settings, x: Array, condition: Array) -> Array:
-    return np.compress(condition, x, settings.get("axis"))
+    return np.asarray(np.compress(condition, x, settings.get("axis")))
 
 
 @_function("Unique")
@@ -267,7 +269,7 @@ def _unique(settings: Settings, x: Array) -> list[Array]:
 def _non_max_suppression(
     settings: Settings, boxes: Array, scores: Array, most: Any = None, overlap: Any = None, least: Any = None
 ) -> Array:
-    """The boxes that are kept: (image, class, box), the best first, without those that overlap a better one too much."""
+    """The boxes that are kept, (image, class, box), best first: those that overlap a better one too much are not."""
     count = 0 if most is None else int(most.reshape(()))
     threshold = 0.0 if overlap is None else float(overlap.reshape(()))
     lowest = -np.inf if least is None else float(least.reshape(()))
@@ -287,7 +289,9 @@ def _non_max_suppression(
                 best, left = left[0], left[1:]
                 found.append((image, kind, int(best)))
                 kept += 1
-                sides = np.minimum(far[image, left], far[image, best]) - np.maximum(near[image, left], near[image, best])
+                sides = np.minimum(far[image, left], far[image, best]) - np.maximum(
+                    near[image, left], near[image, best]
+                )
                 common = np.prod(np.maximum(sides, 0), axis=-1)
                 union = areas[image, left] + areas[image, best] - common
                 with np.errstate(divide="ignore", invalid="ignore"):

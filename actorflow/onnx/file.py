@@ -15,8 +15,6 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec
 
-#: Versions of ONNX's own operators that are known here.
-OLDEST = 6
 #: Bytes above which protobuf cannot hold a message.
 MOST_BYTES = 2**31 - 1
 
@@ -33,11 +31,12 @@ class File:
         name: For messages: the path, if there is one.
         model: The model.
         inputs: Types of the inputs that are fed, by name.
+        unusable: Inputs that are no tensors of numbers, by name, and what they are.
         outputs: Names of the outputs.
         declared: Types of tensors, by name, where all lengths are known.
 
     Raises:
-        GraphError: if it cannot be read, is not a valid model, or has inputs that are no tensors of numbers.
+        GraphError: if it cannot be read, or is not a valid model.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
@@ -48,7 +47,9 @@ class File:
         given = {tensor.name for tensor in self.model.graph.initializer}
         self._axes: dict[str, int | str] = dict(axes or {})
         self._used: set[str] = set()
-        self.inputs = {each.name: self._spec(each) for each in self.model.graph.input if each.name not in given}
+        fed = [each for each in self.model.graph.input if each.name not in given]
+        self.unusable = {each.name: why for each in fed if (why := _why_unusable(each))}
+        self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
         self.outputs = [each.name for each in self.model.graph.output]
         self.declared = self._declared()
         unknown = [name for name in self._axes if name not in self._used]
@@ -61,7 +62,8 @@ class File:
     def _read(self, source: str | os.PathLike[str] | bytes) -> ModelProto:
         try:
             if isinstance(source, bytes):
-                model = ModelProto.FromString(source)
+                model = ModelProto()
+                model.ParseFromString(source)
             else:
                 model = onnx.load(os.fspath(source), load_external_data=False)
         except DecodeError as error:
@@ -88,9 +90,6 @@ class File:
                 model = inliner.inline_local_functions(model)
         except (checker.ValidationError, RuntimeError, ValueError) as error:
             raise GraphError(f"{self.name}: not a valid model: {error}") from error
-        version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
-        if version < OLDEST:
-            raise GraphError(f"{self.name}: its operators are of opset {version}, known are {OLDEST} and later ones")
         return model
 
     def _declared(self) -> dict[str, TensorSpec]:
@@ -119,33 +118,46 @@ class File:
     def _declared_length(self, dim: Any) -> int | str | None:
         if dim.HasField("dim_value"):
             return int(dim.dim_value)
-        given = self._axes.get(dim.dim_param, dim.dim_param)
-        return axis_name(given) if isinstance(given, str) and given else given or None
+        return self._named(dim.dim_param) if any(c.isalnum() for c in dim.dim_param) else None
 
     def _spec(self, info: ValueInfoProto) -> TensorSpec:
-        kind = info.type.WhichOneof("value")
-        if kind != "tensor_type":
-            what = (kind or "unknown").removesuffix("_type")
-            raise GraphError(f"{self.name}: input {info.name!r} is a {what}: only tensors can be loaded")
         tensor = info.type.tensor_type
-        if tensor.elem_type == TensorProto.STRING:
-            raise GraphError(f"{self.name}: input {info.name!r} is text, which cannot be loaded")
-        if not tensor.HasField("shape"):
-            raise GraphError(f"{self.name}: input {info.name!r} does not say how many axes it has")
-        try:
-            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        except KeyError as error:
-            raise GraphError(f"{self.name}: input {info.name!r} has no known dtype") from error
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
 
     def _length(self, name: str, position: int, dim: Any) -> int | str:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
-        # Exporters write "?" for any length, of several axes of one input, too.
-        own = dim.dim_param if any(map(str.isalnum, dim.dim_param)) else f"{name}_{position}"
-        self._used.add(own)
-        given = self._axes.get(own, own)
-        return axis_name(given) if isinstance(given, str) else int(given)
+        said = dim.dim_param
+        own = said if any(c.isalnum() for c in said) else f"{name}_{position}"
+        return self._named(own)
+
+    def _named(self, own: str) -> int | str:
+        """The length or the name that an axis of the file has here."""
+        legal = axis_name(own)
+        for each in (own, legal):
+            if each in self._axes:
+                self._used.add(each)
+                given = self._axes[each]
+                return axis_name(given) if isinstance(given, str) else int(given)
+        return legal
+
+
+def _why_unusable(info: ValueInfoProto) -> str | None:
+    """What an input is that is no tensor of numbers; None if it is one."""
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return f"is of type {(kind or 'unknown').removesuffix('_type')}, and only tensors can be loaded"
+    tensor = info.type.tensor_type
+    if tensor.elem_type == TensorProto.STRING:
+        return "is text, which cannot be loaded"
+    if not tensor.HasField("shape"):
+        return "does not say how many axes it has"
+    try:
+        helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    except KeyError:
+        return f"has dtype number {tensor.elem_type}, which is not known"
+    return None
 
 
 def axis_name(name: str) -> str:

@@ -12,7 +12,7 @@ from onnx import NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from actorflow.onnx.values import Value
-from actorflow.spec import Length, TensorSpec, maximum, minimum, slice_length
+from actorflow.spec import Length, TensorSpec, maximum, minimum
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -80,7 +80,8 @@ def _grows(proto: NodeProto, inputs: Sequence[Value | None]) -> bool:
     if position < 0:
         return True
     said = inputs[position]
-    assert said is not None and said.known is not None
+    assert said is not None
+    assert said.known is not None
     size = math.prod(max(int(n), 1) for n in said.known.reshape(-1).tolist())
     first = inputs[0]
     return (size * (first.spec.size if proto.op_type == "Tile" and first else 1)) > _MOST
@@ -156,7 +157,7 @@ _Rule = Callable[[Mapping[str, Any], _Given, int], "Sequence[_Lengths] | None"]
 
 def _objects(value: Value) -> Any:
     numbers = value.numbers
-    return None if numbers is None or not value.is_constant and value.lengths is None else np.asarray(numbers, object)
+    return None if numbers is None or (not value.is_constant and value.lengths is None) else np.asarray(numbers, object)
 
 
 def _are_lengths(inputs: _Given) -> bool:
@@ -200,7 +201,9 @@ def _of(function: Callable[..., Any]) -> _Rule:
             made = function(attributes, opset, *arrays)
         except (TypeError, ValueError, IndexError, ZeroDivisionError):  # a number is needed that is not known
             return None
-        return None if made is None else [_Lengths(each, dtype) for each in (made if isinstance(made, list) else [made])]
+        return (
+            None if made is None else [_Lengths(each, dtype) for each in (made if isinstance(made, list) else [made])]
+        )
 
     return rule
 
@@ -246,14 +249,14 @@ def _chosen(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequen
     if condition is None or not condition.is_constant or not _are_lengths(branches) or branches[0] is None:
         return None
     a, b = [np.asarray(value.numbers, object) for value in branches if value is not None]
-    return [_Lengths(np.where(condition.known, a, b), branches[0].dtype)]
+    return [_Lengths(np.where(np.asarray(condition.known), a, b), branches[0].dtype)]
 
 
 def _equal(a: Any, b: Any) -> Any:
     if isinstance(a, Length) or isinstance(b, Length):
         difference = a - b
         if isinstance(difference, Length):
-            if not isinstance(a, Length) and a < 0 or not isinstance(b, Length) and b < 0:
+            if (not isinstance(a, Length) and a < 0) or (not isinstance(b, Length) and b < 0):
                 return False
             raise ValueError("not known")
         return difference == 0

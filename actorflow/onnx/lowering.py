@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
-from onnx.defs import OpSchema, get_schema
+from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.onnx import by_data, folding
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
 
+
 class Declared(NamedTuple):
     """What the file says of a tensor: its shape, and its dtype where that is known."""
 
@@ -32,6 +33,8 @@ class Declared(NamedTuple):
 
 #: Operators that keep the shape of the first input.
 _KEEPING = {"Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Neg", "Abs", "Reciprocal", "Relu", "Sigmoid", "Not"}
+#: The first version of ONNX's own operators that is known here.
+OLDEST = 6
 #: Names of ONNX's own domain.
 _OWN = ("", "ai.onnx")
 #: Tensors by name; None for those that a refused node should have given.
@@ -45,6 +48,7 @@ class Lowering:
         graph: Root of the graph in which ops are made, in its current scope.
         opsets: Version of each domain.
         declared: Types of tensors that the file declares.
+        unusable: Inputs that cannot be loaded, and why.
         variable: Makes the variable of a trained initializer, of its name and value; None if nothing is trained.
 
     Attributes:
@@ -56,11 +60,13 @@ class Lowering:
         graph: Graph,
         opsets: Mapping[str, int],
         declared: Mapping[str, TensorSpec],
+        unusable: Mapping[str, str],
         variable: Callable[[str, Any], Blob] | None = None,
     ) -> None:
         self.graph = graph
         self.declared: dict[str, Declared] = {name: Declared(*spec) for name, spec in declared.items()}
         self.opsets = {("" if domain in _OWN else domain): version for domain, version in opsets.items()}
+        self._unusable = unusable
         self.refused: list[tuple[str, str, str]] = []
         self._variable = variable
         self._outer = graph.current_scope
@@ -122,18 +128,20 @@ class Lowering:
                 if output:
                     values[output] = given[position] if position < len(given) else None
 
-    def _lowered(
-        self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]
-    ) -> Sequence[Value | None]:
+    def _lowered(self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]) -> Sequence[Value | None]:
         operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"
         row = TABLE.get(operator)
         if proto.op_type == "If" and not proto.domain:
             return self._branch(proto, name, values)
         schema = self._schema(proto)
+        if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
+            raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
         if row is None and not (schema and _has_body(schema)):
             raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
         inputs: list[Value | None] = []
         for each in proto.input:
+            if each in self._unusable:
+                raise Refused(f"its input {each!r} {self._unusable[each]}")
             if each and values.get(each) is None:
                 if each not in values:
                     raise Refused(f"reads {each!r}, which nothing before it gives")
@@ -167,9 +175,7 @@ class Lowering:
             return None
         specs = []
         for output in proto.output:
-            declared = self.declared.get(output)
-            if proto.op_type in by_data.SAME:
-                declared = first.spec
+            declared = Declared(*first.spec) if proto.op_type in by_data.SAME else self.declared.get(output)
             if output and declared is None:
                 return None
             if declared is not None:
@@ -211,14 +217,14 @@ class Lowering:
                 found = self._scopes[path] = self.graph.unique_subgraph(path[-1])
         return found
 
-    def _schema(self, proto: NodeProto) -> OpSchema | None:
+    def _schema(self, proto: NodeProto) -> Any:
         domain = "" if proto.domain in _OWN else proto.domain
         try:
             return get_schema(proto.op_type, self.opsets.get(domain, 1), domain)
         except onnx.defs.SchemaError:
             return None
 
-    def _attributes(self, proto: NodeProto, schema: OpSchema | None) -> dict[str, Any]:
+    def _attributes(self, proto: NodeProto, schema: Any) -> dict[str, Any]:
         """The attributes, with the defaults that the operator's description says."""
         found = {}
         for name, described in (schema.attributes if schema else {}).items():
@@ -229,9 +235,7 @@ class Lowering:
 
     # -- parts that are graphs themselves ------------------------------------------------------------------------------
 
-    def _body(
-        self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: OpSchema | None
-    ) -> Sequence[Value | None]:
+    def _body(self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: Any) -> Sequence[Value | None]:
         """Lower the function that an operator is described by."""
         assert schema is not None
         function = _function(schema, proto, inputs, self.opsets.get(proto.domain, 1))
@@ -330,13 +334,11 @@ def _plain(attribute: AttributeProto) -> Any:
     return value
 
 
-def _has_body(schema: OpSchema) -> bool:
+def _has_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _function(
-    schema: OpSchema, proto: NodeProto, inputs: Sequence[Value | None], opset: int
-) -> onnx.FunctionProto:
+def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:
     """The function of an operator, for inputs of these types."""
     function = onnx.FunctionProto()
     if schema.has_context_dependent_function:

@@ -1,4 +1,4 @@
-"""Conversions to and from the numbers of 2, 4 and 8 bits that files have and NumPy does not, and of bits as they are."""
+"""Conversions of the numbers of 2, 4 and 8 bits that files have and NumPy does not, and of bits as they are."""
 
 from __future__ import annotations
 
@@ -50,9 +50,16 @@ class Convert(Operation):
             if self.dtype == "float8_e8m0fnu":
                 return _power_of_two(x, self.saturate, self.rounding)
             if self.dtype in FLOATS and self.saturate:
-                info = ml_dtypes.finfo(to)
+                info = limits(to)
                 x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
             return x.astype(to)
+
+
+def limits(dtype: np.dtype[Any]) -> Any:
+    """The least and the greatest number of a dtype, and what else `numpy.finfo` or `numpy.iinfo` says."""
+    is_floating = dtype.name in FLOATS or dtype.kind == "f"
+    described: Any = ml_dtypes.finfo if is_floating else ml_dtypes.iinfo
+    return described(dtype)
 
 
 def named(name: str) -> np.dtype[Any]:
@@ -73,7 +80,8 @@ def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
     else:
         more = np.zeros(x.shape, bool)
     more = more & finite & ((exponent < 0xFE) | (not saturate))
-    return (exponent + more).astype(np.uint8).view(named("float8_e8m0fnu"))
+    found: Array = (exponent + more).astype(np.uint8).view(named("float8_e8m0fnu"))
+    return found
 
 
 @dataclass(frozen=True)

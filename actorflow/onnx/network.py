@@ -13,7 +13,7 @@ from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.onnx.file import File, listed
-from actorflow.onnx.lowering import Lowering, Values, legal
+from actorflow.onnx.lowering import Lowering, Values, legal, names_read
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
@@ -73,13 +73,13 @@ class Network(Composite[Any]):
         return self.lower(graph, bottom)
 
     def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
-        """Make the ops of the file's nodes in the current scope of a graph, which tells where a file without inputs goes."""
+        """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom."""
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         scope = self.scope or graph.current_scope
         variable = (lambda name, array: self._variable(scope, name, array)) if self._trainable else None
-        lowering = Lowering(graph, file.opsets, file.declared, variable)
+        lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
         values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
             if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):
@@ -95,6 +95,8 @@ class Network(Composite[Any]):
         except GraphError as error:
             raise type(error)(f"{file.name}: {error}") from None
         lowering.walk(left.node, values, self.outputs)
+        read = {name for proto in left.node for name in names_read(proto)}
+        lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
             raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
         return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
@@ -133,7 +135,9 @@ def load(
     """
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)
-    inputs = {name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()}
+    inputs = {
+        name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
+    }
     network.scope = graph
     outputs = network.lower(graph, [*inputs.values()])
     return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))

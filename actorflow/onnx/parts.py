@@ -126,7 +126,7 @@ class _Types:
         """
         specs = self._inferred(names)
         if not by_onnx or None in specs.values():
-            lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared)
+            lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, self._file.unusable)
             found = self._lowered(lowering, names)
             missing = [name for name in names if found.get(name) is None and specs[name] is None]
             if missing:

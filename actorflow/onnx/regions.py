@@ -71,8 +71,8 @@ class RoiAlign(Operation):
         if not all(counts):
             return np.zeros((image.shape[0], *self.size), image.dtype)
         if self.mode == "avg":
-            return sum(parts).mean(axis=(2, 4))  # type: ignore[union-attr, no-any-return]
-        return np.max(parts, axis=0).max(axis=(2, 4))  # type: ignore[no-any-return]
+            return np.asarray(np.sum(parts, axis=0).mean(axis=(2, 4)))
+        return np.asarray(np.max(parts, axis=0).max(axis=(2, 4)))
 
 
 def _neighbours(places: Array, length: int) -> list[tuple[Array, Array]]:

@@ -87,8 +87,8 @@ def _kernel(mode: str, distance: Array, k: float) -> Array:
     """The weight of an element at a distance."""
     d = np.abs(distance)
     if mode == "linear":
-        return np.maximum(1 - d, 0)
-    near = ((k + 2) * d - (k + 3)) * d * d + 1
+        return np.asarray(np.maximum(1 - d, 0))
+    near: Array = ((k + 2) * d - (k + 3)) * d * d + 1
     far = ((k * d - 5 * k) * d + 8 * k) * d - 4 * k
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 

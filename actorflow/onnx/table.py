@@ -23,7 +23,7 @@ Lower = Callable[["Node"], Lowered]
 _F = TypeVar("_F", bound=Lower)
 
 
-class Refused(GraphError):
+class Refused(GraphError):  # noqa: N818  a word for what happens to a node
     """A node cannot be lowered; the message says why."""
 
 
@@ -142,7 +142,9 @@ class Node:
         """
         found = self.value(position).numbers
         if found is None:
-            raise DependsOnData(f"{what} must be constant, or follow from the lengths of axes, and depends on data here")
+            raise DependsOnData(
+                f"{what} must be constant, or follow from the lengths of axes, and depends on data here"
+            )
         return [each if isinstance(each, Length) else int(each) for each in found.reshape(-1).tolist()]
 
     def axis(self, rank: int, default: int = 0, name: str = "axis") -> int:

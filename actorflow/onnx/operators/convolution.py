@@ -12,7 +12,7 @@ from actorflow import ops
 from actorflow.onnx import linear
 from actorflow.onnx.operators.elementwise import mapped, reshaped_to
 from actorflow.onnx.table import Node, Refused, lowers
-from actorflow.onnx.values import Order, Value, channels_last, usual
+from actorflow.onnx.values import Order, Value, channels_last
 from actorflow.ops.nn.conv import Conv
 from actorflow.spec import Length, TensorSpec, maximum
 
@@ -230,9 +230,9 @@ def _batch_norm(node: Node) -> Sequence[Value | None]:
         scale, shift, mean, variance = (part.blob() for part in parts)
         y = ops.batch_norm(x.blob(order), mean, variance, scale, shift, epsilon=epsilon)
         return [node.ordered(order, y)]
-    scale, shift, mean, variance = (np.asarray(part.known, np.float64) for part in parts)
-    factor = scale / np.sqrt(variance + epsilon)
-    rest = shift - mean * factor
+    gain, offset, center, spread = (np.asarray(part.known, np.float64) for part in parts)
+    factor = gain / np.sqrt(spread + epsilon)
+    rest = offset - center * factor
     if x.linear is not None and x.linear.axis % x.rank == 1:
         folded = linear.rescaled(node, x, factor, rest)
         if folded is not None:
@@ -262,9 +262,7 @@ def _batch_norm_of_batch(node: Node, x: Value, epsilon: float) -> list[Value | N
 @lowers("InstanceNormalization")
 def _instance_norm(node: Node) -> Value:
     x, order = node.x, channels_last(node.x.rank)
-    y = ops.instance_norm(
-        x.blob(order), node.value(1).blob(), node.value(2).blob(), epsilon=node.attribute("epsilon")
-    )
+    y = ops.instance_norm(x.blob(order), node.value(1).blob(), node.value(2).blob(), epsilon=node.attribute("epsilon"))
     return node.ordered(order, y)
 
 
@@ -292,7 +290,7 @@ def _layer_norm(node: Node) -> Sequence[Value | None]:
 
 def _layer_norm_parts(node: Node, x: Value, axis: int, epsilon: float) -> list[Value | None]:
     axes, blob, kind = tuple(range(axis, x.rank)), x.blob(), x.dtype
-    wide = blob if kind == np.float64 or kind == np.float32 else ops.cast(blob, "float32")
+    wide = blob if kind in (np.float64, np.float32) else ops.cast(blob, "float32")
     center = ops.mean(wide, axis=axes, keepdims=True)
     off = wide - center
     inverse = ops.reciprocal(ops.sqrt(ops.mean(ops.square(off), axis=axes, keepdims=True) + epsilon))

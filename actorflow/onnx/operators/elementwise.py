@@ -125,7 +125,7 @@ def _mean(node: Node) -> Value:
     return mapped(node, lambda *blobs: ops.scale(reduce(ops.add, blobs), 1 / len(values)), *values)
 
 
-for _name, _form in {
+_FORMS: dict[str, Form] = {
     "Abs": ops.absolute, "Neg": ops.negative, "Sign": ops.sign, "Floor": ops.floor, "Ceil": ops.ceil,
     "Round": ops.round, "Sqrt": ops.sqrt, "Reciprocal": ops.reciprocal, "Exp": ops.exp, "Log": ops.log,
     "Erf": ops.erf, "Sin": ops.sin, "Cos": ops.cos, "Tan": ops.tan, "Asin": ops.asin, "Acos": ops.acos,
@@ -136,7 +136,8 @@ for _name, _form in {
     "BitwiseOr": ops.bitwise_or, "BitwiseXor": ops.bitwise_xor, "Equal": ops.equal, "Greater": ops.greater,
     "Less": ops.less, "GreaterOrEqual": ops.greater_equal, "LessOrEqual": ops.less_equal,
     "Where": ops.where,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _form in _FORMS.items():
     row(_name, _of_elements(_form))
 
 
@@ -253,7 +254,7 @@ def _dropout(node: Node) -> list[Value | None]:
     if node.wants(1):
         kind = np.dtype(np.bool_) if node.opset >= 10 else node.x.dtype
         x = node.x
-        mask = node.usual(ops.fill(node.graph, True if kind == bool else 1, x.shape, kind))
+        mask = node.usual(ops.fill(node.graph, True if kind.kind == "b" else 1, x.shape, kind))
     return [node.x, mask]
 
 
@@ -266,7 +267,7 @@ def _softmax_by_steps(x: Any, axis: int) -> Any:
 @lowers("Softmax", "LogSoftmax")
 def _softmax(node: Node) -> Value:
     x = node.x
-    form = ops.log_softmax if node.operator == "LogSoftmax" else ops.softmax
+    form: Form = ops.log_softmax if node.operator == "LogSoftmax" else ops.softmax
     if x.dtype.itemsize == 2 and node.operator == "Softmax":
         form = _softmax_by_steps
     axis = node.axis(x.rank, -1 if node.opset >= 13 else 1)

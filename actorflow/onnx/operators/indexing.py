@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from actorflow import ops
-from actorflow.onnx.operators.elementwise import mapped
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
-from actorflow.onnx.values import Value, usual
+from actorflow.onnx.values import Value
 from actorflow.spec import Length
 
 
@@ -75,7 +73,6 @@ def _one_hot(node: Node) -> Value:
     depth = node.numbers(1, "depth")[0]
     rank = indices.rank + 1
     axis = node.axis(rank, -1)
-    kind = values.dtype
     blob = indices.blob()
     whole = blob if blob.dtype.kind in "iu" else ops.cast(blob, "int64")
     whole = whole if whole.dtype == np.int64 else ops.cast(whole, "int64")
@@ -85,7 +82,7 @@ def _one_hot(node: Node) -> Value:
     hot = ops.cast(ops.one_hot(ops.where(inside, found, 0), depth, "float32"), "bool")
     hot = ops.moveaxis(ops.logical_and(hot, ops.expand_dims(inside, -1)), -1, axis)
     pair = values.blob()
-    return node.usual(ops.where(hot, ops.slice(pair, 1), ops.slice(pair, 0)) if kind else hot)
+    return node.usual(ops.where(hot, ops.slice(pair, 1), ops.slice(pair, 0)))
 
 
 def _zero(like: Any) -> Any:
@@ -116,10 +113,8 @@ def _part(start: Any, end: Any, step: Any, length: Any) -> slice:
         raise Refused("a step is 0")
     if isinstance(length, Length) or isinstance(start, Length) or isinstance(end, Length):
         far = 2**31 - 1
-        is_far = lambda n: not isinstance(n, Length) and abs(n) >= far  # noqa: E731
-        if step > 0:
-            return slice(None if is_far(start) else start, None if is_far(end) else end, step)
-        return slice(None if is_far(start) else start, None if is_far(end) else end, step)
+        begin, stop = (None if not isinstance(n, Length) and abs(n) >= far else n for n in (start, end))
+        return slice(begin, stop, step)
     if step > 0:
         return slice(*slice(start, end, step).indices(length))
     begin = min(start + length if start < 0 else start, length - 1)
@@ -144,8 +139,6 @@ def _reverse_sequence(node: Node) -> Value:
 
 def _long(x: Any) -> Any:
     return x if x.dtype == np.int64 else ops.cast(x, "int64")
-
-
 
 
 @lowers("NonZero", "Compress", "Unique", "NonMaxSuppression", limits=COUNTED)

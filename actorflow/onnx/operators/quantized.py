@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx import helper
 
 from actorflow import ops
-from actorflow.onnx.narrow import FLOATS, Convert, is_narrow, named
+from actorflow.onnx.narrow import FLOATS, BitCast, Convert, is_narrow, limits, named
 from actorflow.onnx.operators.convolution import check_kernel, image, pads_of, per_axis
 from actorflow.onnx.operators.elementwise import as_type, mapped, reshaped_to
 from actorflow.onnx.operators.products import product
@@ -45,7 +44,7 @@ def rounded(node: Node, x: Value, zero: Value | None, dtype: np.dtype[Any]) -> V
     if dtype.name in FLOATS:
         how = Convert(dtype.name, bool(node.attribute("saturate", 1)))
         return mapped(node, lambda x: node.graph.apply(how, x), x)
-    info = ml_dtypes.iinfo(dtype)
+    info = limits(dtype)
 
     def form(x: Any, *zeros: Any) -> Any:
         whole = as_type(ops.round(x), np.dtype(np.float64))  # in which sums of 32 bits are exact
@@ -97,7 +96,9 @@ def _less_zero(node: Node, value: Value, zero: Value | None, axis: int) -> Value
 @lowers("MatMulInteger")
 def _matmul_integer(node: Node) -> Value:
     zeros = [node.value(i) if node.has(i) else None for i in (2, 3)]
-    return node.usual(product(_less_zero(node, node.value(0), zeros[0], -2), _less_zero(node, node.value(1), zeros[1], -1)))
+    return node.usual(
+        product(_less_zero(node, node.value(0), zeros[0], -2), _less_zero(node, node.value(1), zeros[1], -1))
+    )
 
 
 @lowers("QLinearMatMul")
@@ -117,7 +118,9 @@ def _requantized(node: Node, found: Value, a: int, b: int, y: int, zero: int, ax
     if second.spec.size == 1:
         second = reshaped_to(node, second, ())
     elif second.rank == 1:
-        second = reshaped_to(node, second, [second.spec.size if i == axis % found.rank else 1 for i in range(found.rank)])
+        second = reshaped_to(
+            node, second, [second.spec.size if i == axis % found.rank else 1 for i in range(found.rank)]
+        )
     factor = mapped(node, lambda a, b, y: a * b / y, first, second, reshaped_to(node, scales[2], ()))
     wide = mapped(node, ops.multiply, widened(node, found, np.float64), factor)
     target = node.value(zero)
@@ -145,7 +148,9 @@ def _conv_integer(node: Node) -> Value:
 
 @lowers("QLinearConv", limits="more than 3 spatial axes")
 def _qlinear_conv(node: Node) -> Value:
-    found = _sums(node, _less_zero(node, node.value(0), node.value(2), 0), _less_zero(node, node.value(3), node.value(5), 0))
+    found = _sums(
+        node, _less_zero(node, node.value(0), node.value(2), 0), _less_zero(node, node.value(3), node.value(5), 0)
+    )
     if node.has(8):
         bias = node.value(8)
         found = mapped(node, ops.add, found, reshaped_to(node, bias, [bias.spec.size, *[1] * (found.rank - 2)]))
@@ -176,7 +181,5 @@ def _cast(node: Node) -> Value:
 
 @lowers("BitCast")
 def _bitcast(node: Node) -> Value:
-    from actorflow.onnx.narrow import BitCast
-
     dtype = helper.tensor_dtype_to_np_dtype(node.attribute("to"))
     return mapped(node, lambda x: node.graph.apply(BitCast(named(dtype.name).name), x), node.x)

@@ -88,9 +88,9 @@ def _gru(node: Node) -> list[Value | None]:
     order = (1, 0, 2)  # of update, reset, hidden: ours are reset, update, new
 
     def run(x: Any, i: int, batch_first: bool, lengths: Any, reverse: bool) -> Sequence[Any]:
-        biases = [_gates(node, 3, i, order, start, 6) if node.has(3) else None for start in (0, 3)]
+        bias, bias_h = (_gates(node, 3, i, order, start, 6) if node.has(3) else None for start in (0, 3))
         return ops.gru(
-            x, _gates(node, 1, i, order), _gates(node, 2, i, order), *biases, _state(node, 5, i, batch_first),
+            x, _gates(node, 1, i, order), _gates(node, 2, i, order), bias, bias_h, _state(node, 5, i, batch_first),
             reset_after=bool(node.attribute("linear_before_reset", 0)), lengths=lengths, reverse=reverse,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import as_type
-from actorflow.onnx.table import Lower, Node, Refused, lowers, row, within
+from actorflow.onnx.table import Lower, Node, lowers, row, within
 from actorflow.onnx.values import Order, Value
 
 #: The opset from which axes are an input.

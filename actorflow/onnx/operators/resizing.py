@@ -100,5 +100,3 @@ def _by_matrices(node: Node, x: Value, roi: Any, scales: Any, sizes: Any) -> Val
         mask = node.graph.constant(np.broadcast_to(beyond, beyond.shape).transpose(order))
         blob = ops.where(mask, settings.get("extrapolation_value", 0.0), blob)
     return node.ordered(order, blob)
-
-

@@ -45,9 +45,11 @@ def sampled(images: Any, places: Sequence[Any], mode: str, border: str, ends: Se
         taps.append([_tap(index, weight, n, border, end) for index, weight in _near(place, mode)])
     total = None
     for chosen in itertools.product(*taps):
-        index = reduce(lambda left, pair: left * pair[1] + pair[0][0], zip(chosen, size, strict=True), 0)
+        index: Any = 0
+        for (along, _), n in zip(chosen, size, strict=True):
+            index = index * n + ops.cast(along, "int64")
         weight = reduce(ops.multiply, [each for _, each in chosen])
-        values = ops.gather_nd(flat, ops.expand_dims(ops.cast(index, "int64"), -1), batch_dims=1)
+        values = ops.gather_nd(flat, ops.expand_dims(index, -1), batch_dims=1)
         part = values * ops.expand_dims(weight, -1)
         total = part if total is None else total + part
     return total
@@ -129,7 +131,8 @@ def _deform_conv(node: Node) -> Value:
     stride, dilation = per_axis(node, "strides", 2), per_axis(node, "dilations", 2)
     pads = node.attribute("pads") or [0] * 4
     batch, channels, *_ = x.shape
-    size, taps, points = _known(x), math.prod(kernel), math.prod(out)
+    _known(x)
+    taps, points = math.prod(kernel), math.prod(out)
     # Where each element of a kernel looks without an offset: (taps, points) for each axis.
     at_kernel, at_out = np.indices(kernel).reshape(2, -1, 1), np.indices(out).reshape(2, 1, -1)
     base = [at_kernel[i] * dilation[i] + at_out[i] * stride[i] - pads[i] for i in range(2)]
@@ -190,7 +193,8 @@ def _col2im(node: Node) -> Value:
     # Each column goes to its place in the image with its border, of which there is one for each channel.
     whole = [n + pads[i] + pads[i + rank] for i, n in enumerate(size)]
     at_kernel, at_out = np.indices(kernel).reshape(rank, -1, 1), np.indices(out).reshape(rank, 1, -1)
-    places = np.ravel_multi_index([k * dilation[i] + o * stride[i] for i, (k, o) in enumerate(zip(at_kernel, at_out, strict=True))], whole)  # fmt: skip
+    seen = [k * dilation[i] + o * stride[i] for i, (k, o) in enumerate(zip(at_kernel, at_out, strict=True))]
+    places = np.ravel_multi_index(tuple(seen), whole)
     flat = ops.reshape(x.blob(), (batch * channels, taps * math.prod(out)))
     sums = ops.take_down(flat, node.graph.constant(places.reshape(-1)), math.prod(whole), axis=1)
     images = ops.reshape(sums, (batch, channels, *whole))
@@ -209,7 +213,9 @@ def _max_unpool(node: Node) -> Value:
     count = batch * channels * math.prod(own)
     zeros = ops.fill(node.graph, 0, (count,), x.dtype)
     flat = (batch * channels * math.prod(size),)
-    found = ops.scatter(zeros, as_type(ops.reshape(indices.blob(), flat), np.dtype(np.int64)), ops.reshape(x.blob(), flat))
+    found = ops.scatter(
+        zeros, as_type(ops.reshape(indices.blob(), flat), np.dtype(np.int64)), ops.reshape(x.blob(), flat)
+    )
     y = ops.reshape(found, (batch, channels, *own))
     if node.has(2):
         wanted = node.numbers(2, "output_shape")

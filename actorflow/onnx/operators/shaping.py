@@ -10,7 +10,7 @@ import numpy as np
 from onnx import helper
 
 from actorflow import ops
-from actorflow.onnx.operators.elementwise import as_type, check_numbers
+from actorflow.onnx.operators.elementwise import check_numbers
 from actorflow.onnx.operators.reductions import without
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Value, common_order, usual
@@ -188,7 +188,7 @@ def _range(node: Node) -> Value:
         bounds.append(np.asarray(each.numbers, object).reshape(-1)[0])
     first, last, step = bounds
     if not any(isinstance(each, Length) for each in bounds):
-        return node.constant(np.arange(first, last, step, start.dtype))
+        return node.constant(_counted(first, last, step, start.dtype.str))
     if step not in (1, -1):
         raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
     spec = TensorSpec(((last - first) * step,), start.dtype)
@@ -196,7 +196,8 @@ def _range(node: Node) -> Value:
 
 
 def _counted(first: int, last: int, step: int, dtype: str) -> Any:
-    return np.arange(first, last, step, dtype)
+    count = max(math.ceil((last - first) / step), 0)
+    return (first + np.arange(count) * step).astype(dtype)
 
 
 @lowers("EyeLike")

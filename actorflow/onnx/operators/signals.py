@@ -82,7 +82,9 @@ def _tensor_scatter(node: Node) -> Value:
     along[axis] = steps
     places = node.graph.constant(np.arange(int(steps), dtype=np.int64).reshape(along))
     if node.has(2):
-        places = places + ops.reshape(as_type(node.value(2).blob(), np.dtype(np.int64)), [batch, *[1] * (cache.rank - 1)])
+        places = places + ops.reshape(
+            as_type(node.value(2).blob(), np.dtype(np.int64)), [batch, *[1] * (cache.rank - 1)]
+        )
     if node.attribute("mode", "linear") == "circular":
         places = ops.remainder(places, int(most))
     whole = ops.broadcast_to(places, update.shape)

@@ -1,0 +1,88 @@
+"""The cases that the package onnx ships: all are tried, none gives a wrong result, and what is refused says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+
+import actorflow as af
+from tests.support.onnx_files import Case, cases
+
+#: Operators whose cases are refused, some of them or all, and why.
+REFUSED = {
+    "loops": {"Loop", "Scan", "LinearAttention"},
+    "sequences, optional values": {
+        "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence", "OptionalGetElement",
+        "OptionalHasElement", "Identity", "If",
+    },
+    "text": {"Equal", "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer",
+             "LabelEncoder"},
+    "random numbers": {"Bernoulli", "RandomUniformLike", "Dropout"},
+    "other domains": {"Adagrad", "Adam", "Momentum", "ArrayFeatureExtractor", "Binarizer", "TreeEnsemble"},
+    "files": {"ImageDecoder"},
+    "opset 1": {"Not"},
+    "parameters that depend on data": {
+        "AffineGrid", "CenterCropPad", "Col2Im", "ConstantOfShape", "DFT", "Expand", "MaxUnpool", "MelWeightMatrix",
+        "Pad", "Range", "STFT", "Unique", "BlackmanWindow", "HammingWindow", "HannWindow",
+    },
+}  # fmt: skip
+#: Of 1,884 cases of onnx 1.23.
+PASSED = 1692
+
+
+def fault(case: Case, model: af.Model) -> str | None:
+    """What is wrong with the results; compared as the package onnx does."""
+
+    async def run() -> str | None:
+        async with model.graph:
+            for given, expected in case.runs:
+                names = [each.name for each in case.model.graph.input]
+                found = await model.run(dict(zip(names, given, strict=False)))
+                for (name, got), want in zip(found.items(), map(np.asarray, expected), strict=True):
+                    if (got.dtype, got.shape) != (want.dtype, want.shape):
+                        return f"{name} is {got.dtype}{got.shape}, not {want.dtype}{want.shape}"
+                    rtol = max(case.rtol, 2**-6) if got.dtype.name == "bfloat16" else case.rtol
+                    a, b = (each.astype("float32") if each.dtype.kind == "V" else each for each in (got, want))
+                    if not np.allclose(a, b, rtol, case.atol, equal_nan=True):
+                        return f"{name} is {got}, not {want}"
+        return None
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_node_cases() -> None:
+    passed, wrong, refused, unnamed = 0, {}, Counter[str](), {}
+    for case in cases("node"):
+        try:
+            model = af.onnx.load(case.model.SerializeToString())
+        except af.GraphError as error:
+            operator, rest = str(error).partition("cannot be loaded:\n")[2].strip().split(" ", 1)
+            refused[operator] += 1
+            if operator.encode() not in case.model.SerializeToString() or not rest.startswith("'"):
+                unnamed[case.name] = str(error)
+            continue
+        found = fault(case, model)
+        if found is None:
+            passed += 1
+        else:
+            wrong[case.name] = found
+    assert wrong == {}
+    assert unnamed == {}
+    assert set(refused) <= set().union(*REFUSED.values())
+    if onnx.__version__.startswith("1.23."):
+        assert passed == PASSED
+        assert set(refused) == set().union(*REFUSED.values())
+    assert passed >= 1450
+
+
+@pytest.mark.parametrize("kind", ["pytorch-converted", "pytorch-operator"])
+def test_pytorch_cases(kind: str) -> None:
+    tried = 0
+    for case in cases(kind):
+        assert fault(case, af.onnx.load(case.model.SerializeToString())) is None, case.name
+        tried += 1
+    assert tried == {"pytorch-converted": 82, "pytorch-operator": 35}[kind]
