@@ -29,11 +29,26 @@ def is_package(name: str) -> bool:
     return PACKAGE.parent.joinpath(*name.split(".")).is_dir()
 
 
-OPTIONAL = {"cupy", "mpi4py", "opentelemetry", "safetensors", "sklearn", "threadpoolctl", "torch", "uvloop"}
+OPTIONAL = {
+    "cupy",
+    "mpi4py",
+    "onnx",
+    "onnxruntime",
+    "opentelemetry",
+    "safetensors",
+    "sklearn",
+    "threadpoolctl",
+    "torch",
+    "uvloop",
+}
 
 #: What most modules load anyway, and what those of a family do besides.
 COMMON = ("asyncio", "numpy")
-FAMILIES = {"actorflow.ops.torch": (*COMMON, "torch"), "actorflow.web": (*COMMON, "aiohttp")}
+FAMILIES = {
+    "actorflow.onnx": (*COMMON, "onnx"),
+    "actorflow.ops.torch": (*COMMON, "torch"),
+    "actorflow.web": (*COMMON, "aiohttp"),
+}
 
 SERVER = """
 import os, sys
@@ -116,6 +131,8 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
         pytest.skip("torch is not installed: make test WITH=torch")
     if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
+    if module.startswith("actorflow.onnx") and find_spec("onnx") is None:
+        pytest.skip("onnx is not installed: pip install 'actorflow[onnx]'")
     if module == "actorflow.trace.spans" and find_spec("opentelemetry") is None:
         pytest.skip("OpenTelemetry is not installed: pip install 'actorflow[otel]'")
     needed = next((needed for family, needed in FAMILIES.items() if module.startswith(family)), COMMON)
@@ -128,6 +145,8 @@ def test_module_can_be_imported_alone(module: str, imports: Callable[..., Import
         assert loaded.isdisjoint(OPTIONAL | {"rich"})
     elif module.startswith("actorflow.cli"):
         assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
+    elif module.startswith("actorflow.onnx"):
+        assert loaded.isdisjoint(OPTIONAL - {"onnx"} | {"aiohttp", "rich"})
     elif module == "actorflow.trace.spans":
         assert loaded <= {"numpy", "opentelemetry", "typing_extensions"}
     elif module.startswith("actorflow.transport.mpi"):
@@ -198,6 +217,7 @@ def test_public_names() -> None:
         "load_weights",
         "load_weights_sync",
         "nn",
+        "onnx",
         "ops",
         "pipeline",
         "run",

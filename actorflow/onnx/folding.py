@@ -17,14 +17,20 @@ from actorflow.spec import Length, TensorSpec, maximum, minimum
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-#: Operators that give something else in each frame.
-_RANDOM = {
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
+#: Operators that are folded: those of shape arithmetic, and on elements. What else is constant is left to the plan, as
+#: ONNX's evaluator takes some other operators for those of the newest opset.
+_FOLDED = {
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum",
+    "DequantizeLinear", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
+    "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not",
+    "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
+    "Round", "ScatterElements", "ScatterND", "Shape", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 }  # fmt: skip
 #: Most elements of what is made larger than what it is made of.
 _MOST = 1 << 20
 #: Operators that give more elements than they read, and the input that says how many.
-_GROWING = {"ConstantOfShape": 0, "Expand": 1, "Range": -1, "Tile": 1, "Resize": -1, "Upsample": -1, "Pad": -1}
+_GROWING = {"ConstantOfShape": 0, "Expand": 1, "Range": -1, "Tile": 1}
 
 #: Why operators are refused that have no row.
 WHY_NOT = {
@@ -65,11 +71,29 @@ def folded(
         found = of_lengths(attributes, inputs, opset)
         if found is not None:
             return [_value(graph, each) for each in found]
-    if not all(value is None or value.is_constant for value in inputs) or proto.op_type in _RANDOM:
+    if proto.domain or not all(value is None or value.is_constant for value in inputs):
+        return None
+    arrays = [None if value is None else value.known for value in inputs]
+    if proto.op_type == "Div":
+        return [_known(graph, _divided(*arrays))]
+    if proto.op_type not in _FOLDED:
         return None
     if any(value is not None and value.dtype.hasobject for value in inputs) or _grows(proto, inputs):
         return None
-    return _evaluated(proto, [None if value is None else value.known for value in inputs], opsets, graph)
+    return _evaluated(proto, arrays, opsets, graph)
+
+
+def _known(graph: Graph, array: Any) -> Value:
+    return Value(graph, TensorSpec(array.shape, array.dtype), known=array)
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """The quotient, of integers rounded towards 0."""
+    with np.errstate(all="ignore"):
+        if a.dtype.kind not in "iu":
+            return np.asarray(a / b, a.dtype)
+        quotient = a // b
+        return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)), a.dtype)
 
 
 def _grows(proto: NodeProto, inputs: Sequence[Value | None]) -> bool:
@@ -119,7 +143,7 @@ def _evaluated(
         array = np.asarray(next(given)) if output else None
         if array is not None and array.dtype.hasobject:
             return None
-        values.append(None if array is None else Value(graph, TensorSpec(array.shape, array.dtype), known=array))
+        values.append(None if array is None else _known(graph, array))
     return values
 
 

@@ -59,6 +59,8 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
     position = next(i for i, each in enumerate(node.inputs) if each is value)
     if found is None or value.make is None or not node.alone[position]:
         return None
+    if not all(np.isfinite(each).all() for each in (scale, shift) if each is not None):
+        return None
     weight, bias = found.weight.astype(np.float64), found.bias
     wide = np.zeros(weight.shape[-1]) if bias is None else bias.astype(np.float64)
     if scale is not None:
@@ -67,9 +69,10 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
         wide = wide + shift
     kind = value.dtype
     keeps = bias is None and shift is None
-    folded = weight.astype(kind), None if keeps else wide.astype(kind)
+    with np.errstate(over="ignore"):
+        folded = weight.astype(kind), None if keeps else wide.astype(kind)
     if not all(np.isfinite(each).all() for each in folded if each is not None):
-        return None
+        return None  # too large for the dtype
     made = Value(value.graph, value.spec)
     made.linear = found._replace(weight=folded[0], bias=folded[1])
     made.make = found.deferred(lambda: found.make(*folded))

@@ -98,8 +98,18 @@ class Network(Composite[Any]):
         read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
-            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}")
-        return [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
+        outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        # What only the lengths of an input are read of is an input all the same: its feed says them.
+        unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
+        return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
+
+    def _hint(self, refused: Sequence[tuple[str, str, str]]) -> str:
+        """What may help where shapes do not fit because lengths are open."""
+        axes = sorted({axis for spec in self.inputs.values() for axis in spec.axes})
+        if not axes or not any("ShapeError" in why or "known" in why for _, _, why in refused):
+            return ""
+        return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
 
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)

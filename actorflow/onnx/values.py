@@ -172,7 +172,7 @@ def in_order(graph: Graph, order: Order, blob: Blob) -> Value:
 
 
 def common_order(values: Sequence[Value], rank: int) -> Order:
-    """The order of axes in which most of these values exist; in doubt not that of the file, as images are about."""
+    """The order in which most of these values exist; in doubt channels-last for images, else that of the file."""
     counts: dict[Order, int] = {}
     for value in values:
         if value.rank == rank:
@@ -180,4 +180,5 @@ def common_order(values: Sequence[Value], rank: int) -> Order:
                 counts[order] = counts.get(order, 0) + 1
     if not counts:
         return usual(rank)
-    return max(counts, key=lambda order: (counts[order], order != usual(rank)))
+    preferred = channels_last(rank) if rank > 3 else usual(rank)
+    return max(counts, key=lambda order: (counts[order], order == preferred))

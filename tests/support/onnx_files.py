@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-Type = tuple[str, Sequence[Any]] | tuple[str, Sequence[Any], Any]
+Type = tuple[str, Sequence[Any] | None] | tuple[str, Sequence[Any] | None, Any]
 
 
 def model(
@@ -23,7 +23,10 @@ def model(
     opset: int = 17,
     **options: Any,
 ) -> ModelProto:
-    """A model of these nodes; inputs and outputs are (name, shape), or (name, shape, dtype)."""
+    """A model of these nodes; inputs and outputs are (name, shape), or (name, shape, dtype).
+
+    ONNX infers the type of an output whose shape is None.
+    """
     graph = helper.make_graph(
         list(nodes),
         "test",
@@ -31,10 +34,16 @@ def model(
         [_info(*each) for each in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **options)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **options)
+    if any(each[1] is None for each in outputs):
+        made = onnx.shape_inference.infer_shapes(made, data_prop=True)
+        del made.graph.value_info[:]
+    return made
 
 
-def _info(name: str, shape: Sequence[Any], dtype: Any = "float32") -> onnx.ValueInfoProto:
+def _info(name: str, shape: Sequence[Any] | None, dtype: Any = "float32") -> onnx.ValueInfoProto:
+    if shape is None:
+        return onnx.ValueInfoProto(name=name)
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
 

@@ -11,7 +11,6 @@ from onnx import helper
 
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import check_numbers
-from actorflow.onnx.operators.reductions import without
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
@@ -51,6 +50,14 @@ def reshaped(node: Node, x: Value, shape: Sequence[Any]) -> Value:
     lengths = tuple([whole // known if free and not isinstance(n, Length) and n == -1 and known else n for n in shape])
     if lengths == x.shape:
         return x
+    old, new = ([i for i, n in enumerate(each) if isinstance(n, Length) or n != 1] for each in (x.shape, lengths))
+    if x.orders and [x.shape[i] for i in old] == [lengths[i] for i in new]:
+        # Axes of length 1 come and go: the others stay in the order that they are in.
+        order = next(iter(x.orders))
+        moved = [new[old.index(axis)] for axis in order if axis in old]
+        if moved != sorted(moved):
+            kept = (*[i for i in range(len(lengths)) if i not in new], *moved)
+            return node.ordered(kept, ops.reshape(x.blob(order), tuple([lengths[i] for i in kept])))
     return node.usual(ops.reshape(x.blob(), lengths))
 
 
@@ -78,14 +85,8 @@ def _unsqueeze(node: Node) -> Value:
     axes = given_axes(node, 1, rank)
     if axes is None or len(set(axes)) != len(axes):
         raise Refused(f"axes must be given, each once, got {axes}")
-    order, (blob,) = node.aligned(x)
-    rest = [axis for axis in range(rank) if axis not in axes]
-    new = [rest[axis] for axis in order]  # where the axes that were there are now
-    for axis in sorted(axes):  # the new ones stand where they would in the order of the file, as far as that goes
-        place = next((i for i, other in enumerate(new) if other > axis and order == usual(x.rank)), len(new))
-        new.insert(place if order == usual(x.rank) else 0, axis)
-    shape = [1 if axis in axes else x.shape[rest.index(axis)] for axis in new]
-    return node.ordered(tuple(new), ops.reshape(blob, shape))
+    own = iter(x.shape)
+    return reshaped(node, x, [1 if axis in axes else next(own) for axis in range(rank)])
 
 
 @lowers("Squeeze")
@@ -97,9 +98,7 @@ def _squeeze(node: Node) -> Value:
     for axis in axes:
         if not may_equal(x.shape[axis], 1):  # what is not known is checked with the lengths
             raise Refused(f"axis {axis} of {x.spec} is not of length 1")
-    order, (blob,) = node.aligned(x)
-    shape = [n for n, axis in zip(blob.shape, order, strict=True) if axis not in axes]
-    return node.ordered(without(order, axes), ops.reshape(blob, shape))
+    return reshaped(node, x, [n for axis, n in enumerate(x.shape) if axis not in axes])
 
 
 @lowers("Transpose")
@@ -176,6 +175,10 @@ def filled(node: Node, value: Any, shape: Sequence[Any], dtype: Any) -> Any:
     return node.graph.apply(Fill(np.asarray(value).item(), TensorSpec(tuple(shape), np.dtype(dtype))))
 
 
+#: Most elements of a constant that is made of fewer.
+MOST = 1 << 26
+
+
 @lowers("Range", limits="bounds that depend on data")
 def _range(node: Node) -> Value:
     start, limit, delta = (node.value(i) for i in range(3))
@@ -187,7 +190,11 @@ def _range(node: Node) -> Value:
             )
         bounds.append(np.asarray(each.numbers, object).reshape(-1)[0])
     first, last, step = bounds
+    if step == 0:
+        raise Refused("its step is 0")
     if not any(isinstance(each, Length) for each in bounds):
+        if abs(last - first) > MOST * abs(step):
+            raise Refused(f"more than {MOST} elements would be kept as a constant")
         return node.constant(_counted(first, last, step, start.dtype.str))
     if step not in (1, -1):
         raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
@@ -209,6 +216,8 @@ def _eye(node: Node) -> Value:
     rows, columns = x.shape
     if isinstance(rows, Length) or isinstance(columns, Length):
         raise Refused(f"its size must be known, got {x.spec}")
+    if rows * columns > MOST:
+        raise Refused(f"more than {MOST} elements would be kept as a constant")
     return node.constant(np.eye(rows, columns, node.attribute("k", 0), dtype))
 
 

@@ -1,0 +1,215 @@
+"""Files: where weights are, functions, what is refused, and what is no valid file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import actorflow as af
+from tests.onnx.test_layouts import node, weights
+from tests.support.onnx_files import model
+
+
+def small(**changes):
+    nodes = [node("Conv", "x w", "a"), node("Relu", "a", "y")]
+    return model(nodes, [("x", (1, 3, 4, 4))], [("y", (1, 5, 3, 3))], {"w": weights(5, 3, 2, 2)}, **changes)
+
+
+def test_weights_in_another_file(tmp_path: Path) -> None:
+    proto, path = small(), tmp_path / "model.onnx"
+    x = weights(1, 3, 4, 4)
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    loaded = af.onnx.load(path)
+    assert loaded.graph.name == "model"
+    np.testing.assert_allclose(loaded.run_sync({"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(af.GraphError, match="weights are in other files"):
+        af.onnx.load(path.read_bytes())
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(af.GraphError, match=r"model\.onnx: .*cannot be read"):
+        af.onnx.load(path)
+
+
+def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(240))
+    proto = small()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret.bin")
+    path = tmp_path / "inside" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(af.GraphError, match="cannot be read|not a valid model"):
+        af.onnx.load(path)
+
+
+def test_functions_of_the_file_are_inlined() -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Add", ["s", "b"], ["c"])]
+    function = helper.make_function("own", "SquareAdd", ["a", "b"], ["c"], body, opsets[:1])
+    graph = helper.make_graph(
+        [helper.make_node("SquareAdd", ["x", "x"], ["y"], "call", domain="own")],
+        "functions",
+        [helper.make_tensor_value_info("x", 1, [3])],
+        [helper.make_tensor_value_info("y", 1, [3])],
+    )
+    proto = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
+    x = weights(3)
+    found = af.onnx.load(proto.SerializeToString()).run_sync({"x": x})["y"]
+    np.testing.assert_allclose(found, x * x + x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_that_is_always_taken_is_the_only_one(taken: bool) -> None:
+    branches = [
+        helper.make_graph(
+            [helper.make_node(operator, ["x"], ["r"])], name, [], [helper.make_tensor_value_info("r", 1, [3])]
+        )
+        for operator, name in (("Neg", "then"), ("Exp", "else"))
+    ]
+    nodes = [helper.make_node("If", ["c"], ["y"], "if", then_branch=branches[0], else_branch=branches[1])]
+    proto = model(nodes, [("x", (3,))], [("y", (3,))], {"c": np.array(taken)})
+    x = weights(3)
+    found = af.onnx.load(proto.SerializeToString()).run_sync({"x": x})["y"]
+    np.testing.assert_allclose(found, -x if taken else np.exp(x), rtol=1e-5)
+
+
+def test_all_that_is_refused_is_said_at_once() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "fine"),
+        helper.make_node("RandomNormalLike", ["a"], ["b"], "layer/noise"),
+        helper.make_node("Add", ["a", "b"], ["c"], "depends on it"),
+        helper.make_node("NonZero", ["c"], ["d"], "count"),
+        helper.make_node("NonZero", ["a"], ["e"], "count too"),
+        helper.make_node("StringNormalizer", ["t"], ["u"], "words"),
+    ]
+    proto = model(nodes, [("x", (3,))], [("e", (1, "found"), "int64"), ("c", (3,))])
+    proto.graph.input.append(helper.make_tensor_value_info("t", TensorProto.STRING, [2]))
+    with pytest.raises(af.GraphError) as caught:
+        af.onnx.load(proto.SerializeToString())
+    first, *lines = str(caught.value).splitlines()
+    assert first == "<bytes> cannot be loaded:"
+    assert [line.split(":")[0].strip() for line in lines] == [
+        "RandomNormalLike 'layer/noise'", "NonZero 'count too'", "StringNormalizer 'words'",
+    ]  # fmt: skip
+
+
+def test_outputs_that_are_inputs_or_constants() -> None:
+    nodes = [node("Identity", "x", "y"), node("Identity", "w", "z")]
+    w = weights(2)
+    proto = model(nodes, [("x", (3,))], [("y", (3,)), ("z", (2,)), ("again", (3,))], {"w": w})
+    proto.graph.node.append(helper.make_node("Identity", ["y"], ["again"]))
+    x = weights(3)
+    found = af.onnx.load(proto.SerializeToString()).run_sync({"x": x})
+    assert [*found] == ["y", "z", "again"]
+    for name, expected in (("y", x), ("z", w), ("again", x)):
+        np.testing.assert_array_equal(found[name], expected)
+
+
+def test_a_shape_of_data_that_is_not_the_declared_one_fails_in_the_run() -> None:
+    proto = model([node("Reshape", "x s", "y")], [("x", (2, 3)), ("s", (2,), "int64")], [("y", (3, 2))])
+    loaded = af.onnx.load(proto.SerializeToString())
+    x = weights(2, 3)
+    found = loaded.run_sync({"x": x, "s": np.array([3, 2])})["y"]
+    np.testing.assert_array_equal(found, x.reshape(3, 2))
+    with pytest.raises(af.OpError, match="declares float32"):
+        loaded.run_sync({"x": x, "s": np.array([6, 1])})
+
+
+def cycle():
+    proto = small()
+    proto.graph.node[0].input[0] = "y"
+    return proto
+
+
+def reads_nothing():
+    proto = small()
+    proto.graph.node[0].input[1] = "nowhere"
+    return proto
+
+
+def wrong_type():
+    proto = small()
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((5, 3, 2, 2)), "w"))
+    return proto
+
+
+def wrong_shape():
+    proto = small()
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights(5, 4, 2, 2), "w"))
+    return proto
+
+
+def unknown_operator():
+    proto = small()
+    proto.graph.node[1].op_type = "Frobnicate"
+    return proto
+
+
+def short_weights():
+    proto = small()
+    proto.graph.initializer[0].raw_data = b"1234"
+    return proto
+
+
+def negative_lengths():
+    proto = small()
+    proto.graph.initializer[0].dims[0] = -5
+    return proto
+
+
+def no_outputs():
+    proto = small()
+    proto.graph.output[0].name = "nothing gives it"
+    return proto
+
+
+@pytest.mark.parametrize(
+    "make",
+    [cycle, reads_nothing, wrong_type, wrong_shape, unknown_operator, short_weights, negative_lengths, no_outputs],
+)
+def test_what_is_no_valid_model_names_the_file(make, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.onnx"
+    path.write_bytes(make().SerializeToString())
+    with pytest.raises(af.GraphError, match=r"hostile\.onnx"):
+        af.onnx.load(path)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.99])
+def test_a_part_of_a_file_is_none(part: float, tmp_path: Path) -> None:
+    path, whole = tmp_path / "part.onnx", small().SerializeToString()
+    path.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(af.GraphError, match=r"part\.onnx"):
+        af.onnx.load(path)
+
+
+def test_bytes_that_are_something_else() -> None:
+    for noise in (b"hello", bytes(100), b"\x89PNG\r\n\x1a\n" + bytes(50), np.random.default_rng(0).bytes(1000)):
+        with pytest.raises(af.GraphError, match="<bytes>"):
+            af.onnx.load(noise)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        af.onnx.load(tmp_path / "none.onnx")
+
+
+def test_backends() -> None:
+    with pytest.raises(af.GraphError, match="backend must be"):
+        af.onnx.load(small().SerializeToString(), backend="tensorflow")  # type: ignore[arg-type]
+
+
+def test_a_network_says_what_it_is_given() -> None:
+    graph = af.Graph("wrong")
+    network = af.onnx.Network(small().SerializeToString())
+    with pytest.raises(af.ShapeError, match="input 'x' is float32"):
+        network(graph.blob("a", (1, 3, 5, 5)))
+    with pytest.raises(af.DTypeError, match="input 'x' is float32"):
+        network(graph.blob("b", (1, 3, 4, 4), "float64"))
+    assert not graph.ops
