@@ -18,6 +18,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from tests.support import onnx_models as models  # noqa: E402
 
+pytestmark = pytest.mark.any_loop
+
 BACKENDS = ("actorflow", "onnxruntime")
 #: Of the largest number of an output: sums of float32 in another order, some hundred layers deep.
 TOLERANCE = 1e-4
