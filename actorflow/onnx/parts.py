@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, shape_inference
 
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
-from actorflow.onnx.file import MOST_BYTES, File, listed
+from actorflow.onnx.file import File, listed
 from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
 from actorflow.onnx.runtime import OnnxRuntime, Session
 from actorflow.onnx.values import Value, usual
@@ -53,10 +54,13 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
     values = _Types(file, graph, part, fed).of(given, by_onnx=not rest)
     computed = [name for name in given if values[name].numbers is None]
     if computed:
-        model = _model(file.model, part, fed, computed)
+        model = _model(file.model, part, fed, computed, weights=True)
         inputs = [each.name for each in model.graph.input]
         session = Session(file.name, _source(file, model, whole=not rest), inputs, computed)
         takes = [fed[name] for name in inputs]
+        for name, spec in [(name, each.spec) for name, each in (*zip(inputs, takes, strict=True), *values.items())]:
+            if spec.dtype.kind == "V":
+                raise GraphError(f"onnxruntime and NumPy exchange no {spec.dtype}, as {name!r} is")
         operation = OnnxRuntime(
             session, tuple([blob.spec for blob in takes]), tuple([values[name].spec for name in computed])
         )
@@ -79,8 +83,13 @@ def _parted(proto: GraphProto, trainable: bool) -> tuple[list[NodeProto], list[N
     return part, rest
 
 
-def _model(model: ModelProto, part: Sequence[NodeProto], fed: Iterable[str], outputs: Sequence[str]) -> ModelProto:
-    """The model of some nodes, as far as outputs need them; its inputs are fed, as no constant is."""
+def _model(
+    model: ModelProto, part: Sequence[NodeProto], fed: Iterable[str], outputs: Sequence[str], *, weights: bool
+) -> ModelProto:
+    """The model of some nodes, as far as outputs need them; its inputs are fed, as no constant is.
+
+    Without ``weights``, large constants are inputs, too: of them the types alone count.
+    """
     needed, nodes = {*outputs}, []
     for node in reversed(part):
         if not needed.isdisjoint(node.output):
@@ -90,20 +99,25 @@ def _model(model: ModelProto, part: Sequence[NodeProto], fed: Iterable[str], out
     made = ModelProto(ir_version=max(model.ir_version, 4), opset_import=model.opset_import)
     made.graph.name = graph.name or "graph"
     made.graph.node.extend(reversed(nodes))
-    made.graph.initializer.extend([tensor for tensor in graph.initializer if tensor.name in needed])
     inputs = {*fed} & needed
     made.graph.input.extend([each for each in graph.input if each.name in inputs])
+    for tensor in graph.initializer:
+        if tensor.name in needed and (weights or math.prod(tensor.dims) <= _MOST_LENGTHS):
+            made.graph.initializer.append(tensor)
+        elif tensor.name in needed:
+            made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     made.graph.output.extend([onnx.ValueInfoProto(name=name) for name in outputs])
     return made
 
 
 def _source(file: File, model: ModelProto, whole: bool) -> bytes | str:
-    if model.ByteSize() < MOST_BYTES:
+    try:
         serialized: bytes = model.SerializeToString()
         return serialized
-    if whole and file.path is not None:
-        return file.path
-    raise GraphError(f"{file.name}: a part of more than 2 GB cannot be given to onnxruntime")
+    except (EncodeError, ValueError) as error:  # of more than 2 GB
+        if whole and file.path is not None:
+            return file.path
+        raise GraphError(f"a part so large cannot be given to onnxruntime: {error}") from error
 
 
 class _Types:
@@ -131,7 +145,7 @@ class _Types:
             missing = [name for name in names if found.get(name) is None and specs[name] is None]
             if missing:
                 raise GraphError(
-                    f"{self._file.name}: what onnxruntime gives as {', '.join(map(repr, missing))} is no tensor of "
+                    f"what onnxruntime gives as {', '.join(map(repr, missing))} is no tensor of "
                     "numbers, or its lengths are not known before a run: give those of open axes, axes={...}"
                     + (f"\n{listed(lowering.refused)}" if lowering.refused else "")
                 )
@@ -142,8 +156,6 @@ class _Types:
             value, spec = found.get(name), specs[name]
             spec = value.spec if value is not None else spec
             assert spec is not None
-            if spec.dtype.kind == "V":
-                raise GraphError(f"{self._file.name}: onnxruntime gives no {spec.dtype} to NumPy, as {name!r} is")
             known = (None, None) if value is None else (value.known, value.lengths)
             made[name] = Value(self._graph, spec, known=known[0], lengths=known[1])
         return made
@@ -159,20 +171,21 @@ class _Types:
 
     def _inferred(self, names: Sequence[str]) -> dict[str, TensorSpec | None]:
         """Types by ONNX's own rules; None where they leave a length open."""
-        model = _model(self._file.model, self._part, self._fed, names)
+        model = _model(self._file.model, self._part, self._fed, names, weights=False)
         lengths: dict[str, Any] = {}  # of open axes, by the names that they have in the model
         for each in model.graph.input:
-            blob = self._fed[each.name]
+            blob = self._fed.get(each.name)
+            if blob is None:  # a large constant
+                continue
             given: tuple[Any, ...] = blob.shape
             shape = [str(n) if isinstance(n, Length) else n for n in given]
             lengths.update({str(n): n for n in given if isinstance(n, Length)})
             each.type.CopyFrom(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape))
-        for tensor in [*model.graph.initializer]:
-            if math.prod(tensor.dims) > _MOST_LENGTHS:
-                model.graph.initializer.remove(tensor)
-                model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        found = shape_inference.infer_shapes(model, data_prop=True)
-        return {each.name: _spec(each.type, lengths) for each in found.graph.output}
+        try:
+            model = shape_inference.infer_shapes(model, data_prop=True)
+        except (shape_inference.InferenceError, RuntimeError, ValueError):
+            return dict.fromkeys(names)
+        return {each.name: _spec(each.type, lengths) for each in model.graph.output}
 
 
 def _spec(described: TypeProto, lengths: Mapping[str, Any]) -> TensorSpec | None:

@@ -152,3 +152,9 @@ class TestParts:
         async with model.graph:
             with pytest.raises(af.ShapeError):
                 await model.run({"x": np.ones((3, 2, 2), "f")})
+
+    def test_numbers_that_numpy_has_not(self) -> None:
+        nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)]
+        source = made(nodes, [tensor("x", 2)], [tensor("y", 2, dtype=TensorProto.BFLOAT16)])
+        with pytest.raises(af.GraphError, match="onnxruntime and NumPy exchange no bfloat16, as 'y' is"):
+            af.onnx.load(source, backend="onnxruntime")
