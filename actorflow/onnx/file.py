@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,19 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 from actorflow.errors import GraphError
 from actorflow.spec import TensorSpec
 
-#: Bytes above which protobuf cannot hold a message.
-MOST_BYTES = 2**31 - 1
+#: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
+BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Have errors about a file begin with its name, and be `GraphError`."""
+    try:
+        yield
+    except GraphError as error:
+        raise type(error)(f"{file}: {error}") from error.__cause__
+    except BROKEN as error:
+        raise GraphError(f"{file}: not a valid model: {type(error).__name__}: {error}") from error
 
 
 class File:
@@ -42,64 +54,35 @@ class File:
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
         self.path = None if isinstance(source, bytes) else os.fspath(source)
         self.name = self.path or "<bytes>"
-        self.model = self._checked(self._read(source))
-        self.opsets = {each.domain: each.version for each in self.model.opset_import}
-        given = {tensor.name for tensor in self.model.graph.initializer}
+        with naming(self.name):
+            self._load(source, axes)
+
+    def _load(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None) -> None:
+        model = _checked(source)
+        graph = model.graph
+        given = {tensor.name for tensor in graph.initializer}
         self._axes: dict[str, int | str] = dict(axes or {})
         self._used: set[str] = set()
-        fed = [each for each in self.model.graph.input if each.name not in given]
+        fed = [each for each in graph.input if each.name not in given]
         self.unusable = {each.name: why for each in fed if (why := _why_unusable(each))}
         self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
-        self.outputs = [each.name for each in self.model.graph.output]
-        self.declared = self._declared()
+        self.outputs = [each.name for each in graph.output]
+        self.opsets = {each.domain: each.version for each in model.opset_import}
+        self.declared = self._declared(model)
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
-            raise GraphError(f"{self.name}: no open axis of an input has the name {', '.join(map(repr, unknown))}")
+            raise GraphError(f"no open axis of an input has the name {', '.join(map(repr, unknown))}")
+        if not isinstance(source, bytes):
+            _load_external(model, Path(source).parent)
+        self.model = model
 
     def __repr__(self) -> str:
         return f"<File {self.name!r}>"
 
-    def _read(self, source: str | os.PathLike[str] | bytes) -> ModelProto:
-        try:
-            if isinstance(source, bytes):
-                model = ModelProto()
-                model.ParseFromString(source)
-            else:
-                model = onnx.load(os.fspath(source), load_external_data=False)
-        except DecodeError as error:
-            raise GraphError(f"{self.name}: this is no ONNX file, or only a part of one: {error}") from error
-        if not model.graph.node and not model.graph.output:
-            raise GraphError(f"{self.name}: this is no ONNX file, or an empty one")
-        if not isinstance(source, bytes):
-            self._load_external(model, Path(source).parent)
-        elif any(map(uses_external_data, model.graph.initializer)):
-            raise GraphError(f"{self.name}: its weights are in other files: give the path, not the bytes")
-        return model
-
-    def _load_external(self, model: ModelProto, folder: Path) -> None:
-        try:
-            load_external_data_for_model(model, str(folder))
-        except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
-            raise GraphError(f"{self.name}: the weights in other files cannot be read: {error}") from error
-
-    def _checked(self, model: ModelProto) -> ModelProto:
-        try:
-            if model.ByteSize() < MOST_BYTES:
-                checker.check_model(model)
-            if model.functions:
-                model = inliner.inline_local_functions(model)
-        except (checker.ValidationError, RuntimeError, ValueError) as error:
-            raise GraphError(f"{self.name}: not a valid model: {error}") from error
-        return model
-
-    def _declared(self) -> dict[str, TensorSpec]:
+    def _declared(self, model: ModelProto) -> dict[str, TensorSpec]:
         """Types of tensors that the file declares, or that follow by ONNX's rules, where all lengths are known."""
-        model = self.model
-        if model.ByteSize() < MOST_BYTES:
-            try:
-                model = shape_inference.infer_shapes(model, data_prop=True)
-            except (shape_inference.InferenceError, RuntimeError, ValueError):  # what is wrong is found in lowering
-                model = self.model
+        with suppress(shape_inference.InferenceError, RuntimeError, ValueError):  # what is wrong is found in lowering
+            model = shape_inference.infer_shapes(model, data_prop=True)
         open_axes = {name for spec in self.inputs.values() for name in spec.axes}
         found = {}
         for info in (*model.graph.value_info, *model.graph.output):
@@ -141,6 +124,34 @@ class File:
                 given = self._axes[each]
                 return axis_name(given) if isinstance(given, str) else int(given)
         return legal
+
+
+def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
+    """The model that a file is, without weights from other files, its own functions inlined."""
+    try:
+        if isinstance(source, bytes):
+            model = ModelProto()
+            model.ParseFromString(source)
+        else:
+            model = onnx.load(os.fspath(source), load_external_data=False)
+    except DecodeError as error:
+        raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
+    if not model.graph.node and not model.graph.output:
+        raise GraphError("this is no ONNX file, or an empty one")
+    if isinstance(source, bytes) and any(map(uses_external_data, model.graph.initializer)):
+        raise GraphError("its weights are in other files: give the path, not the bytes")
+    try:
+        checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
+        return inliner.inline_local_functions(model) if model.functions else model
+    except (checker.ValidationError, RuntimeError, ValueError) as error:
+        raise GraphError(f"not a valid model: {error}") from error
+
+
+def _load_external(model: ModelProto, folder: Path) -> None:
+    try:
+        load_external_data_for_model(model, str(folder))
+    except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
+        raise GraphError(f"the weights in other files cannot be read: {error}") from error
 
 
 def _why_unusable(info: ValueInfoProto) -> str | None:

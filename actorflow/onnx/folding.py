@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Operators that are folded: those of shape arithmetic, and on elements. What else is constant is left to the plan, as
 #: ONNX's evaluator takes some other operators for those of the newest opset.
 _FOLDED = {
-    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum",
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Cos", "CumSum",
     "DequantizeLinear", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
     "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not",
     "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
@@ -34,7 +34,6 @@ _GROWING = {"ConstantOfShape": 0, "Expand": 1, "Range": -1, "Tile": 1}
 
 #: Why operators are refused that have no row.
 WHY_NOT = {
-    **dict.fromkeys(["If"], "its condition depends on data"),
     **dict.fromkeys(["Loop", "Scan"], "loops cannot be loaded: a graph has no cycles"),
     **dict.fromkeys(
         [
@@ -54,6 +53,7 @@ WHY_NOT = {
         ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "LabelEncoder"],
         "text cannot be loaded",
     ),
+    **dict.fromkeys(["ImageDecoder", "MaxRoiPool", "MelWeightMatrix"], "the operator is not supported"),
 }  # fmt: skip
 
 
@@ -89,11 +89,10 @@ def _known(graph: Graph, array: Any) -> Value:
 
 def _divided(a: Any, b: Any) -> Any:
     """The quotient, of integers rounded towards 0."""
-    with np.errstate(all="ignore"):
-        if a.dtype.kind not in "iu":
-            return np.asarray(a / b, a.dtype)
-        quotient = a // b
-        return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)), a.dtype)
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b, a.dtype)
+    quotient = a // b
+    return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)), a.dtype)
 
 
 def _grows(proto: NodeProto, inputs: Sequence[Value | None]) -> bool:
@@ -122,7 +121,7 @@ def _evaluated(
     node.input.extend(names)
     node.output.extend([f"output{i}" for i, output in enumerate(proto.output) if output])
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = helper.make_model(
                 helper.make_graph(

@@ -69,8 +69,7 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
         wide = wide + shift
     kind = value.dtype
     keeps = bias is None and shift is None
-    with np.errstate(over="ignore"):
-        folded = weight.astype(kind), None if keeps else wide.astype(kind)
+    folded = weight.astype(kind), None if keeps else wide.astype(kind)
     if not all(np.isfinite(each).all() for each in folded if each is not None):
         return None  # too large for the dtype
     made = Value(value.graph, value.spec)

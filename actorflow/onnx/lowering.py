@@ -14,6 +14,7 @@ from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.onnx import by_data, folding
+from actorflow.onnx.file import BROKEN
 from actorflow.onnx.operators import TABLE
 from actorflow.onnx.table import DependsOnData, Node, Refused
 from actorflow.onnx.values import Order, Value, in_order, usual
@@ -121,7 +122,8 @@ class Lowering:
             except Refused as error:
                 self.refused.append((proto.op_type, name, str(error)))
                 given = ()
-            except ActorflowError as error:
+            except (ActorflowError, *BROKEN) as error:
+                # Attributes and constants of a file may be anything, and what reads them expects what ONNX says.
                 self.refused.append((proto.op_type, name, f"{type(error).__name__}: {error}"))
                 given = ()
             for position, output in enumerate(proto.output):
@@ -238,7 +240,7 @@ class Lowering:
     def _body(self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: Any) -> Sequence[Value | None]:
         """Lower the function that an operator is described by."""
         assert schema is not None
-        function = _function(schema, proto, inputs, self.opsets.get(proto.domain, 1))
+        function = _function(schema, proto, inputs, self.opsets.get("" if proto.domain in _OWN else proto.domain, 1))
         return self.call(function, proto, name, inputs)
 
     def call(

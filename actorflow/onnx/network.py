@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from actorflow import ops
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
-from actorflow.onnx.file import File, listed
+from actorflow.onnx.file import File, listed, naming
 from actorflow.onnx.lowering import Lowering, Values, legal, names_read
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
@@ -74,9 +76,13 @@ class Network(Composite[Any]):
 
     def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
         """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom."""
+        with naming(self._file.name), np.errstate(all="ignore"):  # numbers of a file may be NaN, and stay so
+            return self._lowered(graph, bottom)
+
+    def _lowered(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
         file = self._file
         if len(bottom) != len(self.inputs):
-            raise GraphError(f"{file.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
+            raise GraphError(f"it has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         scope = self.scope or graph.current_scope
         variable = (lambda name, array: self._variable(scope, name, array)) if self._trainable else None
         lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
@@ -84,21 +90,18 @@ class Network(Composite[Any]):
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
             if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):
                 kind = DTypeError if blob.dtype != spec.dtype else ShapeError
-                raise kind(f"{file.name}: input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
+                raise kind(f"input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
         left = file.model.graph
         if self._backend == "onnxruntime":
             left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
             values.update(given)
-        try:
-            values.update(lowering.initializers(left))
-        except GraphError as error:
-            raise type(error)(f"{file.name}: {error}") from None
+        values.update(lowering.initializers(left))
         lowering.walk(left.node, values, self.outputs)
         read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
-            raise GraphError(f"{file.name} cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
+            raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
         outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
         # What only the lengths of an input are read of is an input all the same: its feed says them.
         unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
@@ -114,7 +117,7 @@ class Network(Composite[Any]):
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)
         if value is None:
-            raise GraphError(f"{self._file.name}: output {name!r} is given by no node")
+            raise GraphError(f"output {name!r} is given by no node")
         with graph.at(name=legal(name)):
             blob = value.blob()
             copied: Blob = ops.copy(blob) if blob in fed else blob

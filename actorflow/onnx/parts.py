@@ -57,14 +57,12 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
         model = _model(file.model, part, fed, computed, weights=True)
         inputs = [each.name for each in model.graph.input]
         session = Session(file.name, _source(file, model, whole=not rest), inputs, computed)
-        takes = [fed[name] for name in inputs]
-        for name, spec in [(name, each.spec) for name, each in (*zip(inputs, takes, strict=True), *values.items())]:
+        takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
+        for name, spec in {**takes, **gives}.items():
             if spec.dtype.kind == "V":
                 raise GraphError(f"onnxruntime and NumPy exchange no {spec.dtype}, as {name!r} is")
-        operation = OnnxRuntime(
-            session, tuple([blob.spec for blob in takes]), tuple([values[name].spec for name in computed])
-        )
-        found = graph.apply(operation, *takes, name="onnxruntime")
+        operation = OnnxRuntime(session, tuple(takes.values()), tuple(gives.values()))
+        found = graph.apply(operation, *[fed[name] for name in inputs], name="onnxruntime")
         for name, blob in zip(computed, [found] if len(computed) == 1 else found, strict=True):
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
     return left, {**values}

@@ -232,6 +232,19 @@ class TestDefaults:
                 make("x", shape, dtype)
         assert graph.nodes == ()
 
+    def test_names_of_what_functional_forms_make_inside(self, graph: af.Graph) -> None:
+        x = graph.blob("x", 3)
+        with graph.at(name="head"):
+            first = ops.relu(x) * 2.0
+            with graph.subgraph("deep"):
+                ops.relu(x)
+            ops.relu(first, name="own")
+        ops.relu(x)
+        with graph.at(name="head"):
+            ops.relu(x)
+        names = [op.name for op in graph.ops]
+        assert names == ["head", "head.number", "head.multiply", "deep/head", "head.own", "relu", "head.relu"]
+
 
 class TestResolving:
     def test_names_nodes_and_graphs(self, graph: af.Graph) -> None:

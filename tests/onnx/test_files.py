@@ -31,7 +31,7 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
     with pytest.raises(af.GraphError, match="weights are in other files"):
         af.onnx.load(path.read_bytes())
     (tmp_path / "weights.bin").unlink()
-    with pytest.raises(af.GraphError, match=r"model\.onnx: .*cannot be read"):
+    with pytest.raises(af.GraphError, match=r"model\.onnx: .*weights\.bin"):
         af.onnx.load(path)
 
 
@@ -45,7 +45,7 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "inside" / "model.onnx"
     path.parent.mkdir()
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(af.GraphError, match="cannot be read|not a valid model"):
+    with pytest.raises(af.GraphError, match=r"cannot be read|not a valid model"):
         af.onnx.load(path)
 
 
@@ -94,7 +94,7 @@ def test_all_that_is_refused_is_said_at_once() -> None:
     with pytest.raises(af.GraphError) as caught:
         af.onnx.load(proto.SerializeToString())
     first, *lines = str(caught.value).splitlines()
-    assert first == "<bytes> cannot be loaded:"
+    assert first == "<bytes>: these nodes cannot be loaded:"
     assert [line.split(":")[0].strip() for line in lines] == [
         "RandomNormalLike 'layer/noise'", "NonZero 'count too'", "StringNormalizer 'words'",
     ]  # fmt: skip

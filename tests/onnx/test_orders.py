@@ -25,7 +25,8 @@ INTEGERS = {name: np.array(value) for name, value in {
 }.items()}  # fmt: skip
 FLOATS = {
     "per_channel": weights(4, 1, 1), "row": weights(6), "plane": weights(5, 1), "whole": weights(2, 4, 5, 6),
-    "number": np.float32(1.5), "scales": np.array([1, 1, 2, 2], "float32"), "odd": np.array([1, 1, 0.6, 1.7], "float32"),
+    "number": np.float32(1.5), "scales": np.array([1, 1, 2, 2], "float32"),
+    "odd": np.array([1, 1, 0.6, 1.7], "float32"),
     "slope": weights(4, 1, 1), "gain": weights(4), "shift": weights(4), "of_rows": weights(6), "matrix": weights(6, 3),
     "matrices": weights(4, 6, 3), "square": weights(5, 5), "mean": weights(4), "variance": np.abs(weights(4)) + 1,
     "all_rows": weights(4, 5, 6), "low": np.float32(-0.3), "high": np.float32(0.4), "minimum": weights(4, 1, 1),
@@ -55,7 +56,8 @@ CASES: list[tuple[Any, ...]] = [
     ("Gather", "a i0", {"axis": 0}), ("Gather", "a list", {"axis": -1}), ("Gather", "a minus", {"axis": 1}),
     ("Pad", "a pads number"), ("Pad", "a pads", {"mode": "edge"}), ("Pad", "a cut"), ("Pad", "a one_pad"),
     ("Split", "a", {"axis": 1}, 2), ("Split", "a parts", {"axis": 1}, 2), ("Split", "a", {"axis": 3}, 2),
-    ("Squeeze", "g"), ("Squeeze", "g axes23"), ("Unsqueeze", "a one"), ("Unsqueeze", "a axes"), ("Unsqueeze", "a axes23"),
+    ("Squeeze", "g"), ("Squeeze", "g axes23"), ("Unsqueeze", "a one"), ("Unsqueeze", "a axes"),
+    ("Unsqueeze", "a axes23"),
     *[("Transpose", "a", {"perm": perm}) for perm in ([0, 2, 3, 1], [0, 3, 1, 2], [3, 2, 1, 0], [1, 0, 2, 3])],
     ("Transpose", "a"), ("Flatten", "a"), ("Flatten", "a", {"axis": 2}), ("Flatten", "a", {"axis": 0}),
     ("Flatten", "g"), ("Reshape", "a other"), ("Reshape", "a flat"), ("Reshape", "a keep"), ("Reshape", "g flat"),
@@ -75,7 +77,8 @@ CASES: list[tuple[Any, ...]] = [
     ("MatMul", "a matrix"), ("MatMul", "a matrices"), ("MatMul", "square a"), ("MatMul", "a t"), ("MatMul", "t a"),
     ("Einsum", "a x", {"equation": "bchw,bdhw->bcd"}), ("Trilu", "a i1"), ("ConvTranspose", "a kernel"),
     ("ConvTranspose", "a kernel", {"strides": [2, 2], "output_padding": [1, 0]}), ("Conv", "a kernel2 bias2"),
-    ("Conv", "a grouped", {"group": 2, "dilations": [2, 1], "pads": [1, 0, 2, 1]}), ("Conv", "a grouped", {"group": 2, "auto_pad": "SAME_UPPER"}),
+    ("Conv", "a grouped", {"group": 2, "dilations": [2, 1], "pads": [1, 0, 2, 1]}),
+    ("Conv", "a grouped", {"group": 2, "auto_pad": "SAME_UPPER"}),
     ("Conv", "a kernel2", {"strides": [2, 3], "auto_pad": "SAME_LOWER"}), ("Shrink", "a", {"lambd": 0.2}),
     ("ReverseSequence", "a lengths", {"time_axis": 1, "batch_axis": 0}), ("Dropout", "a", {}, 2),
     ("GatherElements", "a all_places", {"axis": 1}), ("ScatterElements", "a places updates", {"axis": 2}),
@@ -83,7 +86,8 @@ CASES: list[tuple[Any, ...]] = [
 EXTRA = {
     "two_f": np.float32(2), "kernel": weights(4, 3, 2, 2), "kernel2": weights(3, 4, 2, 2), "bias2": weights(3),
     "grouped": weights(6, 2, 3, 2), "lengths": np.array([2, 4]), "places": np.arange(36).reshape(2, 2, 3, 3) % 2,
-    "updates": weights(2, 2, 3, 3), "all_places": np.arange(120).reshape(2, 2, 5, 6) % 4, "one_pad": np.array([0, 0, 0, 0, 0, 1, 0, 0]), "c": weights(2, 4, 5, 6) > 0,
+    "updates": weights(2, 2, 3, 3), "all_places": np.arange(120).reshape(2, 2, 5, 6) % 4,
+    "one_pad": np.array([0, 0, 0, 0, 0, 1, 0, 0]), "c": weights(2, 4, 5, 6) > 0,
 }  # fmt: skip
 
 
@@ -140,15 +144,19 @@ OLD: list[tuple[Any, ...]] = [
     (7, "Upsample", "x", {"scales": [1.0, 1.0, 2.0, 3.0], "mode": "nearest"}), (9, "Upsample", "x scales", {}),
     (10, "Resize", "x scales", {"mode": "linear"}), (10, "Resize", "x scales", {"mode": "nearest"}),
     (7, "Dropout", "x", {"ratio": 0.4}), (10, "Dropout", "x", {}), (12, "Dropout", "x half", {}, 2),
-    (7, "BatchNormalization", "x gain shift mean variance", {}), (9, "BatchNormalization", "x gain shift mean variance", {}),
+    (7, "BatchNormalization", "x gain shift mean variance", {}),
+    (9, "BatchNormalization", "x gain shift mean variance", {}),
     (7, "AveragePool", "x", {"kernel_shape": [2, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
     (7, "Gemm", "m square row5", {"alpha": 0.5}), (10, "Gemm", "m square row5", {"transA": 1, "beta": 2.0}),
     (11, "Gemm", "m square", {}), (7, "Reshape", "x flat", {}), (9, "Flatten", "x", {"axis": 3}),
-    (11, "CumSum", "x axis1", {"exclusive": 1}), (7, "Sum", "x x x", {}), (8, "Max", "x whole", {}), (9, "Scatter", "x places updates", {"axis": 1}),
-    (9, "Where", "c x whole", {}), (11, "Gather", "x list", {"axis": -2}), (14, "Div", "n n2", {}), (13, "Mod", "n n2", {}),
+    (11, "CumSum", "x axis1", {"exclusive": 1}), (7, "Sum", "x x x", {}), (8, "Max", "x whole", {}),
+    (9, "Scatter", "x places updates", {"axis": 1}),
+    (9, "Where", "c x whole", {}), (11, "Gather", "x list", {"axis": -2}), (14, "Div", "n n2", {}),
+    (13, "Mod", "n n2", {}),
 ]  # fmt: skip
 MORE = {
-    "half": np.float32(0.5), "m": weights(5, 5), "row5": weights(5), "n": np.array([-7, 7, -8]), "n2": np.array([2, -2, 3]),
+    "half": np.float32(0.5), "m": weights(5, 5), "row5": weights(5), "n": np.array([-7, 7, -8]),
+    "n2": np.array([2, -2, 3]),
 }  # fmt: skip
 
 
@@ -181,7 +189,7 @@ def test_special_numbers(numbers: list[float], case: tuple[str, dict[str, Any]])
     operator, attributes = case
     x = np.array(numbers, "float32")
     x = x > 0 if operator == "Not" else x
-    opset = 10 if operator == "Clip" or operator == "IsInf" else 11 if operator.startswith("Reduce") else 17
+    opset = 10 if operator in ("Clip", "IsInf") else 11 if operator.startswith("Reduce") else 17
     proto = model(
         [helper.make_node(operator, ["x"], ["y"], **attributes)], [("x", (4,), x.dtype)], [("y", None)], opset=opset
     )
