@@ -42,6 +42,9 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
         GraphError: if a type of what it gives cannot be said before a run.
         MissingExtraError: if ONNX Runtime is not installed.
     """
+    if file.unusable:
+        unusable = listed([("Input", name, why) for name, why in file.unusable.items()])
+        raise GraphError(f"these nodes cannot be loaded:\n{unusable}")
     proto = file.model.graph
     part, rest = _parted(proto, trainable)
     read = {*file.outputs, *(name for node in rest for name in names_read(node))}
@@ -59,7 +62,7 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
         session = Session(file.name, _source(file, model, whole=not rest), inputs, computed)
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
-            if spec.dtype.kind == "V":
+            if spec.dtype.isbuiltin != 1:
                 raise GraphError(f"onnxruntime and NumPy exchange no {spec.dtype}, as {name!r} is")
         operation = OnnxRuntime(session, tuple(takes.values()), tuple(gives.values()))
         found = graph.apply(operation, *[fed[name] for name in inputs], name="onnxruntime")
@@ -137,6 +140,9 @@ class _Types:
             GraphError: if a type is not known.
         """
         specs = self._inferred(names)
+        if all(blob.spec == self._file.inputs[name] for name, blob in self._fed.items()):
+            # What the file says of lengths that depend on data is checked when they are there.
+            specs.update({name: self._file.declared.get(name) for name in names if specs[name] is None})
         if not by_onnx or None in specs.values():
             lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, self._file.unusable)
             found = self._lowered(lowering, names)

@@ -158,3 +158,21 @@ class TestParts:
         source = made(nodes, [tensor("x", 2)], [tensor("y", 2, dtype=TensorProto.BFLOAT16)])
         with pytest.raises(af.GraphError, match="onnxruntime and NumPy exchange no bfloat16, as 'y' is"):
             af.onnx.load(source, backend="onnxruntime")
+
+    async def test_lengths_that_the_file_declares(self) -> None:
+        source = made([helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", 4)], [tensor("y", 1, 2, dtype=7)])
+        model = af.onnx.load(source, backend="onnxruntime")
+        async with model.graph:
+            assert (await model.run({"x": np.array([0, 5, 0, 6], "f")}))["y"].tolist() == [[1, 3]]
+            with pytest.raises(af.OpError, match=r"output y must be int64\[1, 2\], got int64\[1, 3\]"):
+                await model.run({"x": np.array([0, 5, 7, 6], "f")})
+
+    def test_text(self) -> None:
+        source = made(
+            [helper.make_node("Equal", ["x", "x"], ["y"])],
+            [tensor("x", 2, dtype=TensorProto.STRING)],
+            [tensor("y", 2, dtype=TensorProto.BOOL)],
+            opset=19,
+        )
+        with pytest.raises(af.GraphError, match="'x': is text, which cannot be loaded"):
+            af.onnx.load(source, backend="onnxruntime")
