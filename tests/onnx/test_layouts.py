@@ -96,6 +96,39 @@ def test_inputs_that_are_channels_last_already_are_not_transposed() -> None:
     assert kinds(check(proto, x=weights(2, 5, 5, 3)))["Transpose"] == 0
 
 
+def test_axes_of_length_1_come_and_go_without_transpositions() -> None:
+    """Columns of an image become a sequence, as in networks that read text."""
+    nodes = [
+        node("Conv", "x w", "a"),
+        node("Squeeze", "a two", "b"),
+        node("Transpose", "b", "c", perm=[0, 2, 1]),
+        node("MatMul", "c m", "d"),
+        node("Transpose", "d", "e", perm=[0, 2, 1]),
+        node("Reshape", "e four", "f"),
+        node("Conv", "f v", "g"),
+        node("Reshape", "g three", "h"),
+        node("Transpose", "h", "y", perm=[0, 2, 1]),
+    ]
+    constants = {
+        "w": weights(4, 3, 5, 3), "two": np.array([2]), "m": weights(4, 6), "four": np.array([2, 6, 1, 7]),
+        "v": weights(5, 6, 1, 1), "three": np.array([2, 5, 7]),
+    }  # fmt: skip
+    loaded = check(model(nodes, [("x", (2, 3, 5, 9))], [("y", None)], constants), x=weights(2, 3, 5, 9))
+    assert kinds(loaded)["Transpose"] == 1
+
+
+def test_in_doubt_images_have_their_channels_last_and_sequences_stay() -> None:
+    nodes = [node("Conv", "x w", "a"), node("Add", "a other", "b"), node("Conv", "b v", "y")]
+    constants = {"w": weights(4, 3, 1, 1), "v": weights(2, 4, 1, 1)}
+    inputs = [("x", (1, 3, 4, 5)), ("other", (1, 4, 4, 5))]
+    loaded = check(model(nodes, inputs, [("y", None)], constants), x=weights(1, 3, 4, 5), other=weights(1, 4, 4, 5))
+    assert kinds(loaded)["Transpose"] == 3
+    nodes = [node("Transpose", "x", "a", perm=[0, 2, 1]), node("Add", "a other", "b"), node("MatMul", "b m", "y")]
+    inputs = [("x", (2, 4, 3)), ("other", (2, 3, 4))]
+    proto = model(nodes, inputs, [("y", None)], {"m": weights(4, 5)})
+    assert kinds(check(proto, x=weights(2, 4, 3), other=weights(2, 3, 4)))["Transpose"] == 1
+
+
 @pytest.mark.parametrize("chain", [
     [("Mul", "a k"), ("Add", "a k")], [("Sub", "a k"), ("Div", "a k")], [("Sub", "k a")], [("Mul", "k a")],
     [("Add", "a one"), ("Mul", "one a")],
@@ -119,7 +152,7 @@ def test_constants_for_each_channel_are_folded(operator: str, chain: list[tuple[
 def test_what_is_read_twice_or_differs_by_pixel_is_not_folded() -> None:
     twice = [node("Conv", "x w", "a"), node("Mul", "a k", "b"), node("Add", "a b", "y")]
     proto = model(twice, [("x", (1, 3, 4, 4))], [("y", None)], {"w": weights(5, 3, 2, 2), "k": weights(5, 1, 1)})
-    check(proto, x=weights(1, 3, 4, 4))
+    assert kinds(check(proto, x=weights(1, 3, 4, 4)))["Conv"] == 1
     pixels = [node("Conv", "x w", "a"), node("Mul", "a k", "y")]
     proto = model(pixels, [("x", (1, 3, 4, 4))], [("y", None)], {"w": weights(5, 3, 2, 2), "k": weights(1, 5, 3, 3)})
     assert kinds(check(proto, x=weights(1, 3, 4, 4)))["Multiply"] == 1

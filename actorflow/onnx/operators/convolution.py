@@ -13,7 +13,9 @@ from actorflow.onnx import linear
 from actorflow.onnx.operators.elementwise import mapped, reshaped_to
 from actorflow.onnx.table import Node, Refused, lowers
 from actorflow.onnx.values import Order, Value, channels_last
+from actorflow.ops.fills import numbers
 from actorflow.ops.nn.conv import Conv
+from actorflow.ops.operation import inferred
 from actorflow.spec import Length, TensorSpec, maximum
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def _conv(node: Node) -> Value:
 
     image_spec = TensorSpec(tuple([x.shape[axis] for axis in order]), x.dtype)
     prepared = weight.known.transpose(weight_order)
-    (spec,) = operation.infer(image_spec, TensorSpec(prepared.shape, weight.dtype))
+    (spec,) = inferred(operation, [image_spec, TensorSpec(prepared.shape, weight.dtype)]) or ()
     whole = TensorSpec((spec.shape[0], spec.shape[-1], *spec.shape[1:-1]), spec.dtype)
     bias = node.array(2, "bias") if node.has(2) else None
     return linear.linear(node, whole, prepared, bias, 1, make)
@@ -157,8 +159,15 @@ def _max_pool(node: Node) -> list[Value | None]:
         places = found
     # Ours count in their own channel of their own image, ONNX's in all of the batch.
     batch, channels, *size = x.shape
-    images = np.arange(int(batch) * int(channels), dtype=np.int64).reshape(batch, *[1] * len(size), channels)
-    return [node.ordered(order, y), node.ordered(order, places + images * math.prod(size))]
+    shape = (batch, *[1] * len(size), channels)
+    before = places.literal(numbers(_elements_before, *shape, math.prod(size), shape=shape))
+    return [node.ordered(order, y), node.ordered(order, places + before)]
+
+
+def _elements_before(*lengths: int) -> Any:
+    """Number of elements of the images and channels before each, of this shape and so many elements each."""
+    *shape, size = lengths
+    return np.arange(math.prod(shape), dtype=np.int64).reshape(shape) * size
 
 
 @lowers("AveragePool", limits="more than 3 spatial axes; a border as wide as the kernel")
