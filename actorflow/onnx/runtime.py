@@ -23,8 +23,6 @@ from actorflow.threads import forget_in_child, held_at_fork
 
 #: ONNX Runtime writes nothing to the terminal: what it has to say of a failure is in the exception, too.
 _SILENT = 4
-#: Sessions of parents of this process. Their threads are not here: to end them would wait for ever.
-_inherited: list[Any] = []
 
 
 def load_onnxruntime() -> Any:
@@ -58,13 +56,14 @@ class Session:
         self._model = model
         self._module = load_onnxruntime()
         self._made: Any = None
+        self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
         self._making = held_at_fork(threading.Lock())
         forget_in_child(self)
 
     def forget_parent(self) -> None:
         """This is the child of a fork: it makes a session of its own."""
         if self._made is not None:
-            _inherited.append(self._made)
+            self._inherited.append(self._made)
             self._made = None
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

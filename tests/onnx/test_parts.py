@@ -1,5 +1,6 @@
 """What of a file ONNX Runtime computes, and what is left as ordinary ops."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,12 @@ class TestParts:
             assert (await model.run({"x": np.array([0, 5, 0, 6], "f")}))["y"].tolist() == [[1, 3]]
             with pytest.raises(af.OpError, match=r"output y must be int64\[1, 2\], got int64\[1, 3\]"):
                 await model.run({"x": np.array([0, 5, 7, 6], "f")})
+
+    def test_onnxruntime_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(af.MissingExtraError, match=r"backend=\"onnxruntime\" needs 'onnxruntime'"):
+            af.onnx.load(network(), backend="onnxruntime")
+        assert af.onnx.load(network()).outputs["y"].shape[1] == 3
 
     def test_text(self) -> None:
         source = made(
