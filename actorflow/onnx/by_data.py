@@ -8,7 +8,7 @@ result, that is what the blob has, and each run checks that the data says the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ Settings = Mapping[str, Any]
 _Function = Callable[..., Any]
 FUNCTIONS: dict[str, _Function] = {}
 #: Operators whose result has the type of the first input, whatever their parameters are.
-SAME = {"CumSum", "CumProd", "ReverseSequence"}
+SAME = {"CumSum", "CumProd"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class ByData(Operation):
         return typed if len(typed) > 1 else typed[0]
 
 
-def settings_of(attributes: Settings, opset: int, wanted: Sequence[bool]) -> tuple[tuple[str, Any], ...]:
+def settings_of(attributes: Settings, opset: int) -> tuple[tuple[str, Any], ...]:
     """Attributes as they are kept in an operation."""
     plain = {name: tuple(each) if isinstance(each, list) else each for name, each in attributes.items()}
     plain = {name: each for name, each in plain.items() if not isinstance(each, np.ndarray)}
-    return (*sorted(plain.items()), ("opset", opset), ("wanted", tuple(wanted)))
+    return (*sorted(plain.items()), ("opset", opset))
 
 
 def _function(*operators: str) -> Callable[[_Function], _Function]:

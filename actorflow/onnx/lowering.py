@@ -50,7 +50,8 @@ class Lowering:
         opsets: Version of each domain.
         declared: Types of tensors that the file declares.
         unusable: Inputs that cannot be loaded, and why.
-        variable: Makes the variable of a trained initializer, of its name and value; None if nothing is trained.
+        variable: Makes the variable of a trained initializer, of its name, the scope and the name there that it
+            says, and its value; None if nothing is trained.
 
     Attributes:
         refused: What was refused: operator, name of the node, and why.
@@ -62,7 +63,7 @@ class Lowering:
         opsets: Mapping[str, int],
         declared: Mapping[str, TensorSpec],
         unusable: Mapping[str, str],
-        variable: Callable[[str, Any], Blob] | None = None,
+        variable: Callable[[str, Graph, str, Any], Blob] | None = None,
     ) -> None:
         self.graph = graph
         self.declared: dict[str, Declared] = {name: Declared(*spec) for name, spec in declared.items()}
@@ -93,7 +94,13 @@ class Lowering:
     def _trained(self, name: str, value: Value) -> Callable[[], Blob]:
         make = self._variable
         assert make is not None
-        return lambda: make(name, value.known)
+        *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
+
+        def made() -> Blob:
+            with self._scope(tuple(scopes)) as scope:
+                return make(name, scope, own, value.known)
+
+        return made
 
     # -- the walk ------------------------------------------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class Lowering:
         wanted = [bool(output) for output in proto.output]
         if wanted != sorted(wanted, reverse=True):
             return None
-        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset, wanted)
+        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset)
         number = attributes.get("value")
         if number is not None:
             settings = (*settings, ("number", number.reshape(-1)[0].item()))

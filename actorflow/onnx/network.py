@@ -83,8 +83,7 @@ class Network(Composite[Any]):
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"it has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
-        scope = self.scope or graph.current_scope
-        variable = (lambda name, array: self._variable(scope, name, array)) if self._trainable else None
+        variable = self._variable if self._trainable else None
         lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
         values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
@@ -123,12 +122,12 @@ class Network(Composite[Any]):
             copied: Blob = ops.copy(blob) if blob in fed else blob
         return copied
 
-    def _variable(self, scope: Graph, name: str, array: Any) -> Blob:
+    def _variable(self, name: str, scope: Graph, own: str, array: Any) -> Blob:
+        """The variable of an initializer: made at the first build, in the scope that its name says."""
         known = self._variables.get(name)
         if known is None:
-            own = "_".join([legal(part) for part in name.split("/") if part]) or "variable"
-            with scope:  # not in that of the node that reads it first
-                known = self._variables[name] = scope.variable(own, array.shape, array.dtype, array)
+            free = scope.unique_name(own).rpartition("/")[2]
+            known = self._variables[name] = scope.variable(free, array.shape, array.dtype, array)
         return known
 
 
@@ -151,7 +150,6 @@ def load(
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
-    network.scope = graph
     outputs = network.lower(graph, [*inputs.values()])
     return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
 

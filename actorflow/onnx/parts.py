@@ -42,10 +42,12 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
         GraphError: if a type of what it gives cannot be said before a run.
         MissingExtraError: if ONNX Runtime is not installed.
     """
+    proto = file.model.graph
     if file.unusable:
         unusable = listed([("Input", name, why) for name, why in file.unusable.items()])
         raise GraphError(f"these nodes cannot be loaded:\n{unusable}")
-    proto = file.model.graph
+    if proto.sparse_initializer:
+        raise GraphError("sparse initializers cannot be loaded")
     part, rest = _parted(proto, trainable)
     read = {*file.outputs, *(name for node in rest for name in names_read(node))}
     given = [name for node in part for name in node.output if name and name in read]

@@ -9,7 +9,7 @@ import numpy as np
 
 from actorflow.errors import GraphError
 from actorflow.onnx.values import Order, Value, common_order, in_order, usual
-from actorflow.spec import Length
+from actorflow.spec import Length, TensorSpec
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -163,8 +163,6 @@ class Node:
 
     def constant(self, array: Any) -> Value:
         """The value of an array."""
-        from actorflow.spec import TensorSpec
-
         array = np.asarray(array)
         return Value(self.graph, TensorSpec(array.shape, array.dtype), known=array)
 

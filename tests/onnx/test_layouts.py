@@ -6,6 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -115,6 +117,39 @@ def test_axes_of_length_1_come_and_go_without_transpositions() -> None:
     }  # fmt: skip
     loaded = check(model(nodes, [("x", (2, 3, 5, 9))], [("y", None)], constants), x=weights(2, 3, 5, 9))
     assert kinds(loaded)["Transpose"] == 1
+
+
+def test_patches_become_a_sequence_without_a_transposition() -> None:
+    """``conv(x).flatten(2).transpose(1, 2)``, and the heads of detectors, joined over the places of all images."""
+    nodes = [
+        node("Conv", "x w", "a", strides=[2, 2]),
+        node("Reshape", "a merged", "b"),
+        node("Transpose", "b", "c", perm=[0, 2, 1]),
+        node("MatMul", "c m", "y"),
+        node("Conv", "a v", "d", strides=[2, 2]),
+        node("Reshape", "d merged", "e"),
+        node("Concat", "b e", "f", axis=2),
+        node("Reshape", "f split", "g"),
+        node("Transpose", "g", "z", perm=[0, 3, 1, 2]),
+    ]
+    constants = {
+        "w": weights(4, 3, 2, 2), "merged": np.array([2, 4, -1]), "m": weights(4, 5), "v": weights(4, 4, 1, 1),
+        "split": np.array([2, 2, 2, -1]),
+    }  # fmt: skip
+    proto = model(nodes, [("x", (2, 3, 8, 12))], [("y", None), ("z", None)], constants)
+    assert kinds(check(proto, x=weights(2, 3, 8, 12)))["Transpose"] == 1
+
+
+@given(st.permutations(range(4)), st.sampled_from([
+    (24, 5), (6, 20), (2, 3, 4, 5), (2, 12, 5), (6, 4, 5), (2, 3, 20), (2, 3, 2, 2, 5), (1, 2, 3, 1, 4, 5, 1), (120,),
+    (4, 30), (5, 24), (2, 60), (40, 3), (3, 40), (8, 15),
+]))  # fmt: skip
+def test_reshapes_behind_transpositions(perm: list[int], shape: tuple[int, ...]) -> None:
+    x = np.arange(120, dtype="float32").reshape(2, 3, 4, 5)
+    nodes = [node("Transpose", "x", "a", perm=perm), node("Reshape", "a s", "b"), node("Neg", "b", "y")]
+    proto = model(nodes, [("x", x.shape)], [("y", None)], {"s": np.array(shape)})
+    found = af.onnx.load(proto.SerializeToString()).run_sync({"x": x})["y"]
+    np.testing.assert_array_equal(found, -x.transpose(perm).reshape(shape))
 
 
 def test_in_doubt_images_have_their_channels_last_and_sequences_stay() -> None:

@@ -182,9 +182,6 @@ def _global(node: Node) -> Value:
     x = node.x
     form = ops.mean if node.operator == "GlobalAveragePool" else ops.max
     order, (blob,) = node.aligned(x)
-    if node.operator == "GlobalAveragePool" and order == channels_last(x.rank):
-        y = ops.reshape(ops.global_average(blob), (x.shape[0], *[1] * (x.rank - 2), x.shape[1]))
-        return node.ordered(order, y)
     axes = tuple([i for i, axis in enumerate(order) if axis >= 2])
     return node.ordered(order, form(blob, axis=axes, keepdims=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -272,8 +273,6 @@ def _softmax(node: Node) -> Value:
         form = _softmax_by_steps
     axis = node.axis(x.rank, -1 if node.opset >= 13 else 1)
     if node.opset < 13 and axis != x.rank - 1:  # all axes from that one on are one
-        import math
-
         blob = ops.reshape(x.blob(), (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
         return node.usual(ops.reshape(form(blob, axis=-1), x.shape))
     order, (blob,) = node.aligned(x)
@@ -282,8 +281,6 @@ def _softmax(node: Node) -> Value:
 
 @lowers("Hardmax")
 def _hardmax(node: Node) -> Value:
-    import math
-
     x = node.x
     axis = node.axis(x.rank, -1 if node.opset >= 13 else 1)
     blob = x.blob()

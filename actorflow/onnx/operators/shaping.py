@@ -12,9 +12,9 @@ from onnx import helper
 from actorflow import ops
 from actorflow.onnx.operators.elementwise import check_numbers
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
-from actorflow.onnx.values import Value, common_order, usual
+from actorflow.onnx.values import Order, Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
-from actorflow.spec import Length, TensorSpec, may_equal
+from actorflow.spec import Length, TensorSpec, long, may_equal
 
 
 @lowers("Constant", limits="text and sparse tensors")
@@ -50,15 +50,49 @@ def reshaped(node: Node, x: Value, shape: Sequence[Any]) -> Value:
     lengths = tuple([whole // known if free and not isinstance(n, Length) and n == -1 and known else n for n in shape])
     if lengths == x.shape:
         return x
-    old, new = ([i for i, n in enumerate(each) if isinstance(n, Length) or n != 1] for each in (x.shape, lengths))
-    if x.orders and [x.shape[i] for i in old] == [lengths[i] for i in new]:
-        # Axes of length 1 come and go: the others stay in the order that they are in.
-        order = next(iter(x.orders))
-        moved = [new[old.index(axis)] for axis in order if axis in old]
-        if moved != sorted(moved):
-            kept = (*[i for i in range(len(lengths)) if i not in new], *moved)
+    for order in x.orders[:1]:
+        kept = _order_after(x.shape, lengths, order)
+        if kept is not None and kept != usual(len(lengths)):
             return node.ordered(kept, ops.reshape(x.blob(order), tuple([lengths[i] for i in kept])))
     return node.usual(ops.reshape(x.blob(), lengths))
+
+
+def _order_after(old: Sequence[Any], new: Sequence[Any], order: Order) -> Order | None:
+    """The order in which a value has another shape without being transposed; None if there is none.
+
+    Axes that become one must be neighbours in memory; axes of length 1 come and go.
+    """
+    runs = _runs(old, new)
+    if runs is None:
+        return None
+    places = {axis: place for place, axis in enumerate([axis for axis in order if _counts(old[axis])])}
+    for before, _ in runs:
+        if [places[axis] for axis in before] != list(range(places[before[0]], places[before[0]] + len(before))):
+            return None
+    in_memory = sorted(runs, key=lambda run: places[run[0][0]])
+    return (*[i for i, n in enumerate(new) if not _counts(n)], *[axis for _, after in in_memory for axis in after])
+
+
+def _runs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[int], list[int]]] | None:
+    """The shortest runs of axes that become runs of axes of as many elements; None where that is not known."""
+    left, right = ([i for i, n in enumerate(shape) if _counts(n)] for shape in (old, new))
+    runs = []
+    while left and right:
+        before, after = [left.pop(0)], [right.pop(0)]
+        a, b = old[before[0]], new[after[0]]
+        while a != b:
+            rest, run = (left, before) if long(a) < long(b) else (right, after)
+            if not rest:
+                return None
+            run.append(rest.pop(0))
+            a, b = math.prod(old[i] for i in before), math.prod(new[i] for i in after)
+        runs.append((before, after))
+    return None if left or right or 0 in old else runs
+
+
+def _counts(length: Any) -> bool:
+    """Whether an axis has a place in memory: one of length 1 has none."""
+    return isinstance(length, Length) or length != 1
 
 
 @lowers("Flatten")
