@@ -390,7 +390,13 @@ def may_equal(left: Any, right: Any) -> bool:
     difference = left - right
     if not isinstance(difference, Length):
         return bool(difference == 0)
-    return not any(isinstance(each, int) and each < 2 for each in (left, right))
+    formula, number = (right, left) if isinstance(left, int) else (left, right)
+    if isinstance(number, Length) or number >= 2:
+        return True
+    try:  # (n + 15)//48 may well be 1, while n and n + 1 are at least 2
+        return bool(at(formula, dict.fromkeys(axes_in(formula), 2)) <= number)
+    except ShapeError:  # as it divides by zero then
+        return True
 
 
 @contextmanager
@@ -540,9 +546,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     for shape in shapes:
         for i, n in enumerate(shape, rank - len(shape)):
             known = found[i]
-            if _is_one(known) or (known == n and isinstance(known, Length)):  # a number, if they are assumed equal
+            if _is_one(known):
                 found[i] = n
-            elif not _is_one(n) and n != known:
+            elif _is_one(n):
+                continue
+            elif known == n:
+                found[i] = n if isinstance(known, Length) else known  # a number, if they are assumed equal
+            else:
                 raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
     return tuple(found)
 

@@ -190,6 +190,24 @@ def test_equality_may_be_assumed() -> None:
     assert not may_equal((N,), (N, 1))
 
 
+@pytest.mark.parametrize(
+    ("formula", "number", "may"),
+    [
+        (N, 1, False),
+        (N + 1, 1, False),
+        (N * M, 0, False),
+        (N // 2, 1, True),
+        ((N + 15) // 48, 1, True),
+        ((N + 15) // 48, 0, True),
+        ((N + 48) // 48, 0, False),
+        (N - 2, 0, True),
+        (N // (M - 2), 1, True),
+    ],
+)
+def test_short_lengths_are_equal_to_formulas_that_can_be_so_short(formula: Any, number: int, may: bool) -> None:
+    assert may_equal(formula, number) is may_equal(number, formula) is may
+
+
 def test_open_axes_are_not_repeated() -> None:
     assert broadcast_shapes((N, 3), (1, 3)) == broadcast_shapes((N, 1), (3,)) == (N, 3)
     with pytest.raises(ValueError, match="do not broadcast"):
@@ -197,6 +215,9 @@ def test_open_axes_are_not_repeated() -> None:
     with pytest.raises(ValueError, match="do not broadcast"):
         broadcast_shapes(opened((N, 3), {"n": 1}), (4, 3))
     assert broadcast_shapes(opened((N, 3), {"n": 4}), (4, 1)) == (4, 3)
+    with assumed():
+        assert broadcast_shapes((N // 2, 3), (1, 3)) == broadcast_shapes((1, 3), (N // 2, 1)) == (N // 2, 3)
+        assert str(broadcast_shapes((N // 2,), (1,))) == "((n)//2,)"
 
 
 def test_what_holds_lengths() -> None:

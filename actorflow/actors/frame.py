@@ -264,8 +264,11 @@ class Frame:
                     assert actor.attempts is not None
                     actor.attempts.give_up(self)
                 self.resting.clear()
-                for task in self.tasks:
-                    task.cancel()
+                for running in [*self.outstanding.values()]:
+                    if isinstance(running, asyncio.Task):
+                        running.cancel()
+                    else:
+                        running.stop()
         except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
             self.observer.fault(self, error)
         if not self.outstanding:

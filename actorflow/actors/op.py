@@ -16,7 +16,7 @@ from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
-from actorflow.devices.base import Fence, Lane
+from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.memory import IN_TWO_LISTS, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
@@ -31,10 +31,6 @@ INLINE_NS = 100_000
 FOREVER_NS = 1 << 62
 
 _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
-
-
-class _Skipped(BaseException):
-    """Raised by a call whose frame has stopped before its turn came on the lane: it has computed nothing."""
 
 
 class Wiring(NamedTuple):
@@ -240,7 +236,7 @@ class OpActor(ABC):
 
     def _work(self, frame: Frame) -> None:
         if frame.halted:
-            raise _Skipped
+            raise Stopped  # before its turn came on the lane
         if frame.monitor is not None:
             self._show(frame, _RUNNING)
         try:
@@ -262,9 +258,10 @@ class OpActor(ABC):
     def _take_end(self, frame: Frame, fence: Fence) -> None:
         error = fence.error
         end_ns = fence.ended_ns or perf_counter_ns()
-        if type(error) is _Skipped:
-            if self.attempts is not None:
-                self.attempts.end(frame, None)
+        if type(error) is Stopped:
+            late = None if self.attempts is None else self.attempts.end(frame, None)
+            if late is not None:
+                self._account_failed(frame, late, fence.elapsed_ns, end_ns, self.key)
             self.leave()
         elif self.attempts is not None:
             self._conclude(frame, error, fence.elapsed_ns, end_ns)

@@ -25,6 +25,10 @@ from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child
 
 
+class Stopped(BaseException):
+    """Raised by work that ends early, having computed nothing: nobody waits for it any more."""
+
+
 class Fence(ABC):
     """Proof that work on a lane is done or will be.
 
@@ -51,6 +55,9 @@ class Fence(ABC):
     @abstractmethod
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         """Call ``waiter()`` on the loop, soon after the work has ended. Only from the loop's thread."""
+
+    def stop(self) -> None:  # noqa: B027  most work cannot be stopped
+        """Nobody waits for the work any more: it may end early. Only from the loop's thread."""
 
 
 class Lane(ABC):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from queue import SimpleQueue
 from time import perf_counter_ns
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.devices.base import Device, Fence, Lane
+from actorflow.devices.base import Device, Fence, Lane, Stopped
 from actorflow.devices.blas import blas_threads, cores
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
@@ -23,7 +24,7 @@ from actorflow.threads import start_thread
 
 
 class _WorkerFence(Fence):
-    __slots__ = ("passed", "told", "urgent", "waiters", "work")
+    __slots__ = ("is_stopped", "passed", "stops", "told", "urgent", "waiters", "work")
 
     lane: WorkerLane
 
@@ -41,6 +42,8 @@ class _WorkerFence(Fence):
         self.urgent = urgent
         self.told = False
         self.waiters: list[Callable[[], None]] = []
+        self.is_stopped = False
+        self.stops: Callable[[], None] | None = None  # what stops the work that runs; see `stoppable`
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         if self.told:
@@ -52,6 +55,57 @@ class _WorkerFence(Fence):
         self.urgent = True
         if self.done:
             self.lane.wake()
+
+    def stop(self) -> None:
+        # As above: one of the two threads sees what the other has set.
+        self.is_stopped = True
+        stops = self.stops
+        if stops is not None:
+            stops()
+
+
+class _Here(threading.local):
+    """The work that a lane's thread is at; None in other threads."""
+
+    fence: _WorkerFence | None = None
+
+
+_here = _Here()
+
+
+def on_lane() -> bool:
+    """Return whether the calling thread is at work for a lane."""
+    return _here.fence is not None
+
+
+@contextmanager
+def stoppable(stop: Callable[[], None]) -> Iterator[None]:
+    """Let what runs in the block be stopped when nobody waits for it any more: its frame was cancelled, has failed or
+    timed out.
+
+    On the loop itself, where short calls run, there is nothing that could stop it.
+
+    Args:
+        stop: Called by the loop's thread, at most once, at any moment from the begin of the block on, which it may even
+            outlast.
+    Raises:
+        Stopped: in the place of what the block raises after that.
+    """
+    fence = _here.fence
+    if fence is None:
+        yield
+        return
+    fence.stops = stop
+    try:
+        if fence.is_stopped:
+            raise Stopped
+        yield
+    except Exception as error:
+        if fence.is_stopped:
+            raise Stopped from error
+        raise
+    finally:
+        fence.stops = None
 
 
 class WorkerLane(Lane):
@@ -180,12 +234,14 @@ class WorkerLane(Lane):
             member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
+            _here.fence = fence
             try:
                 assert fence.work is not None
                 fence.work(fence.argument)
             except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
                 fence.error = error
             fence.ended_ns = perf_counter_ns()
+            _here.fence = None
             fence.elapsed_ns = fence.ended_ns - start
             fence.work = None
             fence.done = True  # before the loop can see it, for those who then ask for a call at its end

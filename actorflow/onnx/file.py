@@ -39,7 +39,8 @@ class File:
         axes: For names of open axes in the file, a length or another name.
 
     Attributes:
-        name: For messages: the path, or the name of the model's graph.
+        path: Where it was read; None for bytes.
+        name: For messages: the path, if there is one.
         model: The model.
         inputs: Types of the inputs that are fed, by name.
         unusable: Inputs that are no tensors of numbers, by name, and what they are.
@@ -51,7 +52,8 @@ class File:
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
-        self.name = "<bytes>" if isinstance(source, bytes) else os.fspath(source)
+        self.path = None if isinstance(source, bytes) else os.fspath(source)
+        self.name = self.path or "<bytes>"
         with naming(self.name):
             self._load(source, axes)
 

@@ -85,7 +85,7 @@ class Lowering:
         found: Values = {}
         for tensor in graph.initializer:
             value = found[tensor.name] = self.constant(array_of(tensor))
-            if self._variable is not None and value.dtype.kind in "fV" and value.rank:
+            if self._variable is not None and is_trained(tensor):
                 value.trained = self._trained(tensor.name, value)
         if graph.sparse_initializer:
             raise GraphError("sparse initializers cannot be loaded")
@@ -295,6 +295,11 @@ class Lowering:
         outputs = [output.name for output in branch.output]
         self.walk(branch.node, inner, outputs, f"{name}/")
         return [inner.get(output) for output in outputs]
+
+
+def is_trained(tensor: TensorProto) -> bool:
+    """Whether an initializer is one of the weights that can be trained."""
+    return bool(tensor.dims) and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "fV"
 
 
 def names_read(proto: NodeProto) -> Iterator[str]:

@@ -16,6 +16,8 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.onnx.file import File, listed, naming
 from actorflow.onnx.lowering import Lowering, Values, legal, names_read
+from actorflow.onnx.parts import forward_part
+from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
 from actorflow.runtime.model import Model
 from actorflow.spec import may_equal
@@ -59,10 +61,11 @@ class Network(Composite[Any]):
         if backend not in ("actorflow", "onnxruntime"):
             raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
         if backend == "onnxruntime":
-            raise GraphError("backend 'onnxruntime' is not there yet")
+            load_onnxruntime()
         super().__init__(name or _name_of(source))
         self._file = File(source, axes)
         self._trainable = trainable
+        self._backend = backend
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
 
@@ -82,14 +85,19 @@ class Network(Composite[Any]):
             raise GraphError(f"it has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
         variable = self._variable if self._trainable else None
         lowering = Lowering(graph, file.opsets, file.declared, file.unusable, variable)
-        values: Values = lowering.initializers(file.model.graph)
+        values: Values = {}
         for (name, spec), blob in zip(self.inputs.items(), bottom, strict=True):
             if blob.dtype != spec.dtype or not may_equal(blob.shape, spec.shape):
                 kind = DTypeError if blob.dtype != spec.dtype else ShapeError
                 raise kind(f"input {name!r} is {spec}, blob {blob.name!r} is {blob.spec}")
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
-        lowering.walk(file.model.graph.node, values, self.outputs)
-        read = {name for proto in file.model.graph.node for name in names_read(proto)}
+        left = file.model.graph
+        if self._backend == "onnxruntime":
+            left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
+            values.update(given)
+        values.update(lowering.initializers(left))
+        lowering.walk(left.node, values, self.outputs)
+        read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
             raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")

@@ -78,9 +78,13 @@ def parts(title: str, timed: Mapping[str, list[Any]]) -> Table:
     return Table(f"{title}: in kernels", "ms", {row.name: row for row in rows})
 
 
-def check_scores(name: str, scores: Mapping[str, Any]) -> None:
+def check_scores(name: str, scores: Mapping[str, Any], tolerance: float = _TOLERANCE) -> None:
     """Check that all contenders compute the same.
 
+    Args:
+        name: The network's.
+        scores: By contender.
+        tolerance: Of the largest score.
     Raises:
         AssertionError: if their scores differ.
     """
@@ -88,5 +92,5 @@ def check_scores(name: str, scores: Mapping[str, Any]) -> None:
     largest = np.abs(expected).max()
     for other, found in others:
         error = np.abs(np.subtract(found, expected)).max() / largest
-        if not error <= _TOLERANCE:
+        if not error <= tolerance:
             raise AssertionError(f"{name}: the scores of {other} and of {first} lie {error:.1e} of the largest apart")

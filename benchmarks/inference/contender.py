@@ -25,7 +25,7 @@ from benchmarks.inference.tasks import TASKS, Task
 
 #: Computes so often: (ms in kernels of each kind, all runs together; the scores).
 Run = Callable[[int], Awaitable[tuple[dict[str, float], Any]]]
-_PROFILED = 5  # runs
+PROFILED = 5  # runs
 
 
 async def serve(name: str, cores: int) -> None:
@@ -51,7 +51,7 @@ def _ours(task: Task, stack: AsyncExitStack) -> Run:
     feeds = {x: task.images()}
     stack.push_async_callback(graph.aclose)
     profile = graph.engine.profile
-    kinds = {op.id: _kind(op.operation, [blob.shape for blob in op.inputs]) for op in graph.ops}
+    kinds = {op.id: kind_of(op.operation, [blob.shape for blob in op.inputs]) for op in graph.ops}
 
     async def run(runs: int) -> tuple[dict[str, float], Any]:
         before = {node: of_op.total_ns for node, of_op in profile.items()}
@@ -65,7 +65,7 @@ def _ours(task: Task, stack: AsyncExitStack) -> Run:
     return run
 
 
-def _kind(operation: af.ops.Operation, shapes: list[tuple[int, ...]]) -> str:
+def kind_of(operation: af.ops.Operation, shapes: list[tuple[int, ...]]) -> str:
     if operation.kind != "Conv":
         return operation.kind
     return _conv(shapes[1][:-2], shapes[0][-1], shapes[1][-2])
@@ -94,10 +94,10 @@ def _onnx(task: Task, cores: int) -> Run:
 
     with tempfile.TemporaryDirectory() as folder:
         profiled = session(enable_profiling=True, profile_file_prefix=f"{folder}/profile")
-        for _ in range(1 + _PROFILED):
+        for _ in range(1 + PROFILED):
             profiled.run(None, feeds)
         events = json.loads(Path(profiled.end_profiling()).read_text(encoding="utf-8"))
-    kernels = _per_run([event for event in events if event["name"].endswith("_kernel_time")])
+    kernels = per_run([event for event in events if event["name"].endswith("_kernel_time")])
     timed = session()
 
     async def run(runs: int) -> tuple[dict[str, float], Any]:
@@ -108,15 +108,15 @@ def _onnx(task: Task, cores: int) -> Run:
     return run
 
 
-def _per_run(events: list[Any]) -> dict[str, float]:
-    """ms in kernels of each kind, without the first run."""
+def per_run(events: list[Any]) -> dict[str, float]:
+    """ms in onnxruntime's kernels of each kind, without the first run."""
     kernels: Counter[str] = Counter()
-    for event in events[len(events) // (1 + _PROFILED) :]:
+    for event in events[len(events) // (1 + PROFILED) :]:
         kind, shapes = event["args"]["op_name"], event["args"]["input_type_shape"]
         if kind.endswith("Conv"):
             (x,), (weight,) = shapes[0].values(), shapes[1].values()
             kind = _conv(tuple(weight[2:]), x[1], weight[1])
-        kernels[kind] += 1e-3 * event["dur"] / _PROFILED
+        kernels[kind] += 1e-3 * event["dur"] / PROFILED
     return kernels
 
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import actorflow as af
 from actorflow.nn.models import MOBILE_NETS
 
-__all__ = ["Network", "lenet", "mobile_net", "resnet50"]
+__all__ = ["Network", "lenet", "mobile_net", "resnet18", "resnet50"]
 
 _OPSET, _IR = 22, 10
 
@@ -79,6 +79,19 @@ def lenet(net: Network) -> bytes:
     for _ in range(2):
         x = net.pool(net.node("Relu", net.conv(x, pad=0, bias=True)), 2)
     return net.finish(net.linear(net.node("Relu", net.linear(x, (4, 4)))))
+
+
+def resnet18(net: Network) -> bytes:
+    def conv(x: str, stride: int = 1) -> str:
+        return net.norm(net.conv(x, stride), 1e-5)
+
+    x = net.pool(net.node("Relu", conv("x", 2)), 3, 1)
+    for stage in range(4):
+        for block in range(2):
+            stride = 2 if stage and not block else 1
+            y = conv(net.node("Relu", conv(x, stride)))
+            x = net.node("Relu", net.node("Add", y, conv(x, stride) if stride > 1 else x))
+    return net.finish(net.linear(net.average(x)))
 
 
 def resnet50(net: Network) -> bytes:

@@ -11,6 +11,8 @@ import pytest_asyncio
 
 import actorflow as af
 from actorflow.devices import CPU, Fence, Lane, open_device
+from actorflow.devices.base import Stopped
+from actorflow.devices.cpu import on_lane, stoppable
 
 LIMIT_S = 30  # only a failing test waits
 
@@ -404,3 +406,70 @@ class TestPlaces:
         ) as caught:
             open_device(af.Place.parse("none:0"))
         assert isinstance(caught.value, RuntimeError)
+
+
+class TestStopping:
+    class Loop:
+        """Work that goes on until it is stopped."""
+
+        def __init__(self) -> None:
+            self.started, self.stopped = threading.Event(), threading.Event()
+
+        def __call__(self, _: Any) -> None:
+            with stoppable(self.stopped.set):
+                self.started.set()
+                assert self.stopped.wait(LIMIT_S)
+                raise ValueError("stopped in the middle")
+
+    async def test_work_that_runs(self, lane: Lane) -> None:
+        loop, ends = self.Loop(), Ends()
+        fence = lane.submit(loop, None, ends, urgent=True)
+        assert loop.started.wait(LIMIT_S)
+        fence.stop()
+        await ends.until(fence)
+        assert isinstance(fence.error, Stopped)
+        assert isinstance(fence.error.__cause__, ValueError)
+
+    async def test_work_that_has_not_begun(self, lane: Lane) -> None:
+        gate, loop, ends = Gate(), self.Loop(), Ends()
+        lane.submit(gate, None, ends, urgent=True)
+        fence = lane.submit(loop, None, ends, urgent=True)
+        fence.stop()
+        gate.open.set()
+        await ends.until(fence)
+        assert isinstance(fence.error, Stopped)
+        assert not loop.started.is_set()
+
+    async def test_other_work_goes_on(self, lane: Lane) -> None:
+        gate, ends = Gate(), Ends()
+        stopped: list[int] = []
+
+        def work(_: Any) -> None:
+            with stoppable(lambda: stopped.append(1)):
+                pass
+            gate(None)
+            raise ValueError("of its own")
+
+        fence = lane.submit(work, None, ends, urgent=True)
+        assert gate.started.wait(LIMIT_S)
+        fence.stop()
+        gate.open.set()
+        await ends.until(fence)
+        assert isinstance(fence.error, ValueError)
+        assert not stopped
+
+    async def test_errors_are_those_of_the_work_until_it_is_stopped(self, lane: Lane) -> None:
+        def work(_: Any) -> None:
+            assert on_lane()
+            with stoppable(lambda: None):
+                raise ValueError("of its own")
+
+        ends = Ends()
+        fence = lane.submit(work, None, ends, urgent=True)
+        await ends.until(fence)
+        assert isinstance(fence.error, ValueError)
+
+    def test_on_no_lane(self) -> None:
+        assert not on_lane()
+        with pytest.raises(ValueError, match="mine"), stoppable(lambda: None):
+            raise ValueError("mine")

@@ -14,7 +14,7 @@ from actorflow.onnx.operators.elementwise import check_numbers
 from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
 from actorflow.onnx.values import Order, Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
-from actorflow.spec import Length, TensorSpec, long
+from actorflow.spec import Length, TensorSpec, long, may_equal
 
 
 @lowers("Constant", limits="text and sparse tensors")
@@ -130,7 +130,7 @@ def _squeeze(node: Node) -> Value:
     if axes is None:
         axes = tuple([i for i, n in enumerate(x.shape) if not isinstance(n, Length) and n == 1])
     for axis in axes:
-        if isinstance(x.shape[axis], Length) or x.shape[axis] != 1:
+        if not may_equal(x.shape[axis], 1):  # what is not known is checked with the lengths
             raise Refused(f"axis {axis} of {x.spec} is not of length 1")
     return reshaped(node, x, [n for axis, n in enumerate(x.shape) if axis not in axes])
 

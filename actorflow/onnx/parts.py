@@ -1,0 +1,204 @@
+"""Parts of files: what does not depend on trained weights is computed by ONNX Runtime, as one op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, shape_inference
+
+from actorflow.errors import GraphError
+from actorflow.graph.graph import Graph
+from actorflow.onnx.file import File, listed
+from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
+from actorflow.onnx.runtime import OnnxRuntime, Session
+from actorflow.onnx.values import Value, usual
+from actorflow.spec import Length, TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
+
+#: Initializers of more elements say nothing of shapes.
+_MOST_LENGTHS = 1024
+
+
+def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: bool) -> tuple[GraphProto, Values]:
+    """Make the op of what a file computes without trained weights.
+
+    It is the largest part that none of them leads to. What is constant there, or follows from lengths of axes alone, is
+    known when the file is loaded, and not computed by ONNX Runtime.
+
+    Args:
+        file: The file.
+        graph: Where the op is made.
+        fed: Blobs of the file's inputs.
+        trainable: Whether weights are trained.
+    Returns:
+        The rest of the file, and what the part gives to it, or to the outside.
+    Raises:
+        GraphError: if a type of what it gives cannot be said before a run.
+        MissingExtraError: if ONNX Runtime is not installed.
+    """
+    proto = file.model.graph
+    if file.unusable:
+        unusable = listed([("Input", name, why) for name, why in file.unusable.items()])
+        raise GraphError(f"these nodes cannot be loaded:\n{unusable}")
+    if proto.sparse_initializer:
+        raise GraphError("sparse initializers cannot be loaded")
+    part, rest = _parted(proto, trainable)
+    read = {*file.outputs, *(name for node in rest for name in names_read(node))}
+    given = [name for node in part for name in node.output if name and name in read]
+    left = GraphProto()
+    left.node.extend(rest)
+    left.initializer.extend([tensor for tensor in proto.initializer if tensor.name in read])
+    if not given:
+        return left, {}
+    values = _Types(file, graph, part, fed).of(given, by_onnx=not rest)
+    computed = [name for name in given if values[name].numbers is None]
+    if computed:
+        model = _model(file.model, part, fed, computed, weights=True)
+        inputs = [each.name for each in model.graph.input]
+        session = Session(file.name, _source(file, model, whole=not rest), inputs, computed)
+        takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
+        for name, spec in {**takes, **gives}.items():
+            if spec.dtype.isbuiltin != 1:
+                raise GraphError(f"onnxruntime and NumPy exchange no {spec.dtype}, as {name!r} is")
+        operation = OnnxRuntime(session, tuple(takes.values()), tuple(gives.values()))
+        found = graph.apply(operation, *[fed[name] for name in inputs], name="onnxruntime")
+        for name, blob in zip(computed, [found] if len(computed) == 1 else found, strict=True):
+            values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
+    return left, {**values}
+
+
+def _parted(proto: GraphProto, trainable: bool) -> tuple[list[NodeProto], list[NodeProto]]:
+    """The nodes that no trained weight leads to, and the others."""
+    trained = {tensor.name for tensor in proto.initializer if trainable and is_trained(tensor)}
+    part, rest = [], []
+    for node in proto.node:
+        if trained.isdisjoint(names_read(node)):
+            part.append(node)
+        else:
+            rest.append(node)
+            trained.update(node.output)
+    return part, rest
+
+
+def _model(
+    model: ModelProto, part: Sequence[NodeProto], fed: Iterable[str], outputs: Sequence[str], *, weights: bool
+) -> ModelProto:
+    """The model of some nodes, as far as outputs need them; its inputs are fed, as no constant is.
+
+    Without ``weights``, large constants are inputs, too: of them the types alone count.
+    """
+    needed, nodes = {*outputs}, []
+    for node in reversed(part):
+        if not needed.isdisjoint(node.output):
+            nodes.append(node)
+            needed.update(names_read(node))
+    graph = model.graph
+    made = ModelProto(ir_version=max(model.ir_version, 4), opset_import=model.opset_import)
+    made.graph.name = graph.name or "graph"
+    made.graph.node.extend(reversed(nodes))
+    inputs = {*fed} & needed
+    made.graph.input.extend([each for each in graph.input if each.name in inputs])
+    for tensor in graph.initializer:
+        if tensor.name in needed and (weights or math.prod(tensor.dims) <= _MOST_LENGTHS):
+            made.graph.initializer.append(tensor)
+        elif tensor.name in needed:
+            made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    made.graph.output.extend([onnx.ValueInfoProto(name=name) for name in outputs])
+    return made
+
+
+def _source(file: File, model: ModelProto, whole: bool) -> bytes | str:
+    try:
+        serialized: bytes = model.SerializeToString()
+        return serialized
+    except (EncodeError, ValueError) as error:  # of more than 2 GB
+        if whole and file.path is not None:
+            return file.path
+        raise GraphError(f"a part so large cannot be given to onnxruntime: {error}") from error
+
+
+class _Types:
+    """What is known before a run of what nodes give: constants, lengths, types."""
+
+    def __init__(self, file: File, graph: Graph, part: Sequence[NodeProto], fed: Mapping[str, Blob]) -> None:
+        self._file = file
+        self._graph = graph
+        self._part = part
+        self._fed = fed
+
+    def of(self, names: Sequence[str], by_onnx: bool) -> dict[str, Value]:
+        """The values.
+
+        Args:
+            names: Tensors that the nodes give.
+            by_onnx: Whether ONNX's own rules will do where they say all types; they do not say what is constant.
+        Raises:
+            GraphError: if a type is not known.
+        """
+        specs = self._inferred(names)
+        if all(blob.spec == self._file.inputs[name] for name, blob in self._fed.items()):
+            # What the file says of lengths that depend on data is checked when they are there.
+            specs.update({name: self._file.declared.get(name) for name in names if specs[name] is None})
+        if not by_onnx or None in specs.values():
+            lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, self._file.unusable)
+            found = self._lowered(lowering, names)
+            missing = [name for name in names if found.get(name) is None and specs[name] is None]
+            if missing:
+                raise GraphError(
+                    f"what onnxruntime gives as {', '.join(map(repr, missing))} is no tensor of "
+                    "numbers, or its lengths are not known before a run: give those of open axes, axes={...}"
+                    + (f"\n{listed(lowering.refused)}" if lowering.refused else "")
+                )
+        else:
+            found = {}
+        made = {}
+        for name in names:
+            value, spec = found.get(name), specs[name]
+            spec = value.spec if value is not None else spec
+            assert spec is not None
+            known = (None, None) if value is None else (value.known, value.lengths)
+            made[name] = Value(self._graph, spec, known=known[0], lengths=known[1])
+        return made
+
+    def _lowered(self, lowering: Lowering, names: Sequence[str]) -> Values:
+        """As they are in a graph of ordinary ops, which nobody runs."""
+        values = lowering.initializers(self._file.model.graph)
+        for name, blob in self._fed.items():
+            source = lowering.graph.blob(lowering.graph.unique_name("input"), blob.shape, blob.dtype)
+            values[name] = Value(lowering.graph, blob.spec, blobs={usual(len(blob.shape)): source})
+        lowering.walk(self._part, values, names)
+        return values
+
+    def _inferred(self, names: Sequence[str]) -> dict[str, TensorSpec | None]:
+        """Types by ONNX's own rules; None where they leave a length open."""
+        model = _model(self._file.model, self._part, self._fed, names, weights=False)
+        lengths: dict[str, Any] = {}  # of open axes, by the names that they have in the model
+        for each in model.graph.input:
+            blob = self._fed.get(each.name)
+            if blob is None:  # a large constant
+                continue
+            given: tuple[Any, ...] = blob.shape
+            shape = [str(n) if isinstance(n, Length) else n for n in given]
+            lengths.update({str(n): n for n in given if isinstance(n, Length)})
+            each.type.CopyFrom(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape))
+        try:
+            model = shape_inference.infer_shapes(model, data_prop=True)
+        except (shape_inference.InferenceError, RuntimeError, ValueError):
+            return dict.fromkeys(names)
+        return {each.name: _spec(each.type, lengths) for each in model.graph.output}
+
+
+def _spec(described: TypeProto, lengths: Mapping[str, Any]) -> TensorSpec | None:
+    tensor = described.tensor_type
+    if not tensor.HasField("shape") or tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    shape: list[Any] = [
+        dim.dim_value if dim.HasField("dim_value") else lengths.get(dim.dim_param) for dim in tensor.shape.dim
+    ]
+    return None if None in shape else TensorSpec(tuple(shape), helper.tensor_dtype_to_np_dtype(tensor.elem_type))

@@ -1,0 +1,136 @@
+"""ONNX Runtime: computes what a model does forward as one op.
+
+The page, batched runs, memory budgets of results, time limits and cancellation are as for any op; what ONNX Runtime
+allocates meanwhile, and its copy of the weights, is counted in no budget.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from actorflow.devices.blas import blas_threads
+from actorflow.devices.cpu import on_lane, stoppable
+from actorflow.errors import DTypeError, GraphError, ShapeError, require
+from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
+from actorflow.threads import forget_in_child, held_at_fork
+
+#: ONNX Runtime writes nothing to the terminal: what it has to say of a failure is in the exception, too.
+_SILENT = 4
+
+
+def load_onnxruntime() -> Any:
+    """The module.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    require("onnxruntime", extra="onnxruntime", purpose='backend="onnxruntime"')
+    import onnxruntime
+
+    return onnxruntime
+
+
+class Session:
+    """A model, and the session of ONNX Runtime that computes it, which is made when it is first needed.
+
+    It takes the threads that the lane where it is made may have then; one on the loop itself, as in sequential graphs.
+
+    Args:
+        name: Name of the model, for messages.
+        model: The model's bytes, or its file, for models whose weights are files beside it.
+        inputs: Names of its inputs.
+        outputs: Names of the outputs that are wanted.
+    """
+
+    def __init__(self, name: str, model: bytes | str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self._model = model
+        self._module = load_onnxruntime()
+        self._made: Any = None
+        self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
+        self._making = held_at_fork(threading.Lock())
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: it makes a session of its own."""
+        if self._made is not None:
+            self._inherited.append(self._made)
+            self._made = None
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for inputs, NumPy arrays both; computed by several threads at a time if they ask.
+
+        Raises:
+            Exception: what ONNX Runtime raises; it names the node.
+            Stopped: if nobody waits for the result any more.
+        """
+        session = self._made or self._make()
+        options = self._module.RunOptions()
+        options.log_severity_level = _SILENT
+        with stoppable(partial(setattr, options, "terminate", True)):
+            found: list[Any] = session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True)), options)
+        return found
+
+    def _make(self) -> Any:
+        with self._making:
+            if self._made is None:
+                options = self._module.SessionOptions()
+                options.intra_op_num_threads = blas_threads.share if on_lane() else 1
+                options.log_severity_level = _SILENT
+                # Threads that wait for its next run in a loop would take cores from other lanes.
+                options.add_session_config_entry("session.force_spinning_stop", "1")
+                self._made = self._module.InferenceSession(self._model, options, providers=["CPUExecutionProvider"])
+        return self._made
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRuntime(Operation):
+    """What ONNX Runtime computes of a model; see `actorflow.onnx.load`.
+
+    Attributes:
+        session: The model.
+        takes: Types of the inputs.
+        gives: Types of the outputs.
+    """
+
+    arguments = ("*inputs",)
+    differentiable = False
+
+    session: Session
+    takes: tuple[TensorSpec, ...]
+    gives: tuple[TensorSpec, ...]
+
+    def check_arity(self, count: int) -> None:
+        if count != len(self.takes):
+            names = ", ".join(self.session.inputs) or "none"
+            raise GraphError(f"{self} takes {len(self.takes)} inputs ({names}), got {count}")
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for name, spec, given in zip(self.session.inputs, self.takes, inputs, strict=True):
+            if given.dtype != spec.dtype:
+                raise DTypeError(f"{self}: {name} must be {spec}, got {given}")
+            if given.shape != spec.shape:
+                raise ShapeError(f"{self}: {name} must be {spec}, got {given}")
+        return self.gives
+
+    def compute(self, *inputs: Any) -> tuple[Any, ...]:
+        found = tuple([np.asarray(each) for each in self.session.run(inputs)])
+        for name, spec, array in zip(self.session.outputs, self.gives, found, strict=True):
+            if array.shape != spec.shape or array.dtype != spec.dtype:
+                raise ShapeError(f"{self}: output {name} must be {spec}, got {array.dtype}{list(array.shape)}")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.session.name})"

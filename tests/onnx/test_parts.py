@@ -1,0 +1,185 @@
+"""What of a file ONNX Runtime computes, and what is left as ordinary ops."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+WEIGHT = np.arange(12, dtype="f").reshape(4, 3) / 10
+
+
+def tensor(name: str, *shape: int | str, dtype: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def constant(name: str, value: Any) -> Any:
+    return numpy_helper.from_array(np.asarray(value), name)
+
+
+def made(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any] = (), opset: int = 17) -> bytes:  # type: ignore[assignment]
+    graph = helper.make_graph(nodes, "test", inputs, outputs, [*constants])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()  # type: ignore[no-any-return]
+
+
+def network() -> bytes:
+    """y = reshape(2 x + 1) @ weight, of x in two halves."""
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["twice"]),
+        helper.make_node("Add", ["twice", "one"], ["more"]),
+        helper.make_node("Shape", ["more"], ["lengths"]),
+        helper.make_node("Gather", ["lengths", "zero"], ["count"]),
+        helper.make_node("Concat", ["count", "four"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["more", "shape"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "weight"], ["y"]),
+    ]
+    constants = [
+        constant("two", np.float32(2)),
+        constant("one", np.float32(1)),
+        constant("zero", [0]),
+        constant("four", [4]),
+        constant("weight", WEIGHT),
+    ]
+    return made(nodes, [tensor("x", "n", 2, 2)], [tensor("y", "n", 3)], constants)
+
+
+def kinds(graph: af.Graph) -> list[str]:
+    return [op.operation.kind for op in graph.ops]
+
+
+class TestParts:
+    @pytest.mark.parametrize("count", [1, 5])
+    async def test_all_of_it_where_nothing_is_trained(self, count: int) -> None:
+        model = af.onnx.load(network(), backend="onnxruntime")
+        assert kinds(model.graph) == ["OnnxRuntime"]
+        assert model.outputs["y"].spec == af.TensorSpec.of(("n", 3))
+        x = np.random.default_rng(0).random((count, 2, 2), np.float32)
+        async with model.graph:
+            found = await model.run({"x": x})
+        np.testing.assert_allclose(found["y"], (2 * x + 1).reshape(count, 4) @ WEIGHT, rtol=1e-6)
+
+    async def test_what_is_in_front_of_trained_weights(self) -> None:
+        model = af.onnx.load(network(), trainable=True, backend="onnxruntime")
+        assert kinds(model.graph).count("OnnxRuntime") == 1
+        assert not {"Multiply", "Sum"} & {*kinds(model.graph)}
+        (weight,) = model.graph.variables
+        assert weight.name == "weight"
+        loss = ops.sum(model.outputs["y"])
+        slope = af.gradient(loss, weight)
+        x = np.random.default_rng(0).random((5, 2, 2), np.float32)
+        async with model.graph as graph:
+            result = await graph.run({model.inputs["x"]: x}, fetch=[*model.outputs.values(), slope])
+        rows = (2 * x + 1).reshape(5, 4)
+        np.testing.assert_allclose(result[model.outputs["y"]], rows @ WEIGHT, rtol=1e-6)
+        np.testing.assert_allclose(result[slope], rows.T @ np.ones((5, 3), "f"), rtol=1e-6)
+
+    async def test_in_a_larger_graph(self) -> None:
+        graph = af.Graph("larger")
+        x = graph.blob("images", ("batch", 2, 2))
+        y = af.onnx.Network(network(), backend="onnxruntime", name="head")(x)
+        z = ops.relu(y)
+        assert y.producers[0].name.startswith("head/")
+        assert z.shape[0] == x.shape[0]
+        async with graph:
+            result = await graph.run({x: np.ones((2, 2, 2), "f")}, fetch=z)
+        np.testing.assert_allclose(result[z], 3 * np.ones((2, 4), "f") @ WEIGHT, rtol=1e-6)
+
+    async def test_several_inputs_and_outputs(self) -> None:
+        nodes = [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Cast", ["sum"], ["whole"], to=TensorProto.INT64),
+            helper.make_node("Neg", ["unused"], ["minus"]),
+            helper.make_node("Identity", ["a"], ["same"]),
+        ]
+        outputs = [tensor("whole", "n", dtype=TensorProto.INT64), tensor("same", "n"), tensor("minus", 2)]
+        source = made(nodes, [tensor("a", "n"), tensor("b", "n"), tensor("unused", 2)], outputs)
+        model = af.onnx.load(source, backend="onnxruntime")
+        async with model.graph:
+            feeds = {"a": np.array([1.5, -2], "f"), "b": np.array([1, 1], "f"), "unused": np.array([3, 4], "f")}
+            found = await model.run(feeds)
+        assert [*found] == ["whole", "same", "minus"]
+        assert found["whole"].tolist() == [2, -1]
+        assert found["whole"].dtype == np.int64
+        assert found["same"].tolist() == [1.5, -2]
+        assert found["minus"].tolist() == [-3, -4]
+
+    async def test_what_is_known_without_a_run(self) -> None:
+        nodes = [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Constant", [], ["number"], value=constant("", np.array([7.0], "f"))),
+            helper.make_node("Relu", ["x"], ["y"]),
+        ]
+        outputs = [tensor("shape", 2, dtype=TensorProto.INT64), tensor("number", 1), tensor("y", "n", 2)]
+        model = af.onnx.load(made(nodes, [tensor("x", "n", 2)], outputs), backend="onnxruntime")
+        async with model.graph:
+            found = await model.run({"x": np.array([[-1, 2]] * 3, "f")})
+        assert found["shape"].tolist() == [3, 2]
+        assert found["number"].tolist() == [7]
+        assert found["y"].tolist() == [[0, 2]] * 3
+
+    async def test_operators_that_are_no_ops_of_ours(self) -> None:
+        node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["kept"])
+        source = made(
+            [node, helper.make_node("Size", ["kept"], ["size"])],
+            [tensor("boxes", 1, 3, 4), tensor("scores", 1, 1, 3)],
+            [tensor("size", dtype=TensorProto.INT64)],
+            [constant("most", [2])],
+        )
+        boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1], [5, 5, 6, 6]]], "f")
+        model = af.onnx.load(source, backend="onnxruntime")
+        async with model.graph:
+            found = await model.run({"boxes": boxes, "scores": np.array([[[0.9, 0.8, 0.7]]], "f")})
+        assert found["size"] == 6
+
+    def test_lengths_that_depend_on_data(self) -> None:
+        source = made([helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", 4)], [tensor("y", 1, "k", dtype=7)])
+        with pytest.raises(af.GraphError, match=r"(?s)<bytes>: what onnxruntime gives as 'y'.*not known before a run"):
+            af.onnx.load(source, backend="onnxruntime")
+
+    async def test_axes_that_get_lengths(self) -> None:
+        model = af.onnx.load(network(), backend="onnxruntime", axes={"n": 2})
+        assert model.inputs["x"].shape == (2, 2, 2)
+        assert model.outputs["y"].shape == (2, 3)
+        async with model.graph:
+            with pytest.raises(af.ShapeError):
+                await model.run({"x": np.ones((3, 2, 2), "f")})
+
+    def test_numbers_that_numpy_has_not(self) -> None:
+        nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)]
+        source = made(nodes, [tensor("x", 2)], [tensor("y", 2, dtype=TensorProto.BFLOAT16)])
+        with pytest.raises(af.GraphError, match="onnxruntime and NumPy exchange no bfloat16, as 'y' is"):
+            af.onnx.load(source, backend="onnxruntime")
+
+    async def test_lengths_that_the_file_declares(self) -> None:
+        source = made([helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", 4)], [tensor("y", 1, 2, dtype=7)])
+        model = af.onnx.load(source, backend="onnxruntime")
+        async with model.graph:
+            assert (await model.run({"x": np.array([0, 5, 0, 6], "f")}))["y"].tolist() == [[1, 3]]
+            with pytest.raises(af.OpError, match=r"output y must be int64\[1, 2\], got int64\[1, 3\]"):
+                await model.run({"x": np.array([0, 5, 7, 6], "f")})
+
+    def test_onnxruntime_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(af.MissingExtraError, match=r"backend=\"onnxruntime\" needs 'onnxruntime'"):
+            af.onnx.load(network(), backend="onnxruntime")
+        assert af.onnx.load(network()).outputs["y"].shape[1] == 3
+
+    def test_text(self) -> None:
+        source = made(
+            [helper.make_node("Equal", ["x", "x"], ["y"])],
+            [tensor("x", 2, dtype=TensorProto.STRING)],
+            [tensor("y", 2, dtype=TensorProto.BOOL)],
+            opset=19,
+        )
+        with pytest.raises(af.GraphError, match="'x': is text, which cannot be loaded"):
+            af.onnx.load(source, backend="onnxruntime")

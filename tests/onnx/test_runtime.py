@@ -1,0 +1,281 @@
+"""Parts of models that ONNX Runtime computes: ops that can be stopped, fail by name, and keep to their cores."""
+
+import asyncio
+import os
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.devices.blas import cores
+from tests.support.warm import ROOT, run_program
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+from actorflow.onnx.runtime import OnnxRuntime, Session  # noqa: E402
+
+LIMIT_S = 30  # only a failing test waits
+
+
+def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], initializers: list[Any] | None = None) -> bytes:
+    graph = helper.make_graph(nodes, "test", inputs, outputs, initializers or [])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return made.SerializeToString()
+
+
+def floats(name: str, *shape: int | str) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def double_model() -> bytes:
+    """y = x + x, of rows of 3."""
+    return model([helper.make_node("Add", ["x", "x"], ["y"])], [floats("x", "n", 3)], [floats("y", "n", 3)])
+
+
+def endless_model() -> bytes:
+    """y = x, after as many turns of a loop as ``turns`` says."""
+    turns = helper.make_tensor_value_info("turns", TensorProto.INT64, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Identity", ["v"], ["w"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            floats("v", 2),
+        ],
+        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []), floats("w", 2)],
+    )
+    return model(
+        [helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body)], [turns, floats("x", 2)], [floats("y", 2)]
+    )
+
+
+class Graph:
+    """A graph with one op that ONNX Runtime computes."""
+
+    def __init__(self, model: bytes, inputs: dict[str, Any], outputs: dict[str, Any], **options: Any) -> None:
+        self.graph = af.Graph("onnx", **options)
+        self.inputs = {name: self.graph.blob(name, *spec) for name, spec in inputs.items()}
+        self.session = Session("model.onnx", model, list(inputs), list(outputs))
+        takes = tuple([blob.spec for blob in self.inputs.values()])
+        gives = tuple([af.TensorSpec.of(*spec) for spec in outputs.values()])
+        found = self.graph.op("model", OnnxRuntime(self.session, takes, gives))(*self.inputs.values())
+        self.outputs = dict(zip(outputs, (found,) if len(outputs) == 1 else found, strict=True))
+
+    async def run(self, timeout: float | None = None, **values: Any) -> Any:
+        feeds = {self.inputs[name]: value for name, value in values.items()}
+        return await self.graph.run(feeds, fetch=list(self.outputs.values()), timeout=timeout)
+
+
+class TestCalls:
+    async def test_open_axes(self) -> None:
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
+        async with made.graph:
+            for rows in (1, 4, 0, 7):
+                x = np.arange(3.0 * rows, dtype="f").reshape(rows, 3)
+                result = await made.run(x=x)
+                assert np.array_equal(result[made.outputs["y"]], 2 * x)
+                assert result.lengths == {"n": rows}
+
+    async def test_batched_runs(self) -> None:
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
+        x, y = made.inputs["x"], made.outputs["y"]
+        async with made.graph, made.graph.batched(fetch=y, max_rows=8) as batcher:
+            rows = [np.full((1, 3), number, "f") for number in range(20)]
+            results = await asyncio.gather(*[batcher.run({x: row}) for row in rows])
+            assert all(np.array_equal(result[y], 2 * row) for result, row in zip(results, rows, strict=True))
+            assert batcher.statistics().frames < len(rows)
+
+    async def test_strided_feeds(self) -> None:
+        made = Graph(double_model(), {"x": ((2, 3),)}, {"y": ((2, 3),)})
+        async with made.graph:
+            x = np.arange(24, dtype="f").reshape(4, 6)[::2, ::-2]
+            assert np.array_equal((await made.run(x=x))[made.outputs["y"]], 2 * x)
+
+    async def test_the_session_is_made_once_and_on_a_lane(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import onnxruntime
+
+        threads = []
+
+        def made_here(*args: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread())
+            return create(*args, **options)
+
+        create = onnxruntime.InferenceSession
+        monkeypatch.setattr(onnxruntime, "InferenceSession", made_here)
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
+        async with made.graph:
+            assert not threads
+            await asyncio.gather(*[made.run(x=np.ones((rows, 3), "f")) for rows in (1, 2, 3, 1)])
+        assert len(threads) == 1
+        assert threads[0] is not threading.current_thread()
+
+    @pytest.mark.parametrize(
+        ("options", "threads"), [({}, cores()), ({"deterministic": True}, 1), ({"sequential": True}, 1)]
+    )
+    async def test_threads(self, options: Any, threads: int) -> None:
+        made = Graph(double_model(), {"x": ((1, 3),)}, {"y": ((1, 3),)}, **options)
+        async with made.graph:
+            await made.run(x=np.ones((1, 3), "f"))
+            assert made.session._made.get_session_options().intra_op_num_threads == threads
+
+    async def test_the_threads_of_several_lanes_are_no_more_than_the_cores(self) -> None:
+        made = Graph(double_model(), {"x": ((1, 3),)}, {"y": ((1, 3),)})
+        lanes = max(2, cores())
+        for number in range(lanes - 1):
+            made.graph.function(f"other{number}", lambda x: x, made.inputs["x"].spec, lane=f"lane{number}")(
+                made.inputs["x"]
+            )
+        async with made.graph:
+            await made.graph.run({made.inputs["x"]: np.ones((1, 3), "f")})
+            assert made.session._made.get_session_options().intra_op_num_threads == max(1, cores() // lanes)
+
+
+class TestStopping:
+    def endless(self) -> Graph:
+        return Graph(endless_model(), {"turns": ((), "int64"), "x": ((2,),)}, {"y": ((2,),)})
+
+    async def test_a_timeout(self) -> None:
+        made, x = self.endless(), np.ones(2, "f")
+        async with made.graph:
+            await made.run(turns=np.int64(1), x=x)
+            with pytest.raises(af.RunTimeoutError):
+                await made.run(turns=np.int64(2**62), x=x, timeout=0.05)
+            # Its lane has come free.
+            assert np.array_equal((await made.run(turns=np.int64(1), x=x))[made.outputs["y"]], x)
+            op = made.graph["model"]
+            assert made.graph.engine.profile[op.id].failed == 0
+
+    async def test_a_timeout_of_the_op(self) -> None:
+        graph = af.Graph("onnx")
+        turns, x = graph.blob("turns", (), "int64"), graph.blob("x", (2,))
+        session = Session("model.onnx", endless_model(), ["turns", "x"], ["y"])
+        y = graph.op("model", OnnxRuntime(session, (turns.spec, x.spec), (x.spec,)), timeout=0.2)(turns, x)
+        async with graph:
+            with pytest.raises(af.OpTimeoutError):
+                await graph.run({turns: np.int64(2**62), x: np.ones(2, "f")}, fetch=y)
+            result = await graph.run({turns: np.int64(1), x: np.ones(2, "f")}, fetch=y)
+            assert np.array_equal(result[y], [1, 1])
+
+    async def test_a_cancellation(self) -> None:
+        made, x = self.endless(), np.ones(2, "f")
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+
+        class Spy:
+            def run(self, *args: Any) -> Any:
+                loop.call_soon_threadsafe(begun.set)
+                return session.run(*args)
+
+        async with made.graph:
+            await made.run(turns=np.int64(1), x=x)
+            session = made.session._made
+            made.session._made = Spy()
+            task = asyncio.create_task(made.run(turns=np.int64(2**62), x=x))
+            async with asyncio.timeout(LIMIT_S):
+                await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            made.session._made = session
+            assert np.array_equal((await made.run(turns=np.int64(1), x=x))[made.outputs["y"]], x)
+
+    async def test_the_end_of_the_graph(self) -> None:
+        made, x = self.endless(), np.ones(2, "f")
+        async with made.graph:
+            await made.run(turns=np.int64(1), x=x)
+            task = asyncio.create_task(made.run(turns=np.int64(2**62), x=x))
+            await asyncio.sleep(0)
+            made.graph.cancel()
+            with pytest.raises(af.RunCancelledError):
+                await task
+
+
+class TestErrors:
+    async def test_a_node_that_fails(self) -> None:
+        indices = helper.make_tensor_value_info("i", TensorProto.INT64, [1])
+        node = helper.make_node("Gather", ["x", "i"], ["y"], name="pick")
+        made = Graph(
+            model([node], [floats("x", 3), indices], [floats("y", 1)]),
+            {"x": ((3,),), "i": ((1,), "int64")},
+            {"y": ((1,),)},
+        )
+        async with made.graph:
+            with pytest.raises(af.OpError, match=r"(?s)op 'model' \(OnnxRuntime\(model.onnx\)\).*Name:'pick'"):
+                await made.run(x=np.ones(3, "f"), i=np.array([5]))
+            result = await made.run(x=np.array([1, 2, 3], "f"), i=np.array([2]))
+            assert result[made.outputs["y"]] == 3
+
+    async def test_a_model_that_it_cannot_compute(self, capfd: pytest.CaptureFixture[str]) -> None:
+        made = Graph(
+            model([helper.make_node("NoSuchThing", ["x"], ["y"])], [floats("x", 1)], [floats("y", 1)]),
+            {"x": ((1,),)},
+            {"y": ((1,),)},
+        )
+        async with made.graph:
+            with pytest.raises(af.OpError, match=r"(?s)OnnxRuntime\(model.onnx\).*NoSuchThing"):
+                await made.run(x=np.ones(1, "f"))
+        assert capfd.readouterr() == ("", "")
+
+    async def test_an_output_of_another_shape(self) -> None:
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": ((2, 3),)})
+        async with made.graph:
+            with pytest.raises(af.OpError, match=r"output y must be float32\[2, 3\], got float32\[5, 3\]"):
+                await made.run(x=np.ones((5, 3), "f"))
+
+    @pytest.mark.parametrize(
+        ("inputs", "error", "message"),
+        [
+            ([((2, 3), "float32")], af.ShapeError, r"x must be float32\[4, 3\], got float32\[2, 3\]"),
+            ([((4, 3), "float64")], af.DTypeError, r"x must be float32\[4, 3\], got float64"),
+            ([], af.GraphError, r"takes 1 inputs \(x\), got 0"),
+        ],
+    )
+    def test_other_inputs(self, inputs: Any, error: Any, message: str) -> None:
+        graph = af.Graph("onnx")
+        spec = af.TensorSpec.of((4, 3))
+        operation = OnnxRuntime(Session("model.onnx", double_model(), ["x"], ["y"]), (spec,), (spec,))
+        with pytest.raises(error, match=message):
+            graph.op("model", operation)(*[graph.blob(f"x{n}", *given) for n, given in enumerate(inputs)])
+
+    def test_it_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(af.MissingExtraError, match=r"pip install 'actorflow\[onnxruntime\]'"):
+            Session("model.onnx", double_model(), ["x"], ["y"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_child_of_a_fork_has_a_session_of_its_own() -> None:
+    text = """
+        import asyncio
+        import numpy as np
+        import actorflow as af
+        from tests.onnx.test_runtime import Graph, double_model
+        from tests.support.forking import fork
+
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
+
+        def compute():
+            x = np.ones((500_000, 3), "f")  # enough for its threads
+            result = asyncio.run(made.run(x=x))
+            assert np.array_equal(result[made.outputs["y"]], 2 * x)
+
+        compute()
+        session = made.session._made
+        def child():
+            compute()
+            assert made.session._made is not session  # whose threads are the parent's
+
+        fork(child)
+        compute()
+        assert made.session._made is session
+        asyncio.run(made.graph.aclose())
+    """
+    done = run_program("-c", textwrap.dedent(text), folder=ROOT)
+    assert done.returncode == 0, done.stderr
