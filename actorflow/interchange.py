@@ -60,6 +60,13 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
     raise DTypeError(f"to_numpy: expected an array, got {_kind(value)}")
 
 
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array that cannot be written to, of the same memory."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
     """A value that an application gave for a blob in the host's memory, as a NumPy array on the same memory.
 

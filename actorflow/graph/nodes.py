@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
-from actorflow.interchange import as_array, to_numpy
+from actorflow.interchange import as_array, read_only, to_numpy
 from actorflow.ops.fills import Constant, Fill, Numbers, check_number
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation, inferred, spec_of
@@ -201,7 +201,7 @@ class Variable(Blob):
 
     @property
     def value(self) -> npt.NDArray[Any]:
-        """The current value, a NumPy array; of a variable on an accelerator, a copy.
+        """The current value, a NumPy array that cannot be written to; of a variable on an accelerator, a copy.
 
         The first access computes the initial value. Of a graph that several ranks run, a variable's value is on the
         rank of its place alone.
@@ -217,7 +217,7 @@ class Variable(Blob):
         if self.place.rank != rank:
             raise PlaceError(f"the value of variable {self.name!r} is on rank {self.place.rank}, this is rank {rank}")
         held = self.held
-        return held if type(held) is np.ndarray else to_numpy(held)
+        return read_only(held) if type(held) is np.ndarray else to_numpy(held)
 
     @value.setter
     def value(self, value: npt.ArrayLike) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,6 +61,9 @@ class Kernel:
             seen as (rows, last axis), are computed: each row once, in any thread; None if nothing follows.
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
+        keeps: It keeps what follows from an input, but the first, for as long as it is called with the same array. Of
+            an array that is not a constant's, a variable's or a kernel's, and so may be written to between two calls,
+            it is given a new view in each (`seeing_anew`).
     """
 
     key: KernelKey
@@ -72,6 +75,19 @@ class Kernel:
     captures: bool = True
     threaded: bool = False
     finishes: bool = False
+    keeps: bool = False
+
+    def seeing_anew(self, positions: Sequence[int]) -> Kernel:
+        """The same, for inputs that may have other contents though they are the same arrays."""
+        function = self.function
+
+        def compute(operation: Operation, inputs: Sequence[Any], *more: Any) -> Any:
+            seen = [*inputs]
+            for position in positions:
+                seen[position] = seen[position].view()
+            return function(operation, seen, *more)
+
+        return replace(self, function=compute)
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -96,6 +112,7 @@ def kernel(
     captures: bool = True,
     threaded: bool = False,
     finishes: bool = False,
+    keeps: bool = False,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called).
 
@@ -114,7 +131,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        flags = (returns, random, inplace, supports, captures, threaded, finishes)
+        flags = (returns, random, inplace, supports, captures, threaded, finishes, keeps)
         _kernels.update({key: Kernel(key, function, *flags) for key in keys})
         return function
 

@@ -70,6 +70,7 @@ class Builder:
         self.exchange = None if plan.identity is None else Exchange(resources.peers, plan.identity)
         self.constants: dict[int, Any] = {}  # values that frames begin with, by slot
         self.blobs: list[BlobActor] = []  # one actor per slot
+        self._writers: dict[int, PlannedOp] = {}  # what writes each slot
         self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
         self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
         self.receivers = self.ops if not plan.segments else [*self.ops]
@@ -88,7 +89,7 @@ class Builder:
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
-        writers = {slot: op for op in plan.ops for slot in op.outputs}
+        self._writers = writers = {slot: op for op in plan.ops for slot in op.outputs}
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))
             yield
@@ -295,9 +296,21 @@ class Builder:
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
             more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
+        if kernel.keeps:
+            strange = [i for i, slot in enumerate(op.inputs) if i and not self._is_own(slots[slot])]
+            kernel = kernel.seeing_anew(strange) if strange else kernel
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
         reuses = self._reuses_input(op, buckets)
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
+
+    def _is_own(self, slot: Slot) -> bool:
+        """Return whether nobody writes into the arrays that a slot has, for as long as something refers to them."""
+        if slot.is_constant:
+            return True
+        if isinstance(slot.blob, Variable) and slot.index not in self._writers:
+            return not any(isinstance(op.operation, Function) for op in slot.blob.producers)
+        writer = self._writers.get(slot.index)
+        return writer is not None and writer.kernel is not None and not writer.kernel.returns
 
     def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
         """What is told of a part of a fused op is told of this."""

@@ -17,7 +17,7 @@ from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.interchange import as_array, to_numpy
+from actorflow.interchange import as_array, read_only, to_numpy
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
@@ -182,6 +182,8 @@ class Program:
         fetched = [built.blobs[index] for index in plan.fetches.values()]
         own = [(i, each.bucket) for i, each in enumerate(fetched) if type(each) is BlobActor]
         self._lent = [(i, to) for i, to in own if type(to) is Bucket and to.spec.size_bytes >= POOLED_BYTES]
+        # A variable's value is its memory, which only its updates change.
+        self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         self._sources = plan.feeds
         self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
@@ -332,6 +334,9 @@ class Program:
                 for value in fetched:
                     if device.is_array(value):
                         device.lend(value)
+            for i in self._variables:
+                if type(fetched[i]) is np.ndarray:
+                    fetched[i] = read_only(fetched[i])
             for i, bucket in self._lent:
                 if fetched[i].base is None:
                     bucket.lend(fetched[i])

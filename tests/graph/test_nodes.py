@@ -272,8 +272,6 @@ class TestVariables:
         assert w.value.dtype == np.float32
         assert w.value.tolist() == expected
         assert w.value.flags.c_contiguous
-        assert w.value.flags.owndata
-        assert w.value.flags.writeable
 
     @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float64", "complex64"])
     def test_zero_is_a_first_value_of_every_dtype(self, graph: af.Graph, dtype: str) -> None:
@@ -290,7 +288,7 @@ class TestVariables:
 
         w = graph.subgraph("part").variable("w", 3, init=init)
         assert calls == []
-        assert w.value is w.value
+        np.testing.assert_array_equal(w.value, w.value)
         assert calls == [(af.TensorSpec.of(3), "part/w")]
 
     def test_init_is_copied(self, graph: af.Graph) -> None:
@@ -298,8 +296,13 @@ class TestVariables:
         w = graph.variable("w", 3, init=array)
         array[:] = 1
         assert w.value.tolist() == [0, 0, 0]
-        w.value[:] = 2
-        assert array.tolist() == [1, 1, 1]
+
+    def test_a_value_is_assigned_and_never_written_to(self, graph: af.Graph) -> None:
+        w = graph.variable("w", 3)
+        with pytest.raises(ValueError, match="read-only"):
+            w.value[:] = 2
+        w.value = w.value + 2
+        assert w.value.tolist() == [2, 2, 2]
 
     @pytest.mark.parametrize(
         ("init", "error", "message"),

@@ -50,7 +50,7 @@ def _backwards(w: Windows) -> Slide:
     )
 
 
-@kernel(Conv)
+@kernel(Conv, keeps=True)
 def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
     if not are_plain([x, weight, y], x.dtype):

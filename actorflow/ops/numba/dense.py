@@ -161,7 +161,7 @@ def _pack_turned(weight: Array) -> Array:
     return pack(weight.T)
 
 
-@kernel(Inner)
+@kernel(Inner, keeps=True)
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (x, weight), (y,) = inputs, outputs
     if not (x.size and y.size) or not are_plain([x, weight, y], x.dtype):

@@ -473,7 +473,7 @@ def _bind(operation: Followed, inputs: list[Array], finish: numpys.Finish) -> No
     own[_SEEN] = seen
 
 
-@registry.kernel(Followed, library="numba")
+@registry.kernel(Followed, library="numba", keeps=True)
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
     bound: _Bound | None = operation.__dict__.get(_BOUND)
     if bound is not None:

@@ -21,11 +21,11 @@ _PLAIN = 0x101
 
 
 def kernel(
-    operation: type[Operation], *, supports: Callable[[Any], bool] | None = None
+    operation: type[Operation], *, supports: Callable[[Any], bool] | None = None, keeps: bool = False
 ) -> Callable[[Attempt], Attempt]:
     """Register a function that attempts to compute an operation; where it does not, NumPy's kernel does.
 
-    It takes ``finish`` where that does; see `registry.Kernel.finishes`.
+    It takes ``finish`` where that does; see `registry.Kernel`, also for ``keeps``.
     """
     numpys = _numpys()[operation.__name__]
 
@@ -37,6 +37,7 @@ def kernel(
             inplace=numpys.inplace,
             supports=supports,
             finishes=numpys.finishes,
+            keeps=keeps,
         )
         @wraps(attempt)
         def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:

@@ -1,0 +1,111 @@
+"""What compiled kernels keep is never older than what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.devices.cpu import CPU
+from actorflow.ops.numba import compiled
+
+X = np.random.default_rng(0).standard_normal((2, 6, 6, 8)).astype("f")
+SHAPES = {"conv": (3, 3, 8, 16), "inner": (16, 288)}
+
+
+@pytest.fixture(autouse=True)
+def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(CPU, "libraries", ("numba", "numpy"))
+    yield
+    compiled()
+
+
+def network(kind: str, x: af.Blob, weight: af.Blob, bias: af.Blob) -> af.Blob:
+    """A product with what follows it."""
+    y = af.ops.conv(x, weight, pad=1) if kind == "conv" else af.ops.inner(af.ops.reshape(x, (2, 288)), weight)
+    return af.ops.relu(af.ops.bias(y, bias))
+
+
+def expected(kind: str, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    if kind == "inner":
+        return np.maximum(X.reshape(2, 288) @ weight.T + bias, 0)
+    padded = np.pad(X, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    return np.maximum(np.einsum("bhwcij,ijco->bhwo", windows, weight) + bias, 0)
+
+
+class Parts:
+    """Weight and bias of a network, from somewhere; both are written over in place before each run."""
+
+    def __init__(self, kind: str) -> None:
+        self.weight, self.bias = np.zeros(SHAPES[kind], "f"), np.zeros(16, "f")
+
+    def change(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self.weight[:] = random.standard_normal(self.weight.shape)
+        self.bias[:] = random.standard_normal(16)
+
+
+def fed(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    w, b = graph.blob("w", parts.weight.shape), graph.blob("b", 16)
+    return w, b, lambda: {w: parts.weight, b: parts.bias}
+
+
+def returned(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    w, b = graph.blob("w", parts.weight.shape), graph.blob("b", 16)
+    graph.function("weight", lambda: parts.weight) >> [w]
+    graph.function("bias", lambda: parts.bias) >> [b]
+    return w, b, dict
+
+
+def viewed(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    flat, b = graph.blob("flat", parts.weight.size), graph.blob("b", 16)
+    return af.ops.reshape(flat, parts.weight.shape), b, lambda: {flat: parts.weight.reshape(-1), b: parts.bias}
+
+
+def assigned(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    w, b = graph.variable("w", parts.weight.shape), graph.variable("b", 16)
+
+    def assign() -> dict[Any, Any]:
+        w.value, b.value = parts.weight, parts.bias
+        return {}
+
+    return w, b, assign
+
+
+def updated(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    """By functions, which give the variables their own memory: what is written there is the variables' at once."""
+    w, b = graph.variable("w", parts.weight.shape), graph.variable("b", 16)
+    graph.function("weight", lambda: parts.weight) >> [w]
+    graph.function("bias", lambda: parts.bias) >> [b]
+    return w, b, dict
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("source", [fed, returned, viewed, assigned, updated])
+async def test_weights_that_are_written_over(source: Any, kind: str, fuse: bool) -> None:
+    graph, parts = af.Graph("net", fuse=fuse), Parts(kind)
+    x = graph.blob("x", X.shape)
+    weight, bias, feeds = source(graph, parts)
+    y = network(kind, x, weight, bias)
+    async with graph:
+        for seed in range(8):
+            parts.change(seed)
+            result = await graph.run({x: X, **feeds()}, fetch=[graph, y])
+            if seed or source is not updated:  # the first frame reads initial values
+                np.testing.assert_allclose(result[y], expected(kind, parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
+            compiled()
+
+
+async def test_a_fetched_variable_cannot_be_written_to() -> None:
+    graph = af.Graph("net")
+    w = graph.variable("w", 3, init=1)
+    y = af.ops.scale(w, 2.0)
+    async with graph:
+        result = await graph.run(fetch=[w, y])
+    with pytest.raises(ValueError, match="read-only"):
+        result[w][:] = 5
