@@ -530,7 +530,7 @@ def test_functions_of_lengths_can_be_saved() -> None:
         *(nn.rates.Warmup(nn.rates.Cosine(0.1, 5), 3), following(SAVED, axis("n"))),
         *(numbers(half, axis("n"), shape=(axis("n"),)), len, np.tanh),
     ],
-    ids=repr,
+    ids=lambda value: repr(value).partition(" at 0x")[0],
 )
 def test_values_come_back(value: Any) -> None:
     found = through_a_file(value, half, len, np.tanh)
