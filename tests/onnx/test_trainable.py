@@ -72,7 +72,7 @@ def test_a_network_is_fine_tuned_behind_other_layers() -> None:
     x, labels = graph.blob("x", ("batch", 3, 6, 6)), graph.blob("labels", ("batch",), "int64")
     network_of_file = af.onnx.Network(network(), trainable=True, name="body")
     body = [x] >> network_of_file
-    scores = nn.InnerProduct(3)(*body.top)
+    scores = nn.InnerProduct(3, weight_init=nn.init.xavier(seed=0))(*body.top)
     assert {v.name for v in network_of_file.variables} >= {"body/head.w", "body/stem/w"}
     loss = ops.softmax_loss(scores, labels)
     train = nn.Adam(0.01).minimize(loss)

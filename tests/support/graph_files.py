@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
+from actorflow.devices.cpu import CPU
 
 
 def half(x: np.ndarray) -> Any:
@@ -132,4 +133,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    CPU.libraries = ("numpy",)  # as in the tests
     asyncio.run(main(Path(sys.argv[1])))
