@@ -24,7 +24,6 @@ class Joined(OpActor):
     """
 
     # No slots: a class cannot have those of two bases.
-    parts: Sequence[OpActor]
     _accounted = 0
     _ends: Sequence[float] = ()  # of the parts in a call, as parts of its time
 
@@ -36,12 +35,16 @@ class Joined(OpActor):
         """Numbers that are to each other as the times of the parts in a call."""
         return (1,) * len(self.parts)
 
+    def ends_within(self) -> list[float]:
+        """When each part of a call ends, as a part of its time."""
+        shares = [*accumulate(self.shares())]
+        return [share / shares[-1] for share in shares]
+
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
         self._accounted += 1
         if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
-            shares = [*accumulate(self.shares())]
-            self._ends = [share / shares[-1] for share in shares]
+            self._ends = self.ends_within()
         begun_ns = 0
         for part, end in zip(self.parts, self._ends, strict=True):
             ended_ns = int(elapsed_ns * end)
@@ -112,8 +115,7 @@ class StreamFusedActor(FusedActor, StreamKernelActor):
 
 def parts_of(actor: OpActor) -> Iterator[OpActor]:
     """The ops that an actor stands for."""
-    if isinstance(actor, Joined):
-        for part in actor.parts:
-            yield from parts_of(part)
-    else:
+    for part in actor.parts:
+        yield from parts_of(part)
+    if not actor.parts:
         yield actor

@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
-from actorflow.actors.turnstile import Turnstile
+from actorflow.actors.turnstile import Turnstile, Turnstiles
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.memory import IN_TWO_LISTS, Bucket
 from actorflow.errors import GraphError
@@ -65,6 +66,7 @@ class OpActor(ABC):
             follows an update on another stream may be seen to end before the update is.
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
+        parts: The ops that it stands for, if it stands for several.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -91,7 +93,9 @@ class OpActor(ABC):
         "updates",
     )
 
-    def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
+    parts: Sequence[OpActor] = ()
+
+    def __init__(self, wiring: Wiring, turnstile: Turnstile | Turnstiles | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
         self.node = node
         self.inputs = inputs
@@ -113,6 +117,20 @@ class OpActor(ABC):
     def what(self) -> str:
         """Name of the op in messages about frames."""
         return self.node.name
+
+    def under_way(self, frame: Frame) -> Op:  # noqa: ARG002
+        """The op that is called, while a call of ``frame`` is under way."""
+        return self.node
+
+    def followed_by(self, followers: tuple[OpActor, ...]) -> Self:
+        """The same op in another program, where others follow it."""
+        if followers == self.followers:
+            return self
+        twin = copy(self)
+        twin.followers = followers
+        if self.attempts is not None:
+            twin.attempts = OpAttempts(twin, self.attempts.policy)
+        return twin
 
     @abstractmethod
     def compute(self, frame: Frame) -> None:

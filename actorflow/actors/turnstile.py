@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,10 +60,18 @@ class Turnstile:
             else:
                 self._next = None
             return True
+        self.park(frame, actor)
+        return False
+
+    def is_next(self, frame: Frame) -> bool:
+        """Return whether the frame may enter as far as the order goes."""
+        return self._next is frame
+
+    def park(self, frame: Frame, actor: OpActor) -> None:
+        """Make an actor ready again when its frame may enter, or another one has left."""
         if self.parked is None:
             self.parked = {}
         self.parked[frame] = actor
-        return False
 
     def leave(self) -> None:
         """A frame that had entered is done with the op."""
@@ -88,3 +97,38 @@ class Turnstile:
             if actor is not None:
                 frame.ready.append((actor, frame))
                 frame.wake()
+
+
+class Turnstiles:
+    """Those of functions that are called one behind the other: a frame enters all of them together.
+
+    Args:
+        each: Those that it enters; none of them has a limit.
+        alone: Whether it waits until no other frame is in one of them.
+
+    Attributes:
+        running: The most frames that are in one of them, after `enter`.
+    """
+
+    __slots__ = ("_alone", "_each", "running")
+
+    def __init__(self, each: Sequence[Turnstile], *, alone: bool) -> None:
+        self._each = tuple(each)
+        self._alone = alone
+        self.running = 0
+
+    def enter(self, frame: Frame, actor: OpActor) -> bool:
+        """As that of each of them."""
+        for turnstile in self._each:
+            if not turnstile.is_next(frame) or (turnstile.running and self._alone):
+                turnstile.park(frame, actor)
+                return False
+        for turnstile in self._each:
+            turnstile.enter(frame, actor)
+        self.running = max([turnstile.running for turnstile in self._each])
+        return True
+
+    def leave(self) -> None:
+        """As that of each of them."""
+        for turnstile in self._each:
+            turnstile.leave()

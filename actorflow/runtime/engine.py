@@ -32,9 +32,10 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
+from actorflow.runtime.tapes import with_tapes
 from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child
-from actorflow.trace.counters import Monitor, NodeNote, Scalars
+from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
 from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ class Engine:
         observer: Follows the frames.
         frames: Numbers of frames that started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
-        profile: Calls and times by `Node.id` of the op.
         segments: Calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         errors: The newest failures.
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
@@ -94,7 +94,6 @@ class Engine:
         self.observer = Observer(resources)
         self.frames = self.observer.counts
         self.errors = self.observer.errors
-        self.profile = resources.profile
         self.segments = resources.segments
         self.next_number = 0
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
@@ -118,6 +117,11 @@ class Engine:
     def trace(self) -> Trace:
         """The newest calls, failed ones among them."""
         return self.resources.trace
+
+    @property
+    def profile(self) -> dict[int, OpProfile]:
+        """Calls and times by `Node.id` of the op."""
+        return self.resources.profile
 
     @property
     def scalars(self) -> Scalars:
@@ -223,6 +227,9 @@ class Engine:
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
+        known = self._programs.get(key)
+        if known is not None:
+            return (yield from with_tapes(known))
         targets, traps, lengths = key
         plan = self._planned.pop(key, None)
         if plan is None:
@@ -232,7 +239,12 @@ class Engine:
             plan = with_traps(plan, traps)
         return (yield from self.build(plan, self.resources))
 
+    def _is_due(self, program: Program) -> bool:
+        """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
+        return program.pace.left <= 0 and self.queue.pause is None
+
     def _keep(self, key: _Key, program: Program) -> Program:
+        self._programs.pop(key, None)
         if len(self._programs) >= self.graph.options.max_plans:
             del self._programs[next(iter(self._programs))]
         self._programs[key] = program
@@ -327,7 +339,7 @@ class Engine:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if program is None or (self.queue.closed and not self.queue.holds(permit)):
+        if program is None or self._is_due(program) or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
             frame = self.start(program, feeds, atomic)
@@ -350,7 +362,7 @@ class Engine:
                         await ticket.come()
                         key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
                         program = self._known(key)
-                        if program is None:
+                        if program is None or self._is_due(program):
                             await in_slices(self._making_one(key))
                             continue
                         exchange = program.exchange

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -13,6 +14,7 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
+from actorflow.actors.op import OpActor
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -23,8 +25,10 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
+from actorflow.runtime.tapes import Pace
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
+from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -126,15 +130,27 @@ class Program:
     Attributes:
         graph: The root graph.
         exchange: Its messages to and from other ranks, if there are any.
+        ops: What fires, each behind what it reads from.
+        pending: Number of messages that each mailbox waits for.
+        uses: Its reads and updates of variables whose frames take turns.
+        tapes: The ops of it that fire as one here.
+        twins: Those that are another actor here, since others follow them.
+        pace: Says when to look for tapes again.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
         self.graph = plan.graph
         self.exchange = built.exchange
+        self._base: Program | None = None
+        self.tapes: Set[tuple[OpActor, ...]] = frozenset()
+        self.twins: Mapping[OpActor, OpActor] = {}
+        options = plan.graph.options
+        apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
+        self.pace = Pace(not apart)
         self._resources = resources
         self._lengths = plan.lengths
-        self._ops = ops = built.fired
-        self._pending = pending = built.pending
+        self.ops = ops = built.fired
+        self.pending = pending = built.pending
         self._listeners: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
@@ -152,7 +168,7 @@ class Program:
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
-        self._uses: list[VariableUse] = []
+        self.uses: list[VariableUse] = []
         ahead = [*plan.feeds.values()]
         for variable, slot_index in plan.reads.items():
             slot, actor, index = (
@@ -162,7 +178,7 @@ class Program:
             )
             if variable.producers:
                 readers = tuple([built.receivers[op] for op in slot.consumers])
-                self._uses.append(
+                self.uses.append(
                     VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates)
                 )
             else:
@@ -173,7 +189,7 @@ class Program:
                 pending[built.receivers[op].index] -= 1
         self._first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
-        self._open_ends = sum(actor.ends for actor in ops) + len(self._uses) + 1
+        self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
@@ -206,6 +222,38 @@ class Program:
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
+
+    @property
+    def base(self) -> Program:
+        """The program as it was built, with each op by itself."""
+        return self._base or self
+
+    @property
+    def trace(self) -> Trace:
+        """The newest calls of the graph."""
+        return self._resources.trace
+
+    def joined(
+        self, units: Sequence[tuple[OpActor, ...]], receivers: Mapping[OpActor, OpActor], pending: list[int]
+    ) -> Program:
+        """The same program, with some ops that fire as one.
+
+        Args:
+            units: All ops, those that fire as one together, each unit behind what it reads from.
+            receivers: What fires for each op.
+            pending: Number of messages that each mailbox waits for.
+        """
+        program = copy(self)
+        program._base = self
+        program.ops = ops = [receivers[unit[0]] for unit in units]
+        program.tapes = frozenset([unit for unit in units if len(unit) > 1])
+        alone = [unit[0] for unit in units if len(unit) == 1]
+        program.twins = {op: receivers[op] for op in alone if receivers[op] is not op}
+        program.pending = pending
+        program.uses = [use.followed_by(tuple([receivers[op] for op in use.followers])) for use in self.uses]
+        program._first = [op for op in dict.fromkeys(receivers[op] for op in self._first) if not pending[op.index]]
+        program._open_ends = sum(op.ends for op in ops) + len(self.uses) + 1
+        return program
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -265,6 +313,7 @@ class Program:
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
+        self.pace.left -= 1
         readers = self._unshared.copy()
         for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
             readers[slot] = bytearray(tokens)
@@ -274,7 +323,7 @@ class Program:
             resources.trace.add_lengths(number, self._lengths)
         return Frame(
             number=number,
-            pending=self._pending.copy(),
+            pending=self.pending.copy(),
             values=values,
             readers=readers,
             open=self._open_ends,
@@ -284,7 +333,7 @@ class Program:
             observer=observer,
             listeners=self._listeners,
             weights=self._weights,
-            ops=self._ops,
+            ops=self.ops,
             atomic=atomic,
             budget=resources.budget,
             monitor=resources.monitor,
@@ -298,7 +347,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        check_turns(self.graph.name, self._ops, self._uses, self._resources.turnstiles.values())
+        check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
@@ -317,7 +366,7 @@ class Program:
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
         frame.ready.extend([(actor, frame) for actor in self._first])
-        for use in self._uses:
+        for use in self.uses:
             use.enter(frame)
         frame.close_end()
 
