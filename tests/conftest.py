@@ -27,7 +27,7 @@ from actorflow.place import Place
 from actorflow.runtime import tapes
 from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
-from tests.support.tapes import CHOSEN, LIMITS
+from tests.support.tapes import CHOSEN
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=50, deadline=None, print_blob=True)
@@ -113,14 +113,6 @@ def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls run on the loop once they are known, however slow the machine is at the moment."""
     for module in ("actors.op", "pipeline.calls.call", "pipeline.calls.map"):
         monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
-
-
-@pytest.fixture(params=LIMITS)
-def tapes_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Programs without tapes, with tapes of two ops, with tapes of all ops that may be one."""
-    monkeypatch.setattr(tapes, "LIMITS", LIMITS[request.param])
-    name: str = request.param
-    return name
 
 
 @pytest.fixture(autouse=True)

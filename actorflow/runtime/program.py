@@ -178,9 +178,7 @@ class Program:
             )
             if variable.producers:
                 readers = tuple([built.receivers[op] for op in slot.consumers])
-                self.uses.append(
-                    VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates)
-                )
+                self.uses.append(VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates))
             else:
                 self._constants.append((index, actor))
                 ahead.append(slot_index)

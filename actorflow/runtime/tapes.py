@@ -171,9 +171,7 @@ def find_tapes(ops: Sequence[OpActor], uses: Iterable[VariableUse]) -> Steps[_Un
     return [unit for each in classes for unit in (*map(tuple, each.pieces), *((op,) for op in each.alone))]
 
 
-def _class_of(
-    found: set[int], classes: Sequence[_Class], numbered: Callable[[Hashable, frozenset[int]], int]
-) -> int:
+def _class_of(found: set[int], classes: Sequence[_Class], numbered: Callable[[Hashable, frozenset[int]], int]) -> int:
     """The class of all that some classes have in front of them; a class comes behind those that it is made of."""
     if len(found) > 1:
         found = found.difference(*[classes[number].components for number in found])

@@ -89,7 +89,18 @@ class Trace:
         origin_s: The same moment in Unix seconds.
     """
 
-    __slots__ = ("_errors", "_lengths", "_numbers", "_owed", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
+    __slots__ = (
+        "_errors",
+        "_lengths",
+        "_numbers",
+        "_owed",
+        "buffer",
+        "mask",
+        "origin_ns",
+        "origin_s",
+        "total",
+        "tracks",
+    )
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
