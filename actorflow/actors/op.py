@@ -122,12 +122,13 @@ class OpActor(ABC):
         """The op that is called, while a call of ``frame`` is under way."""
         return self.node
 
-    def followed_by(self, followers: tuple[OpActor, ...]) -> Self:
-        """The same op in another program, where others follow it."""
-        if followers == self.followers:
+    def twin(self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> Self:
+        """The same op in another program, where others follow it, or it gives back other blobs."""
+        if followers == self.followers and freed == self.freed:
             return self
         twin = copy(self)
         twin.followers = followers
+        twin.freed = freed
         if self.attempts is not None:
             twin.attempts = OpAttempts(twin, self.attempts.policy)
         return twin

@@ -53,7 +53,7 @@ class Builder:
 
     Attributes:
         receivers: The actor that fires for each op of the plan: its own, or that of its segment.
-        fired: Those, each once, behind all that it reads from.
+        fired: Those, each once.
         exchange: Messages to and from other ranks, if there are any.
     """
 
@@ -73,7 +73,7 @@ class Builder:
         self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
         self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
         self.receivers = self.ops if not plan.segments else [*self.ops]
-        self.fired: list[OpActor] = []
+        self.fired: list[OpActor] = self.ops
         self._users: dict[int, tuple[StreamLane, ...]] = {}
         self._is_sequential = plan.graph.options.sequential
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
@@ -100,8 +100,8 @@ class Builder:
                 joined = self._segment_actor(unit)
                 for index in unit:
                     self.receivers[index] = joined
-            self.fired.append(self.receivers[unit[0]])
-        self.fired.reverse()
+        if plan.segments:
+            self.fired = [*dict.fromkeys(self.receivers)]
         if self.exchange is not None:
             self.exchange.connect([actor for actor in self.fired if isinstance(actor, ChannelActor)])
 

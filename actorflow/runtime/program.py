@@ -25,7 +25,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
-from actorflow.runtime.tapes import Pace
+from actorflow.runtime.tapes import Joining, Pace
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
@@ -130,8 +130,9 @@ class Program:
     Attributes:
         graph: The root graph.
         exchange: Its messages to and from other ranks, if there are any.
-        ops: What fires, each behind what it reads from.
+        ops: What fires.
         pending: Number of messages that each mailbox waits for.
+        first: Ops that wait for nothing.
         uses: Its reads and updates of variables whose frames take turns.
         tapes: The ops of it that fire as one here.
         twins: Those that are another actor here, since others follow them.
@@ -185,7 +186,7 @@ class Program:
         for slot_index in ahead:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
-        self._first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
+        self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
@@ -231,27 +232,22 @@ class Program:
         """The newest calls of the graph."""
         return self._resources.trace
 
-    def joined(
-        self, units: Sequence[tuple[OpActor, ...]], receivers: Mapping[OpActor, OpActor], pending: list[int]
-    ) -> Program:
-        """The same program, with some ops that fire as one.
-
-        Args:
-            units: All ops, those that fire as one together, each unit behind what it reads from.
-            receivers: What fires for each op.
-            pending: Number of messages that each mailbox waits for.
-        """
+    def joined(self, joining: Joining) -> Program:
+        """The same program, with some ops that fire as one."""
         program = copy(self)
+        receivers, pending = joining.receivers, joining.pending
         program._base = self
-        program.ops = ops = [receivers[unit[0]] for unit in units]
-        program.tapes = frozenset([unit for unit in units if len(unit) > 1])
-        alone = [unit[0] for unit in units if len(unit) == 1]
-        program.twins = {op: receivers[op] for op in alone if receivers[op] is not op}
-        program.pending = pending
+        program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
         program.uses = [use.followed_by(tuple([receivers[op] for op in use.followers])) for use in self.uses]
-        program._first = [op for op in dict.fromkeys(receivers[op] for op in self._first) if not pending[op.index]]
-        program._open_ends = sum(op.ends for op in ops) + len(self.uses) + 1
+        program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
+        shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
+        program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
+        program._open_ends = sum(op.ends for op in program.ops) + len(self.uses) + 1
         return program
+
+    def readers_of_shared(self) -> dict[int, int]:
+        """Number of readers of each slot that has several."""
+        return dict(zip(self._shared, map(len, self._tokens)))  # noqa: B905  the lengths are equal
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -363,7 +359,7 @@ class Program:
             listener.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
-        frame.ready.extend([(actor, frame) for actor in self._first])
+        frame.ready.extend([(actor, frame) for actor in self.first])
         for use in self.uses:
             use.enter(frame)
         frame.close_end()

@@ -9,9 +9,11 @@ to a later piece of the same class, or to a class that has more in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from actorflow.actors.blob import BlobActor
 from actorflow.actors.op import FOREVER_NS, OpActor, Wiring
 from actorflow.actors.tape import TapeActor
 from actorflow.actors.variable import VariableUse
@@ -21,7 +23,7 @@ from actorflow.loop import Steps
 if TYPE_CHECKING:
     from actorflow.runtime.program import Program
 
-_Units = list[tuple[OpActor, ...]]
+_Unit = tuple[OpActor, ...]
 
 
 class Limits(NamedTuple):
@@ -76,48 +78,94 @@ def with_tapes(program: Program) -> Steps[Program]:
     for op, twin in program.twins.items():
         op.cost_ns, op.last_ns = twin.cost_ns, twin.last_ns
         yield
-    units = yield from find_tapes(base.ops, base.uses)
+    units = yield from find_tapes(base.ops, base.first, base.uses)
     if {unit for unit in units if len(unit) > 1} == program.tapes:
         return program
-    pending = base.pending.copy()
-    receivers: dict[OpActor, OpActor] = {}
+    joining = Joining(base, program.pace)
     for unit in reversed(units):
-        if len(unit) > 1:
-            receivers.update(dict.fromkeys(unit, _tape(unit, pending, receivers, program.pace.look_now)))
-        else:
-            (op,) = unit
-            receivers[op] = op.followed_by(tuple([receivers[follower] for follower in op.followers]))
+        joining.add(unit)
         yield
-    return base.joined(units, receivers, pending)
+    return base.joined(joining)
 
 
-def _tape(
-    unit: tuple[OpActor, ...], pending: list[int], receivers: dict[OpActor, OpActor], changed: Callable[[], None]
-) -> TapeActor:
-    """The actor of ops that fire as one: messages from outside go to it, and there are none within it."""
-    inside = frozenset(unit)
-    readers = [follower for op in unit for follower in op.followers]
-    outer = [receivers[follower] for follower in readers if follower not in inside]
-    written = [blob for op in unit for blob in op.outputs]
-    within = frozenset(written)
-    first = unit[0]
-    pending[first.index] = sum(pending[op.index] for op in unit) - (len(readers) - len(outer))
-    for op in unit[1:]:
-        pending[op.index] = 0
-    wiring = Wiring(
-        mailbox=first.index,
-        node=first.node,
-        node_id=first.node_id,
-        key=first.key,
-        inputs=tuple([blob for op in unit for blob in op.inputs if blob not in within]),
-        freed=(),
-        outputs=tuple(written),
-        unread=(),
-        followers=tuple(outer),
-        lane=first.lane,
-        profile=first.profile,
-    )
-    return TapeActor(wiring, parts=unit, changed=changed)
+class Joining:
+    """What becomes of a program's ops where some of them fire as one.
+
+    Attributes:
+        receivers: What fires for each op.
+        ops: Those.
+        tapes: The ops of each tape.
+        twins: Actors in the place of those of the program that was built.
+        pending: Number of messages that each mailbox waits for.
+        owned: Slots that one tape reads alone, so that nobody has to count their readers.
+    """
+
+    def __init__(self, base: Program, pace: Pace) -> None:
+        self.receivers: dict[OpActor, OpActor] = {}
+        self.ops: list[OpActor] = []
+        self.tapes: set[_Unit] = set()
+        self.twins: dict[OpActor, OpActor] = {}
+        self.pending = base.pending.copy()
+        self.owned: set[int] = set()
+        self._readers = base.readers_of_shared()
+        self._pace = pace
+
+    def add(self, unit: _Unit) -> None:
+        """Take over ops that fire as one, or one op; all that follow have been taken over."""
+        (single, *others) = unit
+        if others:
+            self.tapes.add(unit)
+            made: OpActor = self._tape(unit)
+        else:
+            made = self._twin(single, tuple([self.receivers[follower] for follower in single.followers]), single.freed)
+        self.ops.append(made)
+        self.receivers.update(dict.fromkeys(unit, made))
+
+    def _twin(self, op: OpActor, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> OpActor:
+        twin = op.twin(followers, freed)
+        if twin is not op:
+            self.twins[op] = twin
+        return twin
+
+    def _tape(self, unit: _Unit) -> TapeActor:
+        """The actor of ops that fire as one: messages from outside go to it, and there are none within it."""
+        inside = frozenset(unit)
+        readers = [follower for op in unit for follower in op.followers]
+        outer = [self.receivers[follower] for follower in readers if follower not in inside]
+        written = [blob for op in unit for blob in op.outputs]
+        within = frozenset(written)
+        first, pending = unit[0], self.pending
+        pending[first.index] = sum(pending[op.index] for op in unit) - (len(readers) - len(outer))
+        for op in unit[1:]:
+            pending[op.index] = 0
+        wiring = Wiring(
+            mailbox=first.index,
+            node=first.node,
+            node_id=first.node_id,
+            key=first.key,
+            inputs=tuple([blob for op in unit for blob in op.inputs if blob not in within]),
+            freed=(),
+            outputs=tuple(written),
+            unread=(),
+            followers=tuple(outer),
+            lane=first.lane,
+            profile=first.profile,
+        )
+        return TapeActor(wiring, parts=self._parts(unit), changed=self._pace.look_now)
+
+    def _parts(self, unit: _Unit) -> list[OpActor]:
+        """The ops, where the last one that reads a blob gives it back if nothing else reads it."""
+        uses = Counter([blob for op in unit for blob in op.freed])
+        owned = {blob for blob, count in uses.items() if count > 1 and self._readers.get(blob.slot) == count}
+        self.owned.update([blob.slot for blob in owned])
+        parts: list[OpActor] = []
+        left = owned.copy()
+        for op in reversed(unit):
+            freed = [blob for blob in dict.fromkeys(op.freed) if blob in left] if owned else []
+            left.difference_update(freed)
+            others = [blob for blob in op.freed if blob not in owned]
+            parts.append(self._twin(op, op.followers, (*others, *freed)))
+        return parts[::-1]
 
 
 class _Class:
@@ -130,11 +178,12 @@ class _Class:
         self.open: dict[Lane | None, tuple[list[OpActor], int]] = {}  # the last piece on each lane, and its time
 
 
-def find_tapes(ops: Sequence[OpActor], uses: Iterable[VariableUse]) -> Steps[_Units]:
+def find_tapes(ops: Iterable[OpActor], first: Iterable[OpActor], uses: Iterable[VariableUse]) -> Steps[list[_Unit]]:
     """The ops that fire as one.
 
     Args:
-        ops: Of a program, each behind those that it reads from.
+        ops: Of a program.
+        first: Those that wait for nothing, in the order in which they fire.
         uses: Turns at variables that they wait for.
     Returns:
         All ops, those of a tape together, each such unit behind those that it reads from.
@@ -154,7 +203,7 @@ def find_tapes(ops: Sequence[OpActor], uses: Iterable[VariableUse]) -> Steps[_Un
         turn = numbered(use, frozenset([0]))
         for follower in use.followers:
             before[follower].add(turn)
-    for op in ops:
+    for op in _as_they_fire(ops, first):
         number = _class_of(before.pop(op), classes, numbered)
         if _is_short(op):
             _append(classes[number], op, op.lane if number else None)
@@ -169,6 +218,18 @@ def find_tapes(ops: Sequence[OpActor], uses: Iterable[VariableUse]) -> Steps[_Un
                 before[follower].add(behind)
         yield
     return [unit for each in classes for unit in (*map(tuple, each.pieces), *((op,) for op in each.alone))]
+
+
+def _as_they_fire(ops: Iterable[OpActor], first: Iterable[OpActor]) -> Iterator[OpActor]:
+    """All ops in the order in which they would fire one by one, if none of them took any time."""
+    waits = Counter([follower for op in ops for follower in op.followers])
+    ready = deque(dict.fromkeys([*first, *[op for op in ops if op not in waits]]))
+    while ready:
+        yield (op := ready.popleft())
+        for follower in op.followers:
+            waits[follower] -= 1
+            if not waits[follower]:
+                ready.append(follower)
 
 
 def _class_of(found: set[int], classes: Sequence[_Class], numbered: Callable[[Hashable, frozenset[int]], int]) -> int:
