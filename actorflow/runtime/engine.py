@@ -309,7 +309,9 @@ class Engine:
         """One frame from start to end; see `Graph.run`."""
         claim = self.resources.claim()
         try:
-            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
+            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s, awaited=True)
+            if frame.error is not None:
+                await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
             return await program.outcome(frame)
         finally:
             claim.release()
@@ -321,6 +323,7 @@ class Engine:
         atomic: bool,
         timeout_s: float | None = None,
         *,
+        awaited: bool = False,
         streamed: bool = False,
         permit: Permit | None = None,
         requesters: Sequence[Span] = (),
@@ -328,7 +331,8 @@ class Engine:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
-        Its span is linked with those of the requests that it computes.
+        Its span is linked with those of the requests that it computes. If the caller will do nothing but await it, its
+        first slice is run at once.
         """
         lengths = await self._agreed_lengths(fetch, feeds) if self.graph.world.size > 1 else None
         key = self._key(fetch, feeds, lengths)
@@ -349,6 +353,10 @@ class Engine:
                 limit_time(frame, timeout_s, timeout_s)
         if self.instrumentation is not None:
             self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
+        if awaited and program.exchange is None:
+            self.resources.dispatcher.run_now()
+        else:
+            frame.wake()
         return program, frame
 
     async def _begin_in_turn(
@@ -385,7 +393,7 @@ class Engine:
         return program, frame
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
-        """Start a frame; it goes on by itself."""
+        """Start a frame; it goes on by itself once the dispatcher is told (`Frame.wake`)."""
         try:
             if within.get() is not None:
                 program.check_turns()
@@ -399,7 +407,6 @@ class Engine:
         self.next_number += 1
         self.observer.started(frame)
         frame.guarded(self._set_out, program, frame)
-        frame.wake()
         return frame
 
     def _set_out(self, program: Program, frame: Frame) -> None:
@@ -486,6 +493,7 @@ class Engine:
             if variables:
                 program = self.program(tuple(variables), {})
                 frame = self.start(program, {})
+                frame.wake()
                 self.next_number = number
                 self._snapshots.add(frame)
                 frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))

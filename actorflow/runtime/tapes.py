@@ -85,6 +85,7 @@ def with_tapes(program: Program) -> Steps[Program]:
     for unit in reversed(units):
         joining.add(unit)
         yield
+    joining.ops.reverse()
     return base.joined(joining)
 
 
