@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class OpAttempts:
     """Watches the calls of one op. Such an op announces its outputs only when they are there."""
 
-    __slots__ = ("_actor", "_expired", "_failures", "policy", "_timers")
+    __slots__ = ("_actor", "_expired", "_failures", "_timers", "policy")
 
     def __init__(self, actor: OpActor, policy: Attempts) -> None:
         self._actor = actor

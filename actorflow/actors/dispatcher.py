@@ -83,11 +83,12 @@ class Dispatcher:
         """
         if self._scheduled or self._running:
             return
+        now_ns = perf_counter_ns()
         if self._had_turn:
             self._had_turn = False
-            self._due_ns = perf_counter_ns() + self.slice_ns
+            self._due_ns = now_ns + self.slice_ns
             self.loop.call_soon(self._turn, context=self._context)
-        if perf_counter_ns() > self._due_ns:
+        if now_ns > self._due_ns:
             self.wake()
         else:
             self._context.run(self._run_slice, self._due_ns)

@@ -16,7 +16,7 @@ from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
-from actorflow.actors.turnstile import Turnstile, Turnstiles
+from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.memory import IN_TWO_LISTS, Bucket
 from actorflow.errors import GraphError
@@ -95,7 +95,7 @@ class OpActor(ABC):
 
     parts: Sequence[OpActor] = ()
 
-    def __init__(self, wiring: Wiring, turnstile: Turnstile | Turnstiles | None = None) -> None:
+    def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
         self.node = node
         self.inputs = inputs
@@ -118,7 +118,7 @@ class OpActor(ABC):
         """Name of the op in messages about frames."""
         return self.node.name
 
-    def under_way(self, frame: Frame) -> Op:  # noqa: ARG002
+    def under_way(self, frame: Frame) -> Op:
         """The op that is called, while a call of ``frame`` is under way."""
         return self.node
 
@@ -136,6 +136,10 @@ class OpActor(ABC):
     @abstractmethod
     def compute(self, frame: Frame) -> None:
         """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
+
+    def bound(self) -> Callable[[Frame], None]:
+        """`compute` with what it needs at hand: for an op that is called again and again in the same place."""
+        return self.compute
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -420,6 +424,27 @@ class KernelActor(OpActor):
         self._call(frame)
         # After the call's own references are gone: only an unshared buffer goes back to the pool.
         release(self.freed, frame)
+
+    def bound(self) -> Callable[[Frame], None]:
+        kernel = self.kernel
+        is_plain = not (kernel.returns or kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
+        if not is_plain or type(self).compute is not KernelActor.compute:
+            return self.compute
+        function, operation, read = kernel.function, self.operation, self.read
+        take, slot, freed = self.buckets[0].take, self.outputs[0].slot, self.freed
+
+        def step(frame: Frame) -> None:
+            values = frame.values
+            output = take()
+            function(operation, [*read(values)], [output])
+            values[slot] = output
+            readers = frame.readers
+            for blob in freed:  # as `release`
+                tokens = readers[blob.slot]
+                if tokens is None or tokens.pop():
+                    blob.drop(frame)
+
+        return step
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)

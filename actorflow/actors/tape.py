@@ -1,9 +1,9 @@
 """Tapes at run time: short ops that fire as one.
 
-Between the ops of a tape there is no message, no queue and no look at the clock but the one that ends an op's time: they
-are called one after the other in one loop. All else is theirs: an error names the op that has failed, a frame that is
-cancelled stops behind the op that runs, trace and profile have a line and a number for each. These are written for many
-calls at once, when somebody reads them.
+Between the ops of a tape there is no message, no queue and no look at the clock but the one that ends an op's time:
+they are called one after the other in one loop. All else is theirs: an error names the op that has failed, a frame that
+is cancelled stops behind the op that runs, trace and profile have a line and a number for each. These are written for
+many calls at once, before somebody reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,13 +32,9 @@ _SLICE_NS = 1_000_000
 _MOST_OWED = 4096
 
 
-class _Played(NamedTuple):
-    """One call of a tape that has ended well."""
-
-    position: int  # in the trace, of the first of its ops
-    frame: int
-    on_lane: bool
-    stamps: list[int]  # the time, `perf_counter_ns`, at the beginning and behind each op
+#: One call of a tape that has ended well: the position in the trace of the first of its ops, the frame's number,
+#: whether it was on the lane, and the time, `perf_counter_ns`, at the beginning and behind each op.
+_Played: TypeAlias = tuple[int, int, bool, list[int]]
 
 
 class TapeActor(Joined):
@@ -60,7 +56,7 @@ class TapeActor(Joined):
         self._stays_on_loop = any(part.lane is not wiring.lane for part in parts)
         turnstiles = [part.turnstile for part in parts if part.turnstile is not None]
         self.turnstile = Turnstiles(turnstiles, alone=self._stays_on_loop) if turnstiles else None
-        self._steps = [part.compute for part in parts]
+        self._steps = [part.bound() for part in parts]
         self._changed = changed
         self._stamps: dict[Frame, list[int]] = {}  # of the calls under way
         self._leaves = sum(1 for _ in parts_of(self))
@@ -113,14 +109,15 @@ class TapeActor(Joined):
     def _call_inline(self, frame: Frame) -> int:
         try:
             self.compute(frame)
-        except BaseException as error:  # noqa: BLE001
-            # As of a single op.
-            self._failed(frame, error, 0, perf_counter_ns(), self.node_id)
+        except BaseException as error:  # noqa: BLE001  as of a single op
+            end_ns = perf_counter_ns()
+            self._failed(frame, error, 0, end_ns, self.node_id)
         else:
-            self._account(frame, 0, 0, self.node_id)
+            end_ns = self._stamps[frame][-1]
+            self._account(frame, 0, end_ns, self.node_id)
             self._announce(frame)
         self.leave()
-        return perf_counter_ns()
+        return end_ns
 
     def _show(self, frame: Frame, state: int) -> None:
         """Nothing is shown of all of them at once: each shows itself as it is called."""
@@ -140,7 +137,7 @@ class TapeActor(Joined):
         if not owed:
             self._trace = trace
             trace.owe(self._settle)
-        owed.append(_Played(trace.reserve(self._leaves), frame.number, key != self.node_id, stamps))
+        owed.append((trace.reserve(self._leaves), frame.number, key != self.node_id, stamps))
         if len(owed) * self._leaves > _MOST_OWED:
             trace.settle()
         if total_ns > self._slow_ns:
@@ -180,8 +177,10 @@ class TapeActor(Joined):
         trace = self._trace
         assert trace is not None
         count = len(self.parts)
-        flat = chain.from_iterable([each.stamps for each in played])
-        stamps = np.fromiter(flat, np.int64, len(played) * (count + 1)).reshape(-1, count + 1)
+        positions, frames, on_lane, all_stamps = zip(*played, strict=True)
+        stamps = np.fromiter(chain.from_iterable(all_stamps), np.int64, len(played) * (count + 1)).reshape(
+            -1, count + 1
+        )
         elapsed = np.diff(stamps)
         for part, (*earlier, last_ns) in zip(self.parts, elapsed[-2:].T.tolist(), strict=True):
             part.cost_ns, part.last_ns = min(last_ns, *earlier or [part.last_ns]), last_ns
@@ -194,9 +193,9 @@ class TapeActor(Joined):
         rows[..., 0] = stamps[:, of] + ended
         rows[..., 1] = own = ended - begun
         keys = np.array([[leaf.node_id for leaf in actors], [leaf.key for leaf in actors]])
-        rows[..., 2] = keys[np.array([each.on_lane for each in played], np.intp)]
-        rows[..., 3] = np.array([[each.frame] for each in played])
-        trace.write(np.array([each.position for each in played]), rows)
+        rows[..., 2] = keys[np.array(on_lane, np.intp)]
+        rows[..., 3] = np.array(frames)[:, None]
+        trace.write(np.array(positions), rows)
         for leaf, total_ns, last_ns in zip(actors, own.sum(axis=0).tolist(), own[-1].tolist(), strict=True):
             profile = leaf.profile
             profile.calls += len(played)

@@ -95,7 +95,7 @@ class Turnstile:
                 frame.wake()
 
 
-class Turnstiles:
+class Turnstiles(Turnstile):
     """Those of functions that are called one behind the other: a frame enters all of them together.
 
     Args:
@@ -106,12 +106,12 @@ class Turnstiles:
         running: The most frames that are in one of them, after `enter`.
     """
 
-    __slots__ = ("_alone", "_each", "running")
+    __slots__ = ("_alone", "_each")
 
     def __init__(self, each: Sequence[Turnstile], *, alone: bool) -> None:
+        super().__init__(None)
         self._each = tuple(each)
         self._alone = alone
-        self.running = 0
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """As that of each of them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -143,12 +144,13 @@ class Program:
         self.graph = plan.graph
         self.exchange = built.exchange
         self._base: Program | None = None
-        self.tapes: Set[tuple[OpActor, ...]] = frozenset()
+        self.tapes: AbstractSet[tuple[OpActor, ...]] = frozenset()
         self.twins: Mapping[OpActor, OpActor] = {}
         options = plan.graph.options
         apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.pace = Pace(not apart)
         self._resources = resources
+        self._is_dry = options.dry_run
         self._lengths = plan.lengths
         self.ops = ops = built.fired
         self.pending = pending = built.pending
@@ -198,7 +200,7 @@ class Program:
         own = [(i, each.bucket) for i, each in enumerate(fetched) if type(each) is BlobActor]
         self._lent = [(i, to) for i, to in own if type(to) is Bucket and to.spec.size_bytes >= POOLED_BYTES]
         self._sources = plan.feeds
-        self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
+        self._uninitialized = [] if options.dry_run else list(plan.reads)
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
@@ -214,7 +216,7 @@ class Program:
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
         self._scalars = (
             []
-            if plan.graph.options.dry_run
+            if options.dry_run
             else [
                 (blob.name, i)
                 for i, blob in enumerate(plan.fetches)
@@ -315,24 +317,24 @@ class Program:
         dispatcher = resources.dispatcher
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
-        return Frame(
-            number=number,
-            pending=self.pending.copy(),
-            values=values,
-            readers=readers,
-            open=self._open_ends,
-            ready=dispatcher.ready,
-            wake=dispatcher.wake,
-            ended=dispatcher.loop.create_future(),
-            observer=observer,
-            listeners=self._listeners,
-            weights=self._weights,
-            ops=self.ops,
-            atomic=atomic,
-            budget=resources.budget,
-            monitor=resources.monitor,
-            trace=resources.trace,
-            lengths=self._lengths,
+        return Frame(  # by position: with so many names it would take twice as long
+            number,
+            self.pending.copy(),
+            values,
+            readers,
+            self._open_ends,
+            dispatcher.ready,
+            dispatcher.wake,
+            dispatcher.loop.create_future(),
+            observer,
+            self._listeners,
+            self._weights,
+            self.ops,
+            atomic,
+            resources.budget,
+            resources.monitor,
+            resources.trace,
+            self._lengths,
         )
 
     def check_turns(self) -> None:
@@ -345,7 +347,7 @@ class Program:
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
-        if self.graph.options.dry_run:
+        if self._is_dry:
             frame.open = 1
             frame.close_end()
             return
@@ -367,7 +369,7 @@ class Program:
     def result(self, frame: Frame) -> Result:
         """The result of a finished frame."""
         values, frame.values = frame.values, []
-        if self.graph.options.dry_run:
+        if self._is_dry:
             fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [values[slot] for slot in self._fetch_slots]

@@ -1,10 +1,10 @@
 """From a program to one with tapes: which ops fire as one, by what their calls have taken.
 
-Whatever takes time - a long op, a task, a copy, a turn at a variable - lies in front of an op or does not. Ops that have
+Whatever takes time (a long op, a task, a copy, a turn at a variable) lies in front of an op or does not. Ops that have
 the same of it in front of them may be computed as soon as it is there, one behind the other. They are a class, and the
-pieces of a class, in the order of the plan, are its tapes. So no op waits for what it would not have waited for by
-itself, nothing that others wait for comes later than a tape takes, and no two tapes wait for each other: a message leads
-to a later piece of the same class, or to a class that has more in front of it.
+pieces of a class, in the order in which its ops would fire one by one, are its tapes. So no op waits for what it would
+not have waited for by itself, and no two tapes wait for each other: a message leads to a later piece of the same class,
+or to a class that has more in front of it.
 """
 
 from __future__ import annotations
