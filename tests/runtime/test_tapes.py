@@ -27,6 +27,11 @@ VALUE = af.TensorSpec.of((2,), "float64")
 ONES = np.ones(2)
 
 
+@pytest.fixture(autouse=True)
+def as_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
+
+
 @pytest.fixture
 def all_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tapes, "LIMITS", LIMITS["all"])
