@@ -59,7 +59,7 @@ class TapeActor(Joined):
         self._steps = [part.bound() for part in parts]
         self._changed = changed
         self._stamps: dict[Frame, list[int]] = {}  # of the calls under way
-        self._leaves = sum(1 for _ in parts_of(self))
+        self._ids = np.array([leaf.node_id for leaf in parts_of(self)], np.intp)
         self._owed: list[_Played] = []  # not written to trace and profile yet
         self._trace: Trace | None = None  # where they are to be written
         self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts])
@@ -81,22 +81,23 @@ class TapeActor(Joined):
     # -- one call ------------------------------------------------------------------------------------------------------
 
     def compute(self, frame: Frame) -> None:
-        stamps = self._stamps[frame] = [perf_counter_ns()]
-        if frame.monitor is not None:
-            self._compute_watched(frame, stamps)
+        if frame.monitor is None:
+            self._play(frame)
             return
-        for step in self._steps:
-            step(frame)
-            stamps.append(perf_counter_ns())
-            if frame.halted:
-                return
-
-    def _compute_watched(self, frame: Frame, stamps: list[int]) -> None:
+        stamps = self._stamps[frame] = [perf_counter_ns()]  # in a thread, beside those who watch
         for part in self.parts:
             part._show(frame, _RUNNING)
             part.compute(frame)
             stamps.append(perf_counter_ns())
             part._show(frame, _DONE)
+            if frame.halted:
+                return
+
+    def _play(self, frame: Frame) -> None:
+        stamps = self._stamps[frame] = [perf_counter_ns()]
+        for step in self._steps:
+            step(frame)
+            stamps.append(perf_counter_ns())
             if frame.halted:
                 return
 
@@ -108,7 +109,7 @@ class TapeActor(Joined):
 
     def _call_inline(self, frame: Frame) -> int:
         try:
-            self.compute(frame)
+            self._play(frame)
         except BaseException as error:  # noqa: BLE001  as of a single op
             end_ns = perf_counter_ns()
             self._failed(frame, error, 0, end_ns, self.node_id)
@@ -129,6 +130,8 @@ class TapeActor(Joined):
         if len(stamps) <= len(self.parts):  # the frame was stopped meanwhile
             self._account_each(frame, stamps, key)
             return
+        if frame.monitor is not None and key == self.node_id:
+            frame.monitor.show_all(self._ids, NodeState.DONE)
         total_ns, last_ns = stamps[-1] - stamps[0], self.last_ns
         self.cost_ns = total_ns if total_ns < last_ns else last_ns  # noqa: FURB136  as of a single op
         self.last_ns = total_ns
@@ -137,8 +140,8 @@ class TapeActor(Joined):
         if not owed:
             self._trace = trace
             trace.owe(self._settle)
-        owed.append((trace.reserve(self._leaves), frame.number, key != self.node_id, stamps))
-        if len(owed) * self._leaves > _MOST_OWED:
+        owed.append((trace.reserve(len(self._ids)), frame.number, key != self.node_id, stamps))
+        if len(owed) * len(self._ids) > _MOST_OWED:
             trace.settle()
         if total_ns > self._slow_ns:
             self._look(stamps)

@@ -352,8 +352,7 @@ class Program:
             frame.close_end()
             return
         if frame.monitor is not None:
-            np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
-            np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+            frame.monitor.show_all(self._node_ids, NodeState.WAITING)
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
