@@ -9,8 +9,8 @@ or to a class that has more in front of it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from actorflow.actors.blob import BlobActor
@@ -83,8 +83,7 @@ def with_tapes(program: Program) -> Steps[Program]:
         return program
     joining = Joining(base, program.pace)
     for unit in reversed(units):
-        joining.add(unit)
-        yield
+        yield from joining.add(unit)
     joining.ops.reverse()
     return base.joined(joining)
 
@@ -111,14 +110,16 @@ class Joining:
         self._readers = base.readers_of_shared()
         self._pace = pace
 
-    def add(self, unit: _Unit) -> None:
+    def add(self, unit: _Unit) -> Steps[None]:
         """Take over ops that fire as one, or one op; all that follow have been taken over."""
         (single, *others) = unit
         if others:
             self.tapes.add(unit)
-            made: OpActor = self._tape(unit)
+            parts = yield from self._parts(unit)
+            made: OpActor = self._tape(unit, parts)
         else:
             made = self._twin(single, tuple([self.receivers[follower] for follower in single.followers]), single.freed)
+            yield
         self.ops.append(made)
         self.receivers.update(dict.fromkeys(unit, made))
 
@@ -128,7 +129,7 @@ class Joining:
             self.twins[op] = twin
         return twin
 
-    def _tape(self, unit: _Unit) -> TapeActor:
+    def _tape(self, unit: _Unit, parts: Sequence[OpActor]) -> TapeActor:
         """The actor of ops that fire as one: messages from outside go to it, and there are none within it."""
         inside = frozenset(unit)
         readers = [follower for op in unit for follower in op.followers]
@@ -152,9 +153,9 @@ class Joining:
             lane=first.lane,
             profile=first.profile,
         )
-        return TapeActor(wiring, parts=self._parts(unit), changed=self._pace.look_now)
+        return TapeActor(wiring, parts=parts, changed=self._pace.look_now)
 
-    def _parts(self, unit: _Unit) -> list[OpActor]:
+    def _parts(self, unit: _Unit) -> Steps[list[OpActor]]:
         """The ops, where the last one that reads a blob gives it back if nothing else reads it."""
         uses = Counter([blob for op in unit for blob in op.freed])
         owned = {blob for blob, count in uses.items() if count > 1 and self._readers.get(blob.slot) == count}
@@ -166,6 +167,7 @@ class Joining:
             left.difference_update(freed)
             others = [blob for blob in op.freed if blob not in owned]
             parts.append(self._twin(op, op.followers, (*others, *freed)))
+            yield
         return parts[::-1]
 
 
@@ -179,7 +181,7 @@ class _Class:
         self.open: dict[Lane | None, tuple[list[OpActor], int]] = {}  # the last piece on each lane, and its time
 
 
-def find_tapes(ops: Iterable[OpActor], first: Iterable[OpActor], uses: Iterable[VariableUse]) -> Steps[list[_Unit]]:
+def find_tapes(ops: Collection[OpActor], first: Iterable[OpActor], uses: Iterable[VariableUse]) -> Steps[list[_Unit]]:
     """The ops that fire as one.
 
     Args:
@@ -199,13 +201,18 @@ def find_tapes(ops: Iterable[OpActor], first: Iterable[OpActor], uses: Iterable[
             classes.append(_Class(components))
         return number
 
-    before: dict[OpActor, set[int]] = {op: set() for op in ops}  # classes that have a part of what is in front
+    before: defaultdict[OpActor, set[int]] = defaultdict(set)  # classes that have a part of what is in front
+    waits: defaultdict[OpActor, int] = defaultdict(int)
+    for op in ops:
+        for follower in op.followers:
+            waits[follower] += 1
+        yield
     for use in uses:
         turn = numbered(use, frozenset([0]))
         for follower in use.followers:
             before[follower].add(turn)
-    for op in _as_they_fire(ops, first):
-        number = _class_of(before.pop(op), classes, numbered)
+    for op in _as_they_fire([*first, *[op for op in ops if op not in waits]], waits):
+        number = _class_of(before.pop(op, set()), classes, numbered)
         if _is_short(op):
             _append(classes[number], op, op.lane if number else None)
             for follower in op.followers:
@@ -221,10 +228,9 @@ def find_tapes(ops: Iterable[OpActor], first: Iterable[OpActor], uses: Iterable[
     return [unit for each in classes for unit in (*map(tuple, each.pieces), *((op,) for op in each.alone))]
 
 
-def _as_they_fire(ops: Iterable[OpActor], first: Iterable[OpActor]) -> Iterator[OpActor]:
+def _as_they_fire(first: Iterable[OpActor], waits: dict[OpActor, int]) -> Iterator[OpActor]:
     """All ops in the order in which they would fire one by one, if none of them took any time."""
-    waits = Counter([follower for op in ops for follower in op.followers])
-    ready = deque(dict.fromkeys([*first, *[op for op in ops if op not in waits]]))
+    ready = deque(dict.fromkeys(first))
     while ready:
         yield (op := ready.popleft())
         for follower in op.followers:
