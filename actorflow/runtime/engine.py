@@ -53,6 +53,8 @@ Fetch = Iterable[Blob | Op | Graph | str] | None
 #: Targets, floating-point errors that are raised, lengths of open axes.
 _Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
 
+#: Ops whose tapes are made at once, in a millisecond or less.
+_FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
 
@@ -310,7 +312,9 @@ class Engine:
         claim = self.resources.claim()
         try:
             program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s, awaited=True)
-            if frame.error is not None:
+            ended = frame.ended
+            if frame.error is not None and ended.done() and not ended.cancelled():
+                ended.exception()  # a caller that is cancelled now does not ask for it
                 await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
             return await program.outcome(frame)
         finally:
@@ -343,6 +347,13 @@ class Engine:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
+        if (
+            program is not None
+            and not self.queue.closed
+            and self._is_due(program)
+            and len(program.base.ops) <= _FEW_OPS
+        ):
+            program = self._keep(key, at_once(self._making(key)))
         if program is None or self._is_due(program) or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
