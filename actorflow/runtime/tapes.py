@@ -36,7 +36,7 @@ class Limits(NamedTuple):
         short_ns: Longest expected time of an op, if it is not what may run on the loop.
     """
 
-    tape_ns: int = 250_000
+    tape_ns: int = 100_000
     ops: int = 1_000
     frames: int = 4
     short_ns: int | None = None

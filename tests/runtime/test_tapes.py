@@ -29,7 +29,7 @@ ONES = np.ones(2)
 
 @pytest.fixture(autouse=True)
 def as_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
+    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=1 << 60))
 
 
 @pytest.fixture
