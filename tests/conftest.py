@@ -24,8 +24,10 @@ from actorflow.devices import check_place
 from actorflow.devices.cpu import CPU
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
+from actorflow.runtime import tapes
 from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
+from tests.support.tapes import CHOSEN
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
 settings.register_profile("short", max_examples=50, deadline=None, print_blob=True)
@@ -49,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _keep_routines(config.rootpath / ".pytest_cache" / "routines")
+    tapes.LIMITS = CHOSEN
     CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
 
 

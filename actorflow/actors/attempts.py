@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class OpAttempts:
     """Watches the calls of one op. Such an op announces its outputs only when they are there."""
 
-    __slots__ = ("_actor", "_expired", "_failures", "_policy", "_timers")
+    __slots__ = ("_actor", "_expired", "_failures", "_timers", "policy")
 
     def __init__(self, actor: OpActor, policy: Attempts) -> None:
         self._actor = actor
-        self._policy = policy
+        self.policy = policy
         self._failures: dict[Frame, int] = {}
         self._timers: dict[Frame, asyncio.TimerHandle] = {}
         self._expired: set[Frame] = set()
@@ -30,13 +30,13 @@ class OpAttempts:
     @property
     def is_timed(self) -> bool:
         """True if its calls may take too long."""
-        return self._policy.timeout_s is not None
+        return self.policy.timeout_s is not None
 
     def begin(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
         """A call has been submitted or started."""
-        if self._policy.timeout_s is not None:
+        if self.policy.timeout_s is not None:
             loop = asyncio.get_running_loop()
-            self._timers[frame] = loop.call_later(self._policy.timeout_s, frame.guarded, self._expire, frame, running)
+            self._timers[frame] = loop.call_later(self.policy.timeout_s, frame.guarded, self._expire, frame, running)
 
     def end(self, frame: Frame, error: BaseException | None) -> BaseException | None:
         """A call has ended. Returns its error: `OpTimeoutError` if it took too long, unless that ends the program."""
@@ -58,11 +58,11 @@ class OpAttempts:
         A call that raised an error that ends programs is not repeated: the error leaves the loop.
         """
         failures = self._failures.pop(frame, 0)
-        if failures >= self._policy.retries or frame.halted or isinstance(error, ENDS_PROGRAM):
+        if failures >= self.policy.retries or frame.halted or isinstance(error, ENDS_PROGRAM):
             return False
         self._failures[frame] = failures + 1
         loop = asyncio.get_running_loop()
-        frame.resting[self._actor] = loop.call_later(self._policy.wait_s(failures), frame.guarded, self._again, frame)
+        frame.resting[self._actor] = loop.call_later(self.policy.wait_s(failures), frame.guarded, self._again, frame)
         return True
 
     def give_up(self, frame: Frame) -> None:
@@ -91,5 +91,5 @@ class OpAttempts:
             frame.stop_with(self._timeout_error(), at_once=True)
 
     def _timeout_error(self) -> OpTimeoutError:
-        assert self._policy.timeout_s is not None
-        return OpTimeoutError(self._actor.node, self._policy.timeout_s)
+        assert self.policy.timeout_s is not None
+        return OpTimeoutError(self._actor.node, self.policy.timeout_s)

@@ -25,7 +25,6 @@ class Joined(OpActor):
     """
 
     # No slots: a class cannot have those of two bases.
-    parts: Sequence[OpActor]
     _accounted = 0
     _ends: Sequence[float] = ()  # of the parts in a call, as parts of its time
 
@@ -36,6 +35,11 @@ class Joined(OpActor):
     def shares(self) -> Sequence[int]:
         """Numbers that are to each other as the times of the parts in a call."""
         return (1,) * len(self.parts)
+
+    def ends_within(self) -> list[float]:
+        """When each part of a call ends, as a part of its time."""
+        shares = [*accumulate(self.shares())]
+        return [share / shares[-1] for share in shares]
 
     def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
         self._note(elapsed_ns)
@@ -50,8 +54,7 @@ class Joined(OpActor):
         self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
         self._accounted += 1
         if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
-            shares = [*accumulate(self.shares())]
-            self._ends = [share / shares[-1] for share in shares]
+            self._ends = self.ends_within()
 
     def _key_of(self, part: OpActor, key: int) -> int:
         """The key in the trace of a part of a call: on the loop, if the call has been there, or on the lane."""
@@ -136,8 +139,7 @@ class StreamFusedActor(FusedActor, StreamKernelActor):
 
 def parts_of(actor: OpActor) -> Iterator[OpActor]:
     """The ops that an actor stands for."""
-    if isinstance(actor, Joined):
-        for part in actor.parts:
-            yield from parts_of(part)
-    else:
+    for part in actor.parts:
+        yield from parts_of(part)
+    if not actor.parts:
         yield actor

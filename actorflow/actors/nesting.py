@@ -118,4 +118,4 @@ def _followers(caller: OpActor) -> dict[OpActor, None]:
             if op not in found:
                 found[op] = None
                 left.append(op)
-    return found
+    return {part: None for op in found for part in (op, *op.parts)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor
@@ -61,6 +62,7 @@ class OpActor(ABC):
             follows an update on another stream may be seen to end before the update is.
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
+        parts: The ops that it stands for, if it stands for several.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -87,6 +89,8 @@ class OpActor(ABC):
         "updates",
     )
 
+    parts: Sequence[OpActor] = ()
+
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
         self.node = node
@@ -110,9 +114,28 @@ class OpActor(ABC):
         """Name of the op in messages about frames."""
         return self.node.name
 
+    def under_way(self, frame: Frame) -> Op:
+        """The op that is called, while a call of ``frame`` is under way."""
+        return self.node
+
+    def twin(self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> Self:
+        """The same op in another program, where others follow it, or it gives back other blobs."""
+        if followers == self.followers and freed == self.freed:
+            return self
+        twin = copy(self)
+        twin.followers = followers
+        twin.freed = freed
+        if self.attempts is not None:
+            twin.attempts = OpAttempts(twin, self.attempts.policy)
+        return twin
+
     @abstractmethod
     def compute(self, frame: Frame) -> None:
         """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
+
+    def bound(self) -> Callable[[Frame], None]:
+        """`compute` with what it needs at hand: for an op that is called again and again in the same place."""
+        return self.compute
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -398,6 +421,27 @@ class KernelActor(OpActor):
         self._call(frame)
         # After the call's own references are gone: only an unshared buffer goes back to the pool.
         release(self.freed, frame)
+
+    def bound(self) -> Callable[[Frame], None]:
+        kernel = self.kernel
+        is_plain = not (kernel.returns or kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
+        if not is_plain or type(self).compute is not KernelActor.compute:
+            return self.compute
+        function, operation, read = kernel.function, self.operation, self.read
+        take, slot, freed = self.buckets[0].take, self.outputs[0].slot, self.freed
+
+        def step(frame: Frame) -> None:
+            values = frame.values
+            output = take()
+            function(operation, [*read(values)], [output])
+            values[slot] = output
+            readers = frame.readers
+            for blob in freed:  # as `release`
+                tokens = readers[blob.slot]
+                if tokens is None or tokens.pop():
+                    blob.drop(frame)
+
+        return step
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)

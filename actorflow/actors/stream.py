@@ -103,7 +103,7 @@ class StagingActor(KernelActor):
             super().compute(frame)
         else:
             frame.values[self.outputs[0].slot] = source
-            release(self.inputs, frame)
+            release(self.freed, frame)
 
 
 class WorkerTransferActor(KernelActor):
@@ -122,7 +122,7 @@ class WorkerTransferActor(KernelActor):
             super().compute(frame)
         else:
             frame.values[self.outputs[0].slot] = source
-            release(self.inputs, frame)
+            release(self.freed, frame)
 
 
 class TransferActor(StreamKernelActor):

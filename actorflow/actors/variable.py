@@ -119,15 +119,19 @@ class VariableActor:
 class VariableUse:
     """Read or update, by one program, of a variable whose frames take turns."""
 
-    __slots__ = ("_followers", "_slot", "updates", "variable")
+    __slots__ = ("_slot", "followers", "updates", "variable")
 
     def __init__(
         self, variable: VariableActor, slot: int | None, followers: tuple[OpActor, ...], updates: bool
     ) -> None:
         self.variable = variable  # the variable
         self._slot = slot  # None if only awaited
-        self._followers = followers
+        self.followers = followers  # ops that wait for it
         self.updates = updates  # whether the program may update it
+
+    def followed_by(self, followers: tuple[OpActor, ...]) -> VariableUse:
+        """The same use by another program."""
+        return VariableUse(self.variable, self._slot, followers, self.updates)
 
     def enter(self, frame: Frame) -> None:
         """A frame of the program starts."""
@@ -139,5 +143,5 @@ class VariableUse:
             return
         if self._slot is not None:
             frame.values[self._slot] = self.variable.read()
-        frame.announce(self._followers, None)
+        frame.announce(self.followers, None)
         frame.close_end()

@@ -35,10 +35,13 @@ class Watched(Protocol):
     """Measurements of a graph that are shown."""
 
     graph: Graph
-    profile: dict[int, OpProfile]
     trace: Trace
     monitor: Monitor | None
     running: set[Frame]
+
+    @property
+    def profile(self) -> dict[int, OpProfile]:
+        """Calls and times by `Node.id` of the op."""
 
     def watch(self) -> Monitor:
         """Keep states per op from the next frame on, until `unwatch`."""

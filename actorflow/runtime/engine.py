@@ -32,9 +32,10 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
+from actorflow.runtime.tapes import with_tapes
 from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child
-from actorflow.trace.counters import Monitor, NodeNote, Scalars
+from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
 from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ Fetch = Iterable[Blob | Op | Graph | str] | None
 #: Targets, floating-point errors that are raised, lengths of open axes.
 _Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
 
+#: Ops whose tapes are made at once, in a millisecond or less.
+_FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
 
@@ -70,7 +73,6 @@ class Engine:
         observer: Follows the frames.
         frames: Numbers of frames that started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
-        profile: Calls and times by `Node.id` of the op.
         segments: Calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         errors: The newest failures.
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
@@ -94,7 +96,6 @@ class Engine:
         self.observer = Observer(resources)
         self.frames = self.observer.counts
         self.errors = self.observer.errors
-        self.profile = resources.profile
         self.segments = resources.segments
         self.next_number = graph._first_frame
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
@@ -118,6 +119,11 @@ class Engine:
     def trace(self) -> Trace:
         """The newest calls, failed ones among them."""
         return self.resources.trace
+
+    @property
+    def profile(self) -> dict[int, OpProfile]:
+        """Calls and times by `Node.id` of the op."""
+        return self.resources.profile
 
     @property
     def scalars(self) -> Scalars:
@@ -223,6 +229,9 @@ class Engine:
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
+        known = self._programs.get(key)
+        if known is not None:
+            return (yield from with_tapes(known))
         targets, traps, lengths = key
         plan = self._planned.pop(key, None)
         if plan is None:
@@ -232,7 +241,12 @@ class Engine:
             plan = with_traps(plan, traps)
         return (yield from self.build(plan, self.resources))
 
+    def _is_due(self, program: Program) -> bool:
+        """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
+        return program.pace.left <= 0 and self.queue.pause is None
+
     def _keep(self, key: _Key, program: Program) -> Program:
+        self._programs.pop(key, None)
         if len(self._programs) >= self.graph.options.max_plans:
             del self._programs[next(iter(self._programs))]
         self._programs[key] = program
@@ -297,7 +311,11 @@ class Engine:
         """One frame from start to end; see `Graph.run`."""
         claim = self.resources.claim()
         try:
-            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s)
+            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s, awaited=True)
+            ended = frame.ended
+            if frame.error is not None and ended.done() and not ended.cancelled():
+                ended.exception()  # a caller that is cancelled now does not ask for it
+                await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
             return await program.outcome(frame)
         finally:
             claim.release()
@@ -309,6 +327,7 @@ class Engine:
         atomic: bool,
         timeout_s: float | None = None,
         *,
+        awaited: bool = False,
         streamed: bool = False,
         permit: Permit | None = None,
         requesters: Sequence[Span] = (),
@@ -316,7 +335,8 @@ class Engine:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
-        Its span is linked with those of the requests that it computes.
+        Its span is linked with those of the requests that it computes. If the caller will do nothing but await it, its
+        first slice is run at once.
         """
         lengths = await self._agreed_lengths(fetch, feeds) if self.graph.world.size > 1 else None
         key = self._key(fetch, feeds, lengths)
@@ -327,7 +347,14 @@ class Engine:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if program is None or (self.queue.closed and not self.queue.holds(permit)):
+        if (
+            program is not None
+            and not self.queue.closed
+            and self._is_due(program)
+            and len(program.base.ops) <= _FEW_OPS
+        ):
+            program = self._keep(key, at_once(self._making(key)))
+        if program is None or self._is_due(program) or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
             frame = self.start(program, feeds, atomic)
@@ -337,6 +364,10 @@ class Engine:
                 limit_time(frame, timeout_s, timeout_s)
         if self.instrumentation is not None:
             self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
+        if awaited and program.exchange is None:
+            self.resources.dispatcher.run_now()
+        else:
+            frame.wake()
         return program, frame
 
     async def _begin_in_turn(
@@ -350,7 +381,7 @@ class Engine:
                         await ticket.come()
                         key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
                         program = self._known(key)
-                        if program is None:
+                        if program is None or self._is_due(program):
                             await in_slices(self._making_one(key))
                             continue
                         exchange = program.exchange
@@ -373,7 +404,7 @@ class Engine:
         return program, frame
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
-        """Start a frame; it goes on by itself."""
+        """Start a frame; it goes on by itself once the dispatcher is told (`Frame.wake`)."""
         try:
             if within.get() is not None:
                 program.check_turns()
@@ -387,7 +418,6 @@ class Engine:
         self.next_number += 1
         self.observer.started(frame)
         frame.guarded(self._set_out, program, frame)
-        frame.wake()
         return frame
 
     def _set_out(self, program: Program, frame: Frame) -> None:
@@ -474,6 +504,7 @@ class Engine:
             if variables:
                 program = self.program(tuple(variables), {})
                 frame = self.start(program, {})
+                frame.wake()
                 self.next_number = number
                 self._snapshots.add(frame)
                 frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))

@@ -88,7 +88,7 @@ class FrameLimits:
             if isinstance(running, Fence) and running.begun and not running.done:
                 _log.warning(
                     "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
-                    actor.node.name,
+                    actor.under_way(frame).name,
                     frame.number,
                     self._graph.name,
                 )
@@ -174,7 +174,8 @@ def _op_on(stack: FrameType | None) -> str | None:
     """Name of the op that is being called on a stack."""
     while stack is not None:
         actor = stack.f_locals.get("self")
-        if isinstance(actor, OpActor):
-            return actor.node.name
+        frame = stack.f_locals.get("frame")
+        if isinstance(actor, OpActor) and isinstance(frame, Frame):
+            return actor.under_way(frame).name
         stack = stack.f_back
     return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -13,6 +15,7 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
+from actorflow.actors.op import OpActor
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -23,8 +26,10 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
+from actorflow.runtime.tapes import Joining, Pace
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
+from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -126,15 +131,29 @@ class Program:
     Attributes:
         graph: The root graph.
         exchange: Its messages to and from other ranks, if there are any.
+        ops: What fires.
+        pending: Number of messages that each mailbox waits for.
+        first: Ops that wait for nothing.
+        uses: Its reads and updates of variables whose frames take turns.
+        tapes: The ops of it that fire as one here.
+        twins: Those that are another actor here, since others follow them.
+        pace: Says when to look for tapes again.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
         self.graph = plan.graph
         self.exchange = built.exchange
+        self._base: Program | None = None
+        self.tapes: AbstractSet[tuple[OpActor, ...]] = frozenset()
+        self.twins: Mapping[OpActor, OpActor] = {}
+        options = plan.graph.options
+        apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
+        self.pace = Pace(not apart)
         self._resources = resources
+        self._is_dry = options.dry_run
         self._lengths = plan.lengths
-        self._ops = ops = built.fired
-        self._pending = pending = built.pending
+        self.ops = ops = built.fired
+        self.pending = pending = built.pending
         self._listeners: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
@@ -152,7 +171,7 @@ class Program:
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
-        self._uses: list[VariableUse] = []
+        self.uses: list[VariableUse] = []
         ahead = [*plan.feeds.values()]
         for variable, slot_index in plan.reads.items():
             slot, actor, index = (
@@ -162,18 +181,16 @@ class Program:
             )
             if variable.producers:
                 readers = tuple([built.receivers[op] for op in slot.consumers])
-                self._uses.append(
-                    VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates)
-                )
+                self.uses.append(VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates))
             else:
                 self._constants.append((index, actor))
                 ahead.append(slot_index)
         for slot_index in ahead:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
-        self._first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
+        self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
         # One end more than there are: the frame's start, so that an empty frame ends, too.
-        self._open_ends = sum(actor.ends for actor in ops) + len(self._uses) + 1
+        self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
@@ -185,7 +202,7 @@ class Program:
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         self._sources = plan.feeds
-        self._uninitialized = [] if plan.graph.options.dry_run else list(plan.reads)
+        self._uninitialized = [] if options.dry_run else list(plan.reads)
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
@@ -201,13 +218,40 @@ class Program:
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
         self._scalars = (
             []
-            if plan.graph.options.dry_run
+            if options.dry_run
             else [
                 (blob.name, i)
                 for i, blob in enumerate(plan.fetches)
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
+
+    @property
+    def base(self) -> Program:
+        """The program as it was built, with each op by itself."""
+        return self._base or self
+
+    @property
+    def trace(self) -> Trace:
+        """The newest calls of the graph."""
+        return self._resources.trace
+
+    def joined(self, joining: Joining) -> Program:
+        """The same program, with some ops that fire as one."""
+        program = copy(self)
+        receivers, pending = joining.receivers, joining.pending
+        program._base = self
+        program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
+        program.uses = [use.followed_by(tuple([receivers[op] for op in use.followers])) for use in self.uses]
+        program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
+        shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
+        program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
+        program._open_ends = sum(op.ends for op in program.ops) + len(self.uses) + 1
+        return program
+
+    def readers_of_shared(self) -> dict[int, int]:
+        """Number of readers of each slot that has several."""
+        return dict(zip(self._shared, map(len, self._tokens)))  # noqa: B905  the lengths are equal
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -267,6 +311,7 @@ class Program:
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
+        self.pace.left -= 1
         readers = self._unshared.copy()
         for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
             readers[slot] = bytearray(tokens)
@@ -274,24 +319,24 @@ class Program:
         dispatcher = resources.dispatcher
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
-        return Frame(
-            number=number,
-            pending=self._pending.copy(),
-            values=values,
-            readers=readers,
-            open=self._open_ends,
-            ready=dispatcher.ready,
-            wake=dispatcher.wake,
-            ended=dispatcher.loop.create_future(),
-            observer=observer,
-            listeners=self._listeners,
-            weights=self._weights,
-            ops=self._ops,
-            atomic=atomic,
-            budget=resources.budget,
-            monitor=resources.monitor,
-            trace=resources.trace,
-            lengths=self._lengths,
+        return Frame(  # by position: with so many names it would take twice as long
+            number,
+            self.pending.copy(),
+            values,
+            readers,
+            self._open_ends,
+            dispatcher.ready,
+            dispatcher.wake,
+            dispatcher.loop.create_future(),
+            observer,
+            self._listeners,
+            self._weights,
+            self.ops,
+            atomic,
+            resources.budget,
+            resources.monitor,
+            resources.trace,
+            self._lengths,
         )
 
     def check_turns(self) -> None:
@@ -300,17 +345,16 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        check_turns(self.graph.name, self._ops, self._uses, self._resources.turnstiles.values())
+        check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
-        if self.graph.options.dry_run:
+        if self._is_dry:
             frame.open = 1
             frame.close_end()
             return
         if frame.monitor is not None:
-            np.frombuffer(frame.monitor.states, dtype=np.uint8)[self._node_ids] = NodeState.WAITING
-            np.frombuffer(frame.monitor.dirty, dtype=np.uint8)[self._node_ids] = 1
+            frame.monitor.show_all(self._node_ids, NodeState.WAITING)
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
@@ -318,15 +362,15 @@ class Program:
             listener.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
-        frame.ready.extend([(actor, frame) for actor in self._first])
-        for use in self._uses:
+        frame.ready.extend([(actor, frame) for actor in self.first])
+        for use in self.uses:
             use.enter(frame)
         frame.close_end()
 
     def result(self, frame: Frame) -> Result:
         """The result of a finished frame."""
         values, frame.values = frame.values, []
-        if self.graph.options.dry_run:
+        if self._is_dry:
             fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [values[slot] for slot in self._fetch_slots]

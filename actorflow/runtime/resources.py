@@ -68,7 +68,7 @@ class Resources:
         self.constant_ops: set[int] = set()  # `Node.id` of the ops that no frame computes
         self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
         self.budget: Budget | None = None  # memory that frames may take, if there is a limit
-        self.profile: dict[int, OpProfile] = {}  # calls and times by `Node.id` of the op
+        self._profile: dict[int, OpProfile] = {}
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}  # of ops that are launched as one, by `Node.id`
         self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
         self.scalars = Scalars()  # fetched 0-d numbers by frame
@@ -93,6 +93,12 @@ class Resources:
         """The dispatcher of the loop that runs now."""
         assert self._dispatcher is not None
         return self._dispatcher
+
+    @property
+    def profile(self) -> dict[int, OpProfile]:
+        """Calls and times by `Node.id` of the op."""
+        self.trace.settle()
+        return self._profile
 
     def device(self, place: Place) -> Device:
         """The device of a place, opened on first use."""

@@ -129,6 +129,11 @@ class Monitor:
             self.states[node_id] = state
             self.dirty[node_id] = 1
 
+    def show_all(self, ids: npt.NDArray[np.intp], state: NodeState) -> None:
+        """Set the state of many ops, on the loop's thread."""
+        np.frombuffer(self.states, np.uint8)[ids] = state
+        np.frombuffer(self.dirty, np.uint8)[ids] = 1
+
     def changes(self) -> Changes:
         """The changes from now on, for one watcher."""
         changes = Changes(self)

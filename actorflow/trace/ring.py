@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -89,7 +89,18 @@ class Trace:
         origin_s: The same moment in Unix seconds.
     """
 
-    __slots__ = ("_errors", "_lengths", "_numbers", "buffer", "mask", "origin_ns", "origin_s", "total", "tracks")
+    __slots__ = (
+        "_errors",
+        "_lengths",
+        "_numbers",
+        "_owed",
+        "buffer",
+        "mask",
+        "origin_ns",
+        "origin_s",
+        "total",
+        "tracks",
+    )
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
@@ -100,6 +111,7 @@ class Trace:
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
+        self._owed: list[Callable[[], None]] = []
         self.total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
@@ -122,6 +134,34 @@ class Trace:
         pack_call(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
         self.total = total + 1
 
+    def reserve(self, calls: int) -> int:
+        """Keep the next places for calls that have ended; returns the first, for `write`."""
+        position = self.total
+        self.total = position + calls
+        return position
+
+    def owe(self, settle: Callable[[], None]) -> None:
+        """Have ``settle()`` called, which writes to the reserved places, before anybody looks."""
+        self._owed.append(settle)
+
+    def settle(self) -> None:
+        """Have all that is owed written."""
+        owed, self._owed = self._owed, []
+        for settle in owed:
+            settle()
+
+    def write(self, positions: _Ints, rows: _Ints) -> None:
+        """Enter calls at reserved places, unless newer ones have these by now.
+
+        Args:
+            positions: Of the first call of each group.
+            rows: End, elapsed time, key and frame of each call of each group.
+        """
+        places = (positions[:, None] + np.arange(rows.shape[1])).ravel()
+        kept = places >= self.total - self.mask - 1
+        ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
+        ring[places[kept] & self.mask] = rows.reshape(-1, 4)[kept]
+
     def add_failed(self, end_ns: int, elapsed_ns: int, key: int, frame: int, text: str) -> None:
         """Enter a call that has failed; ``text`` is its error (`in_brief`)."""
         self._errors.append((self.total, text))
@@ -133,6 +173,7 @@ class Trace:
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
+        self.settle()
         first = max(position, self.total - self.mask - 1, 0)
         ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
         start, stop = first & self.mask, self.total & self.mask

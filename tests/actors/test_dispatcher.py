@@ -152,3 +152,42 @@ async def test_the_application_gets_its_turn_between_slices() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not dispatcher.ready
+
+
+class TestNow:
+    """Slices that a task runs for itself."""
+
+    def test_what_is_ready_is_fired_at_once(self, dispatcher: Dispatcher, loop: StubLoop) -> None:
+        fired: list[str] = []
+        dispatcher.ready.append((StubActor(lambda: fired.append("a")), StubFrame()))
+        dispatcher.run_now()
+        assert fired == ["a"]
+
+    def test_the_loop_has_its_turn_when_their_time_is_over(self, dispatcher: Dispatcher, loop: StubLoop) -> None:
+        fired: list[str] = []
+
+        def fire(name: str, end_ns: int) -> None:
+            dispatcher.ready.append((StubActor(lambda: fired.append(name), end_ns), StubFrame()))
+            dispatcher.run_now()
+
+        dispatcher.slice_ns = 0
+        fire("a", FAR_NS)
+        fire("b", 0)
+        assert fired == ["a"]
+        loop.turn()
+        assert fired == ["a", "b"]
+        dispatcher.slice_ns = FAR_NS
+        fire("c", 0)
+        assert fired == ["a", "b", "c"]
+
+    def test_not_within_another_slice(self, dispatcher: Dispatcher, loop: StubLoop) -> None:
+        fired: list[str] = []
+
+        def start() -> None:
+            dispatcher.ready.append((StubActor(lambda: fired.append("inner")), StubFrame()))
+            dispatcher.run_now()
+            fired.append("outer")
+
+        dispatcher.ready.append((StubActor(start), StubFrame()))
+        dispatcher.run_now()
+        assert fired == ["outer", "inner"]

@@ -56,7 +56,7 @@ async def test_a_program_keeps_no_object_of_its_plan() -> None:
         plan = graph.compile()
         of_plan = {id(number) for entry in [*plan.ops, *plan.slots] if (number := entry.index) > 256}
         program = at_once(building(plan, graph.engine.resources))
-        kept = [actor.index for actor in program._ops]
-        kept += [blob.slot for actor in program._ops for blob in (*actor.inputs, *actor.outputs)]
+        kept = [actor.index for actor in program.ops]
+        kept += [blob.slot for actor in program.ops for blob in (*actor.inputs, *actor.outputs)]
         assert len(of_plan) > 600
         assert not of_plan & set(map(id, kept))
