@@ -52,7 +52,7 @@ def test_program(code: str, output: str, tmp_path: Path) -> None:
         pytest.skip("torch is not installed: make test WITH=torch")
     path = tmp_path / "program.py"
     path.write_text(code, encoding="utf-8")
-    done = run_program(path)
+    done = run_program(path, folder=tmp_path)  # where a program may leave files
     assert done.returncode == 0, done.stderr
     assert [line.rstrip() for line in done.stdout.splitlines()] == output.splitlines()
 
