@@ -208,7 +208,7 @@ def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[st
     if isinstance(checkpoints, str | os.PathLike):
         checkpoints = Checkpoints(graph, checkpoints)
     if not isinstance(checkpoints, Checkpoints):
-        if not callable(getattr(checkpoints, "save", None)):
+        if not callable(getattr(checkpoints, "save", None)) or hasattr(checkpoints, "nodes"):  # a graph saves itself
             expected = "checkpoints= to be a folder, Checkpoints, or a Trainer"
             raise TypeError(f"expected {expected}, got {type(checkpoints).__name__}")
         return checkpoints.save
