@@ -207,7 +207,7 @@ def test_the_layer(kind, both, batch_first, layers) -> None:
         _, scope, name = variable.name.split("/")
         of = {"weight_x": "weight_ih", "weight_h": "weight_hh", "bias": "bias_ih", "bias_h": "bias_hh"}[name]
         with torch.no_grad():
-            getattr(reference, f"{of}_l{scope.removeprefix('layer')}").copy_(torch.from_numpy(variable.value))
+            getattr(reference, f"{of}_l{scope.removeprefix('layer')}").copy_(torch.tensor(variable.value))
             if of == "bias_ih" and kind != "gru":
                 getattr(reference, f"bias_hh_l{scope.removeprefix('layer')}").zero_()
     (value,) = drawn(0, x.shape, dtype="float64")
