@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +128,11 @@ def load_torch(
         CheckpointError: if something is missing, not expected, or of another shape: with all of that. Nothing has been
             changed then.
         GraphError: if the scope has no weights, or frames are in flight.
+        TypeError: if it is given something else than tensors by name.
     """
+    if not isinstance(cast(object, state_dict), Mapping):
+        hint = ": give its state_dict()" if hasattr(state_dict, "state_dict") else ""
+        raise TypeError(f"expected tensors by name, got {type(state_dict).__name__}{hint}")
     variables = weights_of(scope)
     root = next(iter(variables)).graph.root
     check_at_rest(root, "loaded")

@@ -71,7 +71,11 @@ class File:
         self.declared = self._declared(model)
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
-            raise GraphError(f"no open axis of an input has the name {', '.join(map(repr, unknown))}")
+            open_axes = ", ".join(map(repr, sorted(self._used))) or "none"
+            raise GraphError(
+                f"no open axis of an input has the name {', '.join(map(repr, unknown))}; open are {open_axes} "
+                "(a length that is fixed in the file can be opened by exporting it with dynamic axes)"
+            )
         if not isinstance(source, bytes):
             _load_external(model, Path(source).parent)
         self.model = model

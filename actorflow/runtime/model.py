@@ -89,25 +89,34 @@ class Model:
         return {self.inputs[name]: value for name, value in inputs.items()}
 
     async def run(
-        self, inputs: Mapping[str, npt.ArrayLike], *, timeout: float | None = None
+        self,
+        inputs: Mapping[str, npt.ArrayLike],
+        *,
+        fetch: Iterable[str] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Compute the outputs in one frame.
 
         Args:
             inputs: Arrays by the names of inputs, used without a copy.
+            fetch: Names of outputs, or of any blobs of the graph; the default is all outputs.
             timeout: As for `Graph.run`.
         Returns:
             An array per output, by name, in their order.
         Raises:
             FeedError: if an input is missing or unknown; else what `Graph.run` raises.
         """
-        result = await self.graph.run(self.feeds(inputs), fetch=self._fetched, timeout=timeout)
-        return {name: to_numpy(result[blob]) for name, blob in self.outputs.items()}
+        wanted = self._wanted(fetch)
+        result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout)
+        return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
-    def run_sync(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+    def run_sync(
+        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: Iterable[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
         """`run` for scripts, as `Graph.run_sync`."""
-        result = self.graph.run_sync(self.feeds(inputs), fetch=self._fetched)
-        return {name: to_numpy(result[blob]) for name, blob in self.outputs.items()}
+        wanted = self._wanted(fetch)
+        result = self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])
+        return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
@@ -117,8 +126,24 @@ class Model:
         """`save` for scripts, as `Graph.save_sync`."""
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
+    def _wanted(self, fetch: Iterable[str] | None) -> dict[str, Blob]:
+        """Blobs by the names that they are asked for by."""
+        if fetch is None:
+            return self.outputs
+        found: dict[str, Blob] = {}
+        for name in [fetch] if isinstance(fetch, str) else fetch:
+            node = self.outputs[name] if name in self.outputs else self.graph.resolve(name)
+            if not isinstance(node, Blob):
+                outputs = ", ".join([repr(each.name) for each in getattr(node, "outputs", ())]) or "none"
+                raise GraphError(f"model {self.graph.name!r}: {name!r} is no blob; its outputs: {outputs}")
+            found[name] = node
+        return found
+
     def batched(self, **options: Any) -> Batcher:
-        """`Graph.batched` with the outputs fetched; takes its other arguments."""
+        """`Graph.batched` with the outputs fetched; takes its other arguments.
+
+        Its results know blobs, and not the model's names: ``result[model.outputs["scores"]]``.
+        """
         return self.graph.batched(fetch=self._fetched, **options)
 
     @property

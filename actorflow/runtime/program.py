@@ -109,6 +109,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         """Why a blob is not there, for a message."""
         fetched = f"fetched: {', '.join(self._by_name) or 'nothing'}"
         name = getattr(key, "name", key)
+        if not self._blobs:
+            return f"{name!r} was not fetched, nor any blob: ops and sub-graphs are run, and only blobs have values"
         for blob in self._blobs:
             graph = blob.graph.root
             if name not in graph:

@@ -34,6 +34,23 @@ def test_of_a_graph_has_what_the_outputs_need() -> None:
     np.testing.assert_array_equal(model.run_sync({"x": [[1, 2]]})["double/out"], [[2, 4]])
 
 
+def test_fetches_outputs_and_other_blobs_by_name() -> None:
+    graph, x, y = doubled()
+    z = af.ops.relu(y, name="relu")
+    model = af.Model(graph, {"input": x}, {"output": z})
+    found = model.run_sync({"input": [[1, -1]]}, fetch=["double/out", "output"])
+    assert {name: value.tolist() for name, value in found.items()} == {"double/out": [[2, -2]], "output": [[2, 0]]}
+    with pytest.raises(af.GraphError, match="'double' is no blob; its outputs: 'double/out'"):
+        model.run_sync({"input": [[1, -1]]}, fetch="double")
+
+
+def test_an_op_alone_has_no_value() -> None:
+    graph, x, _ = doubled()
+    result = graph.run_sync({x: [[1, 2]]}, fetch=["double"])
+    with pytest.raises(KeyError, match="was not fetched, nor any blob: ops and sub-graphs are run"):
+        result["double"]
+
+
 async def test_batches_its_outputs() -> None:
     graph, x, y = doubled()
     model = af.Model.of(graph, fetch=y)

@@ -16,7 +16,7 @@ from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import vectors
-from actorflow.ops.numba.fused import Call, Direct, Ending, ending
+from actorflow.ops.numba.fused import LATEST, Call, Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
@@ -133,7 +133,7 @@ def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish 
     convolution = own.made((x.shape, weight.shape, x.dtype), make)
     if isinstance(convolution, bool):
         return False
-    own.call = convolution
+    LATEST.call = convolution
     convolution(x, weight, y, ending(finish))
     return True
 
@@ -178,7 +178,7 @@ def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: 
     call = own.made((x.shape, weight.shape, x.dtype), make)
     if isinstance(call, bool):
         return False
-    own.call = call
+    LATEST.call = call
     call(x, weight, y, ending(finish))
     return True
 

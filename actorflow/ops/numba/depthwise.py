@@ -28,7 +28,7 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
-from actorflow.ops.numba.fused import Direct, Ending, ending
+from actorflow.ops.numba.fused import LATEST, Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import volumes
@@ -279,6 +279,6 @@ def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish |
     call = own.made((x.shape, weight.shape, x.dtype), make)
     if isinstance(call, bool) or not call.is_ready:
         return False
-    own.call = call
+    LATEST.call = call
     call(x, weight, y, ending(finish))
     return True

@@ -7,6 +7,7 @@ no difference when a loop is compiled. Exponentials and the like are left to Num
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from time import perf_counter_ns
@@ -410,6 +411,17 @@ class Call(Protocol):
         """The same with a weight that stays, by one thread; None if that does not pay."""
 
 
+class _Latest(threading.local):
+    """What has computed the operation that this thread has computed last; None where that was left to NumPy.
+
+    It is the thread's, as one operation may stand in several graphs, each with a thread of its own.
+    """
+
+    call: Call | None = None
+
+
+LATEST = _Latest()
+
 #: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
 KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
 
@@ -462,14 +474,15 @@ class _Bound:
         return True
 
 
-def _bind(operation: Followed, inputs: list[Array], finish: numpys.Finish) -> None:
+def _bind(operation: Followed, inputs: list[Array], finish: numpys.Finish, call: Call | None) -> None:
     """Bind the next calls of an operation, if this call had the weights of the one before."""
-    own, kept = operation.__dict__, operation.main.__dict__.get(KEPT)
-    if kept is None or kept.call is None:
+    own = operation.__dict__
+    if call is None:
+        own.pop(_SEEN, None)
         return
     seen = [id(array) for i, array in enumerate(inputs) if i and i + 1 - operation.count not in finish.by_row]
     if own.get(_SEEN) == seen and _following(finish) is not None:
-        own[_BOUND] = _Bound(operation, kept.call, inputs, finish)
+        own[_BOUND] = _Bound(operation, call, inputs, finish)
     own[_SEEN] = seen
 
 
@@ -480,4 +493,7 @@ def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) ->
         if bound.run(inputs, outputs):
             return
         del operation.__dict__[_BOUND]
-    _bind(operation, inputs, numpys.followed(operation, inputs, outputs, prepared))
+    LATEST.call = None
+    finish = numpys.followed(operation, inputs, outputs, prepared)
+    call, LATEST.call = LATEST.call, None
+    _bind(operation, inputs, finish, call)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.numba.fused import KEPT, Call
+from actorflow.ops.numba.fused import KEPT
 from actorflow.ops.operation import Operation
 
 _T = TypeVar("_T")
@@ -15,16 +15,11 @@ _MOST_MADE = 64
 
 
 class Kept:
-    """What the kernels of one operation keep: what is made for arrays of some shapes, and the weight, packed.
+    """What the kernels of one operation keep: what is made for arrays of some shapes, and the weight, packed."""
 
-    Attributes:
-        call: What computed it last.
-    """
-
-    __slots__ = ("_made", "_packed", "_seen", "call")
+    __slots__ = ("_made", "_packed", "_seen")
 
     def __init__(self) -> None:
-        self.call: Call | None = None
         self._made: dict[Hashable, Any] = {}
         self._seen = 0
         self._packed: tuple[Array, Array] | None = None

@@ -109,3 +109,32 @@ async def test_a_fetched_variable_cannot_be_written_to() -> None:
         result = await graph.run(fetch=[w, y])
     with pytest.raises(ValueError, match="read-only"):
         result[w][:] = 5
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+async def test_what_is_left_to_numpy_binds_no_call_of_other_images(kind: str) -> None:
+    graph, parts = af.Graph("net"), Parts(kind)
+    parts.change(0)
+    x = graph.blob("x", ("n", *X.shape[1:]))
+    y = af.ops.conv(x, graph.constant(parts.weight), pad=1) if kind == "conv" else None
+    if y is None:
+        y = af.ops.inner(af.ops.flatten(x), graph.constant(parts.weight))
+    y = af.ops.relu(af.ops.bias(y, graph.constant(parts.bias)))
+    random = np.random.default_rng(1)
+    async with graph:
+        for count in (8, 8, 5, 5, 5, 0, 0, 0, 5, 8, 0, 16, 16, 3):
+            whole = random.standard_normal((2 * count, *X.shape[1:])).astype("f")
+            for images in (whole[::2], np.ascontiguousarray(whole[1::2]), np.asfortranarray(whole[:count])):
+                found = (await graph.run({x: images}))[y]
+                flat = af.Graph("numpy", libraries=["numpy"], fuse=False)
+                own = flat.blob("x", images.shape)
+                z = network_of(kind, own, flat.constant(parts.weight), flat.constant(parts.bias), count)
+                expected_ = np.empty(found.shape, "f") if not count else (await flat.run({own: images}))[z]
+                await flat.aclose()
+                np.testing.assert_allclose(found, expected_, rtol=1e-4, atol=1e-4)
+                compiled()
+
+
+def network_of(kind: str, x: af.Blob, weight: af.Blob, bias: af.Blob, count: int) -> af.Blob:
+    y = af.ops.conv(x, weight, pad=1) if kind == "conv" else af.ops.inner(af.ops.reshape(x, (count, 288)), weight)
+    return af.ops.relu(af.ops.bias(y, bias))
