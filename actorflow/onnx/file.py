@@ -142,7 +142,7 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
     if not model.graph.node and not model.graph.output:
         raise GraphError("this is no ONNX file, or an empty one")
-    if isinstance(source, bytes) and any(map(uses_external_data, model.graph.initializer)):
+    if isinstance(source, bytes) and any(map(uses_external_data, _tensors(model))):
         raise GraphError("its weights are in other files: give the path, not the bytes")
     try:
         checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
@@ -173,6 +173,18 @@ def _why_unusable(info: ValueInfoProto) -> str | None:
     except KeyError:
         return f"has dtype number {tensor.elem_type}, which is not known"
     return None
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """All tensors of a file: those of its graphs and functions, and of their nodes' attributes."""
+    yield from model.graph.initializer
+    nodes = [*model.graph.node, *[node for function in model.functions for node in function.node]]
+    while nodes:
+        for attribute in nodes.pop().attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from graph.initializer
+                nodes += graph.node
 
 
 def axis_name(name: str) -> str:

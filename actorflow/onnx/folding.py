@@ -12,7 +12,7 @@ from onnx import NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from actorflow.onnx.values import Value
-from actorflow.spec import Length, TensorSpec, maximum, minimum
+from actorflow.spec import Length, TensorSpec, at, axes_in, maximum, minimum
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -260,9 +260,16 @@ def _quotient(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequ
     is_exact = any(value is not None and value.dtype.kind == "f" for value in inputs)
 
     def over(a: Any, b: Any) -> Any:
-        if is_exact and (rest := _whole(a) % _whole(b)) != 0:
+        a, b = _whole(a), _whole(b)
+        if is_exact and (rest := a % b) != 0:
             raise ValueError(rest)
-        return _whole(a) // _whole(b)
+        if not isinstance(a, Length) and not isinstance(b, Length):
+            quotient = abs(a) // abs(b)
+            return quotient if (a < 0) == (b < 0) else -quotient
+        shortest = dict.fromkeys(axes_in((a, b)), 1)
+        if at(a, shortest) < 0 or at(b, shortest) < 0:
+            raise ValueError(a)  # the file rounds towards 0, formulas of lengths round down
+        return a // b
 
     return _elementwise(over)(attributes, inputs, opset)
 

@@ -213,3 +213,28 @@ def test_a_network_says_what_it_is_given() -> None:
     with pytest.raises(af.DTypeError, match="input 'x' is float32"):
         network(graph.blob("b", (1, 3, 4, 4), "float64"))
     assert not graph.ops
+
+
+def test_bytes_read_no_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret.bin").write_bytes(np.ones(2, "f").tobytes())
+    monkeypatch.chdir(tmp_path)
+    tensor = onnx.TensorProto(name="t", data_type=onnx.TensorProto.FLOAT, dims=[2])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="secret.bin")
+    nodes = [helper.make_node("Constant", [], ["c"], value=tensor), helper.make_node("Add", ["x", "c"], ["y"])]
+    content = model(nodes, [("x", [2])], [("y", [2])]).SerializeToString()
+    with pytest.raises(af.GraphError, match="its weights are in other files: give the path, not the bytes"):
+        af.onnx.load(content)
+
+
+@pytest.mark.parametrize(("less", "rows"), [(0, 7), (5, 2), (1, 4)])
+def test_lengths_are_divided_towards_zero(less: int, rows: int) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Sub", ["s", "less"], ["d"]),
+        helper.make_node("Div", ["d", "two"], ["q"]),
+        helper.make_node("Cast", ["q"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    made = model(nodes, [("x", ["n", 3])], [("y", [2])], {"less": np.array([less, 8]), "two": np.array([2, 2])})
+    expected = [np.fix((rows - less) / 2), np.fix((3 - 8) / 2)]
+    assert af.onnx.load(made.SerializeToString()).run_sync({"x": np.zeros((rows, 3), "f")})["y"].tolist() == expected
