@@ -63,6 +63,7 @@ class File:
         given = {tensor.name for tensor in graph.initializer}
         self._axes: dict[str, int | str] = dict(axes or {})
         self._used: set[str] = set()
+        self._spelt: dict[str | tuple[str, int], str] = {}  # names here of axes of the file
         fed = [each for each in graph.input if each.name not in given]
         self.unusable = {each.name: why for each in fed if (why := _why_unusable(each))}
         self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
@@ -116,12 +117,24 @@ class File:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return int(dim.dim_value)
         said = dim.dim_param
-        own = said if any(c.isalnum() for c in said) else f"{name}_{position}"
-        return self._named(own)
+        return (
+            self._named(said) if any(c.isalnum() for c in said) else self._named(f"{name}_{position}", (name, position))
+        )
 
-    def _named(self, own: str) -> int | str:
-        """The length or the name that an axis of the file has here."""
-        legal = axis_name(own)
+    def _named(self, own: str, key: str | tuple[str, int] | None = None) -> int | str:
+        """The length or the name that an axis of the file has here; different axes have different names.
+
+        Args:
+            own: Its name in the file, or one that is made for it.
+            key: What stands for it, if it has no name of its own.
+        """
+        key = own if key is None else key
+        if key not in self._spelt:
+            legal = axis_name(own)
+            while legal in self._spelt.values():
+                legal += "_"
+            self._spelt[key] = legal
+        legal = self._spelt[key]
         for each in (own, legal):
             if each in self._axes:
                 self._used.add(each)

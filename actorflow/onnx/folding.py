@@ -345,7 +345,9 @@ def _cast(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence
     if not _are_lengths(inputs) or inputs[0] is None:
         return None
     dtype = helper.tensor_dtype_to_np_dtype(attributes["to"])
-    return [_Lengths(inputs[0].lengths, dtype)] if dtype.kind in "if" else None
+    if dtype.kind not in "if" or dtype.itemsize < 4:  # which a length may not fit into
+        return None
+    return [_Lengths(inputs[0].lengths, dtype)]
 
 
 OF_LENGTHS: dict[str, _Rule] = {

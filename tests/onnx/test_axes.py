@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import actorflow as af
@@ -142,3 +142,21 @@ def test_transposes_stay_few_with_open_axes() -> None:
         nodes, [("x", ("n", 3, "h", "w"))], [("y", None)], {"w": weights(4, 3, 3, 3), "v": weights(2, 4, 1, 1)}
     )
     assert kinds(check(proto, (1, 3, 5, 5), (2, 3, 6, 7)))["Transpose"] == 2
+
+
+def test_axes_whose_names_are_spelt_alike_are_different_ones() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "z"], ["y"])]
+    made = model(nodes, [("x", ["a-b", 3]), ("z", [3, "a_b"])], [("y", ["a-b", "a_b"])])
+    loaded = af.onnx.load(made.SerializeToString())
+    found = loaded.run_sync({"x": np.ones((2, 3), "f"), "z": np.ones((3, 4), "f")})["y"]
+    np.testing.assert_array_equal(found, np.full((2, 4), 3, "f"))
+
+
+def test_a_length_that_does_not_fit_a_dtype_wraps() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["small"], to=TensorProto.INT8),
+        helper.make_node("Cast", ["small"], ["y"], to=TensorProto.FLOAT),
+    ]
+    loaded = af.onnx.load(model(nodes, [("x", ["n"])], [("y", [1])]).SerializeToString())
+    assert loaded.run_sync({"x": np.zeros(300, "f")})["y"].tolist() == [44]
