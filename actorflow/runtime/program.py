@@ -107,10 +107,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     def _why_not(self, key: object) -> str:
         """Why a blob is not there, for a message."""
-        fetched = f"fetched: {', '.join(self._by_name) or 'nothing'}"
+        fetched = f"fetched: {', '.join(self._by_name) or 'nothing (ops are run, only blobs have values)'}"
         name = getattr(key, "name", key)
-        if not self._blobs:
-            return f"{name!r} was not fetched, nor any blob: ops and sub-graphs are run, and only blobs have values"
         for blob in self._blobs:
             graph = blob.graph.root
             if name not in graph:
