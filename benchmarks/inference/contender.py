@@ -50,15 +50,14 @@ def _ours(task: Task, stack: AsyncExitStack) -> Run:
     graph, x, scores, _ = task.graph()
     feeds = {x: task.images()}
     stack.push_async_callback(graph.aclose)
-    profile = graph.engine.profile
     kinds = {op.id: kind_of(op.operation, [blob.shape for blob in op.inputs]) for op in graph.ops}
 
     async def run(runs: int) -> tuple[dict[str, float], Any]:
-        before = {node: of_op.total_ns for node, of_op in profile.items()}
+        before = {node: of_op.total_ns for node, of_op in graph.engine.profile.items()}
         for _ in range(runs):
             result = await graph.run(feeds, fetch=[scores])
         kernels: Counter[str] = Counter()
-        for node, of_op in profile.items():
+        for node, of_op in graph.engine.profile.items():
             kernels[kinds[node]] += 1e-6 * (of_op.total_ns - before.get(node, 0))
         return kernels, result[scores]
 

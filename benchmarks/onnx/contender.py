@@ -55,15 +55,14 @@ async def _ours(task: Task, name: str, stack: AsyncExitStack) -> Run:
         model = af.onnx.load(path, backend="onnxruntime" if name == BACKEND else "actorflow")
     graph, feeds = model.graph, {"x": task.image()}
     stack.push_async_callback(graph.aclose)
-    profile = graph.engine.profile
     kinds = {op.id: kind_of(op.operation, [blob.shape for blob in op.inputs]) for op in graph.ops}
 
     async def run(runs: int) -> tuple[dict[str, float], Any]:
-        before = {node: of_op.total_ns for node, of_op in profile.items()}
+        before = {node: of_op.total_ns for node, of_op in graph.engine.profile.items()}
         for _ in range(runs):
             (output,) = (await model.run(feeds)).values()
         kernels: Counter[str] = Counter()
-        for node, of_op in profile.items():
+        for node, of_op in graph.engine.profile.items():
             kernels[kinds[node]] += 1e-6 * (of_op.total_ns - before.get(node, 0))
         return kernels, output
 
