@@ -144,11 +144,7 @@ class Model:
 
         Its results know blobs, and not the model's names: ``result[model.outputs["scores"]]``.
         """
-        return self.graph.batched(fetch=self._fetched, **options)
-
-    @property
-    def _fetched(self) -> list[Blob]:
-        return list(dict.fromkeys(self.outputs.values()))
+        return self.graph.batched(fetch=[*dict.fromkeys(self.outputs.values())], **options)
 
 
 def _sources(graph: Graph, outputs: Iterable[Blob]) -> list[Blob]:

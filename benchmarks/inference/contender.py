@@ -76,13 +76,18 @@ def _conv(size: tuple[int, ...], channels: int, filter_channels: int) -> str:
 
 
 def _onnx(task: Task, cores: int) -> Run:
-    import onnxruntime
-
     from benchmarks.inference import onnx_networks
 
     layers = task.graph()[-1]
     model = getattr(onnx_networks, task.name)(onnx_networks.Network(layers.variables, task.shape))
-    feeds = {"x": np.ascontiguousarray(np.moveaxis(task.images(), -1, 1))}
+    return peer(model, {"x": np.ascontiguousarray(np.moveaxis(task.images(), -1, 1))}, cores)
+
+
+def peer(model: bytes, feeds: dict[str, Any], cores: int) -> Run:
+    """onnxruntime with a model of one output."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)
 
     def session(**settings: Any) -> Any:
         options = onnxruntime.SessionOptions()

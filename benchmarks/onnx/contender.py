@@ -12,20 +12,17 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import actorflow as af
-from benchmarks.inference.contender import PROFILED, kind_of, per_run
+from benchmarks.inference.contender import Run, kind_of, peer
 from benchmarks.inference.names import ONNX
 from benchmarks.onnx.names import BACKEND
 from benchmarks.onnx.tasks import TASKS, Task
 
-#: Computes so often: (ms in kernels of each kind, all runs together; the output).
-Run = Callable[[int], Awaitable[tuple[dict[str, float], Any]]]
 _SHOWN = 1000  # numbers of an output
 
 
@@ -39,7 +36,11 @@ async def serve(name: str, cores: int) -> None:
         for line in sys.stdin:
             task, runs = json.loads(line)
             if task not in models:
-                models[task] = _onnx(tasks[task], cores) if name == ONNX else await _ours(tasks[task], name, stack)
+                models[task] = (
+                    peer(tasks[task].model(), {"x": tasks[task].image()}, cores)
+                    if name == ONNX
+                    else await _ours(tasks[task], name, stack)
+                )
             start = perf_counter()
             kernels, output = await models[task](runs)
             ms = 1e3 * (perf_counter() - start) / runs
@@ -72,35 +73,6 @@ async def _ours(task: Task, name: str, stack: AsyncExitStack) -> Run:
     except ImportError:  # without the extra `jit`
         return run
     compiled()
-    return run
-
-
-def _onnx(task: Task, cores: int) -> Run:
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(3)
-    model, feeds = task.model(), {"x": task.image()}
-
-    def session(**settings: Any) -> Any:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = cores
-        for setting, value in settings.items():
-            setattr(options, setting, value)
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    with tempfile.TemporaryDirectory() as folder:
-        profiled = session(enable_profiling=True, profile_file_prefix=f"{folder}/profile")
-        for _ in range(1 + PROFILED):
-            profiled.run(None, feeds)
-        events = json.loads(Path(profiled.end_profiling()).read_text(encoding="utf-8"))
-    kernels = per_run([event for event in events if event["name"].endswith("_kernel_time")])
-    timed = session()
-
-    async def run(runs: int) -> tuple[dict[str, float], Any]:
-        for _ in range(runs):
-            (output,) = timed.run(None, feeds)
-        return {kind: runs * ms for kind, ms in kernels.items()}, output
-
     return run
 
 

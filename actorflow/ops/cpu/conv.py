@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
 from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, product_pieces, spread
-from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, rows_of
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, put_in_border, rows_of
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
@@ -132,14 +132,7 @@ class _Geometry:
             return images
         else:
             padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
-        inside: tuple[slice, ...] = (slice(None),)
-        for n, (before, after) in zip(w.size, w.pad, strict=True):
-            if before:
-                padded[(*inside, slice(0, before))] = 0
-            if after:
-                padded[(*inside, slice(before + n, None))] = 0
-            inside = (*inside, slice(before, before + n))
-        padded[inside] = images
+        put_in_border(images, padded, w)
         return padded
 
     def shared(self, x: Array) -> Array | None:

@@ -68,6 +68,18 @@ def rows_of(piece: Piece, shape: Sequence[int]) -> tuple[int, int]:
     return start, stop + 1
 
 
+def put_in_border(images: npt.NDArray[Any], padded: npt.NDArray[Any], w: Windows) -> None:
+    """Put images into larger ones, whose border becomes zeros."""
+    inside: tuple[slice, ...] = (slice(None),)
+    for n, (before, after) in zip(w.size, w.pad, strict=True):
+        if before:
+            padded[(*inside, slice(0, before))] = 0
+        if after:
+            padded[(*inside, slice(before + n, None))] = 0
+        inside = (*inside, slice(before, before + n))
+    padded[inside] = images
+
+
 def is_first(piece: Piece) -> bool:
     """Return whether no piece of the same images came before."""
     return all(cut.start == 0 for cut in piece[1:])

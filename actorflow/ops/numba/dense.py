@@ -6,12 +6,14 @@ Columns are not gathered: the product reads the images, which have their border 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import Finish, product_ns, spread
+from actorflow.ops.cpu.windows import put_in_border
 from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
@@ -84,14 +86,7 @@ class _Convolution:
         if w is None:
             return x
         padded = scratch("padded", (len(x), *w.padded_size, x.shape[-1]), x.dtype)
-        inside: tuple[slice, ...] = (slice(None),)
-        for n, (before, after) in zip(w.size, w.pad, strict=True):
-            if before:
-                padded[(*inside, slice(0, before))] = 0
-            if after:
-                padded[(*inside, slice(before + n, None))] = 0
-            inside = (*inside, slice(before, before + n))
-        padded[inside] = x
+        put_in_border(x, padded, w)
         return padded
 
 
@@ -121,7 +116,7 @@ def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish 
     if not (x.size and weight.size and y.size):
         return False
 
-    def make() -> _Convolution | bool:
+    def make() -> Call | bool:
         dtype, w = x.dtype.name, operation.windows(x.shape[1:-1], weight.shape[:-2])
         v, size = vectors(dtype), len(x) * math.prod(w.padded_size) * x.shape[-1]
         if v is None or size > _MOST_ELEMENTS or _is_wasteful(operation.groups, weight.shape[-1], v.lanes):
@@ -129,12 +124,18 @@ def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish 
         compute = ready(multiply, dtype)
         return False if compute is None else _Convolution(compute, operation, x.shape, weight.shape, dtype)
 
-    own = kept(operation)
-    convolution = own.made((x.shape, weight.shape, x.dtype), make)
-    if isinstance(convolution, bool):
+    return _called(operation, make, x, weight, y, finish)
+
+
+def _called(
+    operation: Conv | Inner, make: Callable[[], Call | bool], x: Array, weight: Array, y: Array, finish: Finish | None
+) -> bool:
+    """Compute by what has been made for arrays of these types; False if nothing can be."""
+    call = kept(operation).made((x.shape, weight.shape, x.dtype), make)
+    if isinstance(call, bool):
         return False
-    LATEST.call = convolution
-    convolution(x, weight, y, ending(finish))
+    LATEST.call = call
+    call(x, weight, y, ending(finish))
     return True
 
 
@@ -174,13 +175,7 @@ def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: 
             return False
         return Row(compute, len(weight), x.size) if rows == 1 else _Inner(compute, operation, rows, weight.shape, dtype)
 
-    own = kept(operation)
-    call = own.made((x.shape, weight.shape, x.dtype), make)
-    if isinstance(call, bool):
-        return False
-    LATEST.call = call
-    call(x, weight, y, ending(finish))
-    return True
+    return _called(operation, make, x, weight, y, finish)
 
 
 @lru_cache(maxsize=1024)
