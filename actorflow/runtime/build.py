@@ -17,12 +17,12 @@ from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring
 from actorflow.actors.segment import SegmentActor
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
-from actorflow.graph.nodes import Variable
+from actorflow.graph.nodes import Op, Variable
 from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
-from actorflow.ops.registry import ANY, Kernel, KernelKey
+from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
@@ -308,7 +308,7 @@ class Builder:
         if slot.is_constant:
             return True
         if isinstance(slot.blob, Variable) and slot.index not in self._writers:
-            return not any(isinstance(op.operation, Function) for op in slot.blob.producers)
+            return not any(map(_shows_others, slot.blob.producers))
         writer = self._writers.get(slot.index)
         return writer is not None and writer.kernel is not None and not writer.kernel.returns
 
@@ -333,6 +333,14 @@ class Builder:
         bucket = self.blobs[slot.index].bucket
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
+
+
+def _shows_others(op: Op) -> bool:
+    """Return whether what an op gives a variable may be another's memory: a function's, or that of a view."""
+    if isinstance(op.operation, Function):
+        return True
+    kernel = lookup(op.operation, "cpu", "numpy", op.outputs[0].dtype)
+    return kernel is not None and kernel.returns
 
 
 def _track(op: PlannedOp) -> str:

@@ -84,6 +84,13 @@ def updated(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[
     return w, b, dict
 
 
+def shown(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[], dict[Any, Any]]]:
+    """By a view of what is fed, which is then the variable's memory."""
+    flat, w = graph.blob("flat", parts.weight.size), graph.variable("w", parts.weight.shape)
+    [flat] >> graph.op("shape", af.ops.Reshape(parts.weight.shape)) >> [w]
+    return w, graph.blob("b", 16), dict
+
+
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("source", [fed, returned, viewed, assigned, updated])
@@ -138,3 +145,18 @@ async def test_what_is_left_to_numpy_binds_no_call_of_other_images(kind: str) ->
 def network_of(kind: str, x: af.Blob, weight: af.Blob, bias: af.Blob, count: int) -> af.Blob:
     y = af.ops.conv(x, weight, pad=1) if kind == "conv" else af.ops.inner(af.ops.reshape(x, (count, 288)), weight)
     return af.ops.relu(af.ops.bias(y, bias))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+async def test_a_variable_that_shows_what_was_fed(kind: str) -> None:
+    graph, parts = af.Graph("net"), Parts(kind)
+    x = graph.blob("x", X.shape)
+    w, b, _ = shown(graph, parts)
+    y = network(kind, x, w, b)
+    async with graph:
+        await graph.run({"flat": parts.weight.reshape(-1)}, fetch="shape")
+        for seed in range(6):
+            parts.change(seed)
+            result = await graph.run({x: X, b: parts.bias}, fetch=y)
+            np.testing.assert_allclose(result[y], expected(kind, parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
+            compiled()
