@@ -444,21 +444,24 @@ def test_what_ends_programs_does_so_from_a_thread_that_was_given_up(
     kind: type[BaseException], kind_of_loop: str
 ) -> None:
     given_up = threading.Event()
+    begun: list[int] = []
 
     def call(value: Any) -> Any:
+        begun.append(threading.get_ident())
         assert given_up.wait(LIMIT_S)
         raise kind
 
     graph = af.Graph("user")
     graph.function("struck", call, VALUE, timeout=0.01)(graph.blob("x", VALUE.shape, "float64"))
     with a_loop(kind_of_loop) as loop:
-        task, left = settle(loop, graph.run({"x": np.array([1.0, 2.0])}))
-        assert isinstance(task.exception(), af.OpTimeoutError)
-        assert not left
+        while not begun:  # a busy machine may take the whole time limit to begin the call
+            task, left = settle(loop, graph.run({"x": np.array([1.0, 2.0])}))
+            assert isinstance(task.exception(), af.OpTimeoutError)
+            assert not left
         given_up.set()
         task, left = settle(loop, graph.aclose())
         assert task.result() is None
-    assert [type(error) for error in left] == [kind]
+    assert [type(error) for error in left] == [kind] * len(begun)
 
 
 @both_loops
