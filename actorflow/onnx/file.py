@@ -18,7 +18,9 @@ from actorflow.onnx.functions import inlined
 from actorflow.spec import MOST_AXES, TensorSpec
 
 #: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
-BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+BROKEN = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, StopIteration, TypeError, ValueError,
+)  # fmt: skip
 
 #: Most open axes of all inputs.
 _MOST_OPEN = 256

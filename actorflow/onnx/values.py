@@ -140,9 +140,9 @@ class Value:
 
     def _materialize(self) -> None:
         if self.make is not None:
-            make, self.make, self.linear = self.make, None, None
-            order, blob = make()
+            order, blob = self.make()  # what cannot be made is so for each that reads it
             self.blobs[order] = blob
+            self.make = self.linear = None
         if not self.blobs and self.trained is not None:
             self.blobs[usual(self.rank)] = self.trained()
 

@@ -220,3 +220,17 @@ def test_products_of_lengths_that_are_too_large() -> None:
     assert (results(af.onnx.load(content), {"x": x})[0]["y"] == (6 << 60) + 1).all()
     with pytest.raises(af.GraphError, match=r"op 'y.lengths', with n = 3: Numbers.*OverflowError"):
         results(af.onnx.load(content), {"x": np.ones((3, 3), np.int64)})
+
+
+def test_a_weight_that_cannot_be_made_is_refused_wherever_it_is_read() -> None:
+    nodes = [
+        node("Range", "zero count one", "all"),
+        node("MatMul", "x w", "m"),
+        node("Relu", "m", "a"),
+        node("Neg", "m", "b"),
+        node("Add", "a b", "y"),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "count": np.array(6_540_000), "w": weights(300, 300)}
+    proto = model(nodes, [("x", (2, 300))], [("y", (2, 300))], constants)
+    with pytest.raises(af.GraphError, match=r"(?s)Relu 'a': more than .*\n  Neg 'b': more than "):
+        af.onnx.load(proto.SerializeToString())
