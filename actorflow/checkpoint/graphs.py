@@ -349,9 +349,12 @@ def _read_as(path: Path, where: str = "") -> Iterator[None]:
     except (DamagedError, MissingExtraError):
         raise
     except Exception as error:
-        kind = "" if isinstance(error, GraphError | ValueError) else f"{type(error).__name__}: "
-        text = f"{kind}{error!s:.2000}"
+        text = f"{_said(error):.2000}"
         raise DamagedError(path, text if not where or text.startswith(where) else f"{where}: {text}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{error}" if isinstance(error, GraphError | ValueError) else f"{type(error).__name__}: {error}"
 
 
 #: Fields of a file's JSON, with their types.
@@ -569,7 +572,10 @@ class _Builder:
         return variable
 
     def _op(self, scope: Graph, record: dict[str, Any]) -> Op:
-        operation = self._reader.read(record["operation"])
+        try:
+            operation = self._reader.read(record["operation"])
+        except Exception as error:
+            raise ValueError(f"op {record['name']!r:.200}: {_said(error)}") from error
         if not isinstance(operation, Operation):
             raise ValueError(f"expected an operation, got {operation!r:.200}")
         attempts, preferred = record.get("attempts"), record.get("hints")

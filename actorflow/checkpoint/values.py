@@ -14,6 +14,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from importlib import import_module
+from inspect import Parameter, isfunction, signature
 from types import EllipsisType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -24,12 +25,13 @@ from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.errors import GraphError, text_of
 from actorflow.graph.nodes import Op
 from actorflow.ops.collective import AllReduce
+from actorflow.ops.fills import Numbers
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, FusedStep
 from actorflow.ops.operation import SAVABLE, Operation
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
-from actorflow.spec import MOST_AXES, Follows, Length, Pending, TensorSpec
+from actorflow.spec import MOST_AXES, Follows, Length, TensorSpec
 
 #: Values inside of each other, at most: nothing that is real comes near.
 DEEPEST = 50
@@ -509,7 +511,25 @@ class Reader:
                     check_fits(value, hints_of(kind)[each])
                 except ValueError as error:
                     raise ValueError(f"{name}: field {each}: {error}") from None
+        if kind in (Follows, Numbers) and values["function"] in SAVABLE and isfunction(values["function"]):
+            _check_call(name, **values)
         return kind(**values)
+
+
+def _check_call(name: str, function: Callable[..., Any], given: tuple[Any, ...], **_: Any) -> None:
+    """Check that what a function of this package is given fits to its annotations."""
+    shown, parameters = function.__name__.lstrip("_"), signature(function)
+    try:
+        bound = parameters.bind(*given).arguments
+    except TypeError as error:
+        raise ValueError(f"{name}: {shown} {parameters}: {error}") from None
+    for each, value in bound.items():
+        is_many = parameters.parameters[each].kind is Parameter.VAR_POSITIONAL
+        for part in value if is_many else (value,):
+            try:
+                check_fits(part, hints_of(function)[each])
+            except ValueError as error:
+                raise ValueError(f"{name}: argument {each} of {shown}: {error}") from None
 
 
 def _pair(written: Any) -> Any:
@@ -563,9 +583,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (None, NoneType):
         return value is None
     if plain is float:
-        return isinstance(value, int | float | complex | np.number | np.bool_ | Pending)
+        return isinstance(value, int | float | complex | np.number | np.bool_ | Length | Follows)
     if plain is int:
-        return isinstance(value, int | np.integer | Pending)
+        return isinstance(value, int | np.integer | Length | Follows)
     if plain is bool:
         return isinstance(value, bool | np.bool_)
     if plain is EllipsisType:

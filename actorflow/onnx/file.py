@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper, inliner, shape_inference
-from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from actorflow.errors import GraphError
-from actorflow.spec import TensorSpec
+from actorflow.onnx.functions import inlined
+from actorflow.spec import MOST_AXES, TensorSpec
 
 #: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
-BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+BROKEN = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, StopIteration, TypeError, ValueError,
+)  # fmt: skip
+
+#: Most open axes of all inputs.
+_MOST_OPEN = 256
+#: How often the bytes of other files may be read as weights, on average: a few weights are shared.
+_SHARED = 8
 
 
 @contextmanager
@@ -85,17 +93,18 @@ class File:
         return f"<File {self.name!r}>"
 
     def _declared(self, model: ModelProto) -> dict[str, TensorSpec]:
-        """Types of tensors that the file declares, or that follow by ONNX's rules, where all lengths are known."""
-        with suppress(shape_inference.InferenceError, RuntimeError, ValueError):  # what is wrong is found in lowering
-            model = shape_inference.infer_shapes(model, data_prop=True)
+        """Types of tensors that the file declares, where all lengths are known: what follows of them is lowered so.
+
+        ONNX's rules are left alone here: applied to a whole file, they take memory without bounds.
+        """
         open_axes = {name for spec in self.inputs.values() for name in spec.axes}
         found = {}
         for info in (*model.graph.value_info, *model.graph.output):
             tensor = info.type.tensor_type
             if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
                 continue
-            lengths = [self._declared_length(each) for each in tensor.shape.dim]
-            if all(isinstance(n, int) or n in open_axes for n in lengths):
+            lengths = [self._declared_length(each) for each in tensor.shape.dim[: MOST_AXES + 1]]
+            if len(lengths) <= MOST_AXES and all(isinstance(n, int) or n in open_axes for n in lengths):
                 try:
                     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
                     found[info.name] = TensorSpec.of(lengths, dtype)
@@ -106,10 +115,12 @@ class File:
     def _declared_length(self, dim: Any) -> int | str | None:
         if dim.HasField("dim_value"):
             return int(dim.dim_value)
-        return self._named(dim.dim_param) if any(c.isalnum() for c in dim.dim_param) else None
+        return self._named(dim.dim_param) if dim.dim_param in self._spelt else None
 
     def _spec(self, info: ValueInfoProto) -> TensorSpec:
         tensor = info.type.tensor_type
+        if len(tensor.shape.dim) > MOST_AXES:
+            raise GraphError(f"input {info.name!r} has {len(tensor.shape.dim)} axes, at most {MOST_AXES} are allowed")
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
 
@@ -130,6 +141,8 @@ class File:
         """
         key = own if key is None else key
         if key not in self._spelt:
+            if len(self._spelt) == _MOST_OPEN:
+                raise GraphError(f"its inputs have more than {_MOST_OPEN} open axes")
             legal = axis_name(own)
             while legal in self._spelt.values():
                 legal += "_"
@@ -159,14 +172,24 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError("its weights are in other files: give the path, not the bytes")
     try:
         checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
-        return inliner.inline_local_functions(model) if model.functions else model
+        return inlined(model)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
 
 
 def _load_external(model: ModelProto, folder: Path) -> None:
+    sizes: dict[str, int] = {}
+    asked = 0
     try:
+        for tensor in filter(uses_external_data, _tensors(model)):
+            part: Any = ExternalDataInfo(tensor)
+            size = sizes[part.location] = (folder / part.location).stat().st_size
+            asked += part.length or size - (part.offset or 0)
+        if asked > _SHARED * sum(sizes.values()):
+            raise GraphError(f"its weights are {asked} bytes of other files, which have {sum(sizes.values())}")
         load_external_data_for_model(model, str(folder))
+    except GraphError:
+        raise
     except (OSError, ValueError, RuntimeError, checker.ValidationError) as error:
         raise GraphError(f"the weights in other files cannot be read: {error}") from error
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto, TypeProto, helper, numpy_helper, shape_inference
+from onnx.defs import get_schema
 from onnx.reference import ReferenceEvaluator
 
+from actorflow.onnx import constants
 from actorflow.onnx.values import Value
 from actorflow.spec import Length, TensorSpec, at, axes_in, maximum, minimum
 
@@ -21,16 +23,18 @@ if TYPE_CHECKING:
 #: ONNX's evaluator takes some other operators for those of the newest opset.
 _FOLDED = {
     "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Cos", "CumSum",
-    "DequantizeLinear", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND", "Greater",
-    "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not",
-    "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
+    "DequantizeLinear", "Div", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND",
+    "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
+    "Not", "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
     "Round", "ScatterElements", "ScatterND", "Shape", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
     "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 }  # fmt: skip
 #: Most elements of what is made larger than what it is made of.
 _MOST = 1 << 20
-#: Operators that give more elements than they read, and the input that says how many.
-_GROWING = {"ConstantOfShape": 0, "Expand": 1, "Range": -1, "Tile": 1}
+#: Operators whose elements ONNX's evaluator takes one by one, as objects, and most elements that they read then.
+_ONE_BY_ONE, _MOST_ONE_BY_ONE = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}, 1 << 17
+#: Most elements that say how large a result is, and most lengths in an array: shapes have a few.
+_MOST_LENGTHS = 1024
 
 #: Why operators are refused that have no row.
 WHY_NOT = {
@@ -67,19 +71,25 @@ def folded(
 ) -> Sequence[Value | None] | None:
     """The values of a node's outputs; None if they are not known now."""
     of_lengths = OF_LENGTHS.get(proto.op_type) if not proto.domain else None
-    if of_lengths is not None:
+    if of_lengths is not None and _are_few(proto, inputs, opset):
         found = of_lengths(attributes, inputs, opset)
-        if found is not None:
+        if found is not None and all(constants.affords(each.bytes, size=1) for each in found):
             return [_value(graph, each) for each in found]
     if proto.domain or not all(value is None or value.is_constant for value in inputs):
         return None
     arrays = [None if value is None else value.known for value in inputs]
+    if proto.op_type not in _FOLDED or any(array is not None and array.dtype.hasobject for array in arrays):
+        return None
+    read = sum(value.spec.size for value in inputs if value is not None)
+    if proto.op_type in _ONE_BY_ONE and read > _MOST_ONE_BY_ONE:
+        return None
+    made = _given(proto, inputs, opset)
+    if made is None or sum(spec.size for spec in made) > max(read, _MOST):
+        return None
+    if not constants.affords(sum(spec.size_bytes for spec in made), size=1):
+        return None
     if proto.op_type == "Div":
         return [_known(graph, _divided(*arrays))]
-    if proto.op_type not in _FOLDED:
-        return None
-    if any(value is not None and value.dtype.hasobject for value in inputs) or _grows(proto, inputs):
-        return None
     return _evaluated(proto, arrays, opsets, graph)
 
 
@@ -95,19 +105,54 @@ def _divided(a: Any, b: Any) -> Any:
     return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)), a.dtype)
 
 
-def _grows(proto: NodeProto, inputs: Sequence[Value | None]) -> bool:
-    """Whether the result may be much larger than what it is made of."""
-    if proto.op_type not in _GROWING:
-        return False
-    position = _GROWING[proto.op_type]
-    if position < 0:
+def _are_few(proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> bool:
+    """Whether a node gives but a few lengths: they are computed one by one."""
+    if not _are_lengths(inputs):  # all of which have known sizes; others have no lengths but those of their axes
         return True
-    said = inputs[position]
-    assert said is not None
-    assert said.known is not None
-    size = math.prod(max(int(n), 1) for n in said.known.reshape(-1).tolist())
-    first = inputs[0]
-    return (size * (first.spec.size if proto.op_type == "Tile" and first else 1)) > _MOST
+    if math.prod([max(value.spec.size, 1) for value in inputs if value is not None]) <= _MOST_LENGTHS:
+        return True
+    made = _given(proto, inputs, opset)
+    return made is not None and sum(spec.size for spec in made) <= _MOST_LENGTHS
+
+
+def _given(proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> list[TensorSpec] | None:
+    """Types of what a node gives, by ONNX's rules and before it is computed; None if they do not say them.
+
+    A length that they leave open, such as the number of elements that are not zero, is at most that of all inputs.
+    """
+    types, data = {}, {}
+    node = NodeProto()
+    node.CopyFrom(proto)
+    del node.input[:]
+    for i, value in enumerate(inputs):
+        node.input.append("" if value is None else f"input{i}")
+        if value is not None:
+            types[f"input{i}"] = type_of(value)
+            if value.is_constant and value.known is not None and value.known.size <= _MOST_LENGTHS:
+                data[f"input{i}"] = numpy_helper.from_array(value.known)
+    imports = [helper.make_opsetid(proto.domain, opset)]
+    try:
+        schema = get_schema(proto.op_type, opset, proto.domain)
+        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+    except Exception:  # noqa: BLE001  what is wrong is found in lowering
+        return None
+    most = sum(value.spec.size for value in inputs if value is not None)
+    made = []
+    for each in found.values():
+        tensor = each.tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        shape = [dim.dim_value if dim.HasField("dim_value") else most for dim in tensor.shape.dim]
+        made.append(TensorSpec(tuple(shape), helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+    return made
+
+
+def type_of(value: Value | None) -> TypeProto:
+    """The type of a value, in ONNX's words."""
+    if value is None:
+        return TypeProto()
+    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
 
 
 def _evaluated(
@@ -127,8 +172,8 @@ def _evaluated(
                 helper.make_graph(
                     [node],
                     "folded",
-                    [helper.make_value_info(name, _any()) for name in names if name],
-                    [helper.make_value_info(name, _any()) for name in node.output],
+                    [helper.make_value_info(name, TypeProto()) for name in names if name],
+                    [helper.make_value_info(name, TypeProto()) for name in node.output],
                 ),
                 opset_imports=[helper.make_opsetid(domain, version) for domain, version in opsets.items()],
             )
@@ -146,12 +191,6 @@ def _evaluated(
     return values
 
 
-def _any() -> Any:
-    from onnx import TypeProto
-
-    return TypeProto()
-
-
 # -- what follows from lengths -----------------------------------------------------------------------------------------
 
 #: An array of numbers, or, of dtype object, of numbers and lengths that stand for integers of a dtype.
@@ -162,12 +201,17 @@ class _Lengths:
     """Numbers and lengths, and the dtype that they have in the file."""
 
     def __init__(self, elements: Any, dtype: Any) -> None:
-        self.elements = elements
+        self.elements = np.asarray(elements, object)
         self.dtype = np.dtype(dtype)
+
+    @property
+    def bytes(self) -> int:
+        """About what the objects take."""
+        return sum(200 * (1 + len(each.terms)) if isinstance(each, Length) else 8 for each in self.elements.flat)
 
 
 def _value(graph: Graph, found: _Lengths) -> Value:
-    array = np.asarray(found.elements, object)
+    array = found.elements
     spec = TensorSpec(array.shape, found.dtype)
     if any(isinstance(each, Length) for each in array.reshape(-1)):
         return Value(graph, spec, lengths=array)
@@ -198,7 +242,7 @@ def _shape(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequenc
     return [_Lengths(_vector(x.shape[slice(start, end)]), np.int64)]
 
 
-def _size(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
+def _count(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
     (x,) = inputs
     assert x is not None
     made = np.empty((), object)
@@ -352,7 +396,7 @@ def _cast(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence
 
 OF_LENGTHS: dict[str, _Rule] = {
     "Shape": _shape,
-    "Size": _size,
+    "Size": _count,
     "Cast": _cast,
     "Gather": _of(_gathered),
     "Slice": _of(_sliced),

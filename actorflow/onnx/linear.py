@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from actorflow.onnx.constants import affords
 from actorflow.onnx.values import Array, Order, Value
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
     if found is None or value.make is None or not node.alone[position]:
         return None
     if not all(np.isfinite(each).all() for each in (scale, shift) if each is not None):
+        return None
+    if not affords(*found.weight.shape, size=found.weight.itemsize):
         return None
     weight, bias = found.weight.astype(np.float64), found.bias
     wide = np.zeros(weight.shape[-1]) if bias is None else bias.astype(np.float64)

@@ -13,10 +13,11 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
-from actorflow.onnx import by_data, folding
+from actorflow.onnx import by_data, constants, folding
 from actorflow.onnx.file import BROKEN
 from actorflow.onnx.operators import TABLE
-from actorflow.onnx.table import DependsOnData, Node, Refused
+from actorflow.onnx.refusal import DependsOnData, Refused
+from actorflow.onnx.table import Node
 from actorflow.onnx.values import Order, Value, in_order, usual
 from actorflow.spec import Length, TensorSpec
 
@@ -34,6 +35,10 @@ class Declared(NamedTuple):
 
 #: Operators that keep the shape of the first input.
 _KEEPING = {"Identity", "Cast", "CastLike", "Sqrt", "Log", "Exp", "Neg", "Abs", "Reciprocal", "Relu", "Sigmoid", "Not"}
+#: Most scopes inside of each other.
+_DEEPEST = 64
+#: Most scopes of the names of nodes, besides one for each op.
+_MOST_SCOPES = 4096
 #: The first version of ONNX's own operators that is known here.
 OLDEST = 6
 #: Names of ONNX's own domain.
@@ -84,7 +89,7 @@ class Lowering:
         """The values of a graph's initializers."""
         found: Values = {}
         for tensor in graph.initializer:
-            value = found[tensor.name] = self.constant(array_of(tensor))
+            value = found[tensor.name] = self.constant(constants.own(array_of(tensor)))
             if self._variable is not None and is_trained(tensor):
                 value.trained = self._trained(tensor.name, value)
         if graph.sparse_initializer:
@@ -94,7 +99,7 @@ class Lowering:
     def _trained(self, name: str, value: Value) -> Callable[[], Blob]:
         make = self._variable
         assert make is not None
-        *scopes, own = [legal(part) for part in name.split("/") if part] or ["variable"]
+        *scopes, own = _path(name) or ["variable"]
 
         def made() -> Blob:
             with self._scope(tuple(scopes)) as scope:
@@ -215,13 +220,15 @@ class Lowering:
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
         """The scope that a node's name says, and its last part as name of the ops that are made inside."""
-        *scopes, own = [legal(part) for part in name.split("/") if part] or ["node"]
+        *scopes, own = _path(name) or ["node"]
         with self._scope(tuple(scopes)), self.graph.at(name=own):
             yield
 
     def _scope(self, path: tuple[str, ...]) -> Graph:
         found = self._scopes.get(path)
         if found is None:
+            if len(self._scopes) > _MOST_SCOPES + self.graph.root.size:
+                raise GraphError(f"the names of nodes are paths to more than {len(self._scopes)} scopes")
             with self._scope(path[:-1]):
                 found = self._scopes[path] = self.graph.unique_subgraph(path[-1])
         return found
@@ -330,9 +337,14 @@ def legal(name: str) -> str:
     return shown or "_"
 
 
+def _path(name: str) -> list[str]:
+    """The scopes that a name of the file says, and the name there."""
+    return [legal(part) for part in name.split("/", _DEEPEST) if part]
+
+
 def _plain(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.TENSOR:
-        return array_of(attribute.t)
+        return constants.own(array_of(attribute.t))
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):
         return None
     value = helper.get_attribute_value(attribute)
@@ -353,21 +365,13 @@ def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], ops
     if schema.has_context_dependent_function:
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
         version = max(versions, default=schema.since_version)
-        types = [type_of(value).SerializeToString() for value in inputs]
+        types = [folding.type_of(value).SerializeToString() for value in inputs]
         body = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
     else:
         versions = [v for v in schema.function_opset_versions if v <= opset]
         body = schema.get_function_with_opset_version(max(versions, default=schema.since_version))
     function.ParseFromString(body)
     return function
-
-
-def type_of(value: Value | None) -> onnx.TypeProto:
-    """The type of a value, in ONNX's words."""
-    if value is None:
-        return onnx.TypeProto()
-    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-    return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
 
 
 def _instantiated(node: NodeProto, given: Mapping[str, AttributeProto], missing: set[str]) -> NodeProto:

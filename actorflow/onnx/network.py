@@ -14,6 +14,7 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
+from actorflow.onnx import constants
 from actorflow.onnx.file import File, listed, naming
 from actorflow.onnx.lowering import Lowering, Values, legal, names_read
 from actorflow.onnx.parts import forward_part
@@ -76,7 +77,11 @@ class Network(Composite[Any]):
 
     def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
         """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom."""
-        with naming(self._file.name), np.errstate(all="ignore"):  # numbers of a file may be NaN, and stay so
+        with (
+            naming(self._file.name),
+            constants.counted(),
+            np.errstate(all="ignore"),
+        ):  # numbers of a file may be NaN, and stay so
             return self._lowered(graph, bottom)
 
     def _lowered(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:

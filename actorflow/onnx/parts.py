@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, shape_inference
+from onnx.defs import get_schema
 
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
@@ -16,7 +17,7 @@ from actorflow.onnx.file import File, listed
 from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
 from actorflow.onnx.runtime import OnnxRuntime, Session
 from actorflow.onnx.values import Value, usual
-from actorflow.spec import Length, TensorSpec
+from actorflow.spec import MOST_AXES, Length, TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -178,20 +179,38 @@ class _Types:
     def _inferred(self, names: Sequence[str]) -> dict[str, TensorSpec | None]:
         """Types by ONNX's own rules; None where they leave a length open."""
         model = _model(self._file.model, self._part, self._fed, names, weights=False)
-        lengths: dict[str, Any] = {}  # of open axes, by the names that they have in the model
-        for each in model.graph.input:
-            blob = self._fed.get(each.name)
-            if blob is None:  # a large constant
-                continue
+        symbols: dict[Length, str] = {}  # short names: each type that follows has them again
+        types: dict[str, TypeProto] = {}
+        for name, blob in self._fed.items():
             given: tuple[Any, ...] = blob.shape
-            shape = [str(n) if isinstance(n, Length) else n for n in given]
-            lengths.update({str(n): n for n in given if isinstance(n, Length)})
-            each.type.CopyFrom(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape))
-        try:
-            model = shape_inference.infer_shapes(model, data_prop=True)
-        except (shape_inference.InferenceError, RuntimeError, ValueError):
-            return dict.fromkeys(names)
-        return {each.name: _spec(each.type, lengths) for each in model.graph.output}
+            shape = [symbols.setdefault(n, f"n{len(symbols)}") if isinstance(n, Length) else n for n in given]
+            types[name] = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape)
+        for info in model.graph.input:  # large constants among them
+            types.setdefault(info.name, info.type)
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        for tensor in constants.values():
+            types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        for node in model.graph.node:
+            types.update(_given(node, types, constants, self._file.opsets))
+        lengths = {symbol: length for length, symbol in symbols.items()}
+        return {name: _spec(types[name], lengths) if name in types else None for name in names}
+
+
+def _given(
+    node: NodeProto, types: Mapping[str, TypeProto], constants: dict[str, TensorProto], opsets: Mapping[str, int]
+) -> dict[str, TypeProto]:
+    """Types of what a node gives, by ONNX's rules.
+
+    They are asked node by node: those for a whole file have no bounds, as axes can become twice as many at each node.
+    """
+    try:
+        schema = get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        read = {name: types[name] for name in node.input if name}
+        found = shape_inference.infer_node_outputs(schema, node, read, constants, opset_imports=imports)
+    except Exception:  # noqa: BLE001  there are no types of what is not valid, and its errors are of many kinds
+        return {}
+    return {name: each for name, each in found.items() if len(each.tensor_type.shape.dim) <= MOST_AXES}
 
 
 def _spec(described: TypeProto, lengths: Mapping[str, Any]) -> TensorSpec | None:

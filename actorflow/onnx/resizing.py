@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actorflow.onnx import constants
 from actorflow.onnx.values import Array
 
 
@@ -96,6 +97,7 @@ def _kernel(mode: str, distance: Array, k: float) -> Array:
 def matrix(settings: Mapping[str, Any], how: Along, length: int) -> tuple[Array, Array]:
     """The weights of the axis' elements in those of the result, and which of these lie outside of the axis."""
     mode = settings.get("mode", "nearest")
+    constants.spend(how.size, length)
     place = positions(settings, how, length)
     outside = (place < 0) | (place > length - 1)
     weights = np.zeros((how.size, length))
@@ -108,6 +110,7 @@ def matrix(settings: Mapping[str, Any], how: Along, length: int) -> tuple[Array,
     # Where the result is smaller, the kernel is as much wider: each element of the axis counts.
     stretch = min(how.scale, 1.0) if settings.get("antialias", 0) else 1.0
     reach = int(np.ceil(reach / stretch))
+    constants.spend(how.size, 2 * reach, size=40)
     first = np.floor(place) - reach + 1
     seen = first[:, np.newaxis] + np.arange(2 * reach)
     share = _kernel(kind, (seen - place[:, np.newaxis]) * stretch, settings.get("cubic_coeff_a", -0.75))

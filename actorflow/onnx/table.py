@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from actorflow.errors import GraphError
+from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.values import Order, Value, common_order, in_order, usual
 from actorflow.spec import Length, TensorSpec
 
@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 Lowered = Value | Sequence[Value | None]
 Lower = Callable[["Node"], Lowered]
 _F = TypeVar("_F", bound=Lower)
-
-
-class Refused(GraphError):  # noqa: N818  a word for what happens to a node
-    """A node cannot be lowered; the message says why."""
-
-
-class DependsOnData(Refused):
-    """What must be known before a run is not: it is computed where the file declares the shape of the result."""
+#: Parameters of a node: as many as outputs or axes, at most.
+_MOST_NUMBERS = 1 << 16
 
 
 class Row(NamedTuple):
@@ -145,6 +139,8 @@ class Node:
             raise DependsOnData(
                 f"{what} must be constant, or follow from the lengths of axes, and depends on data here"
             )
+        if found.size > _MOST_NUMBERS:
+            raise Refused(f"{what} must be at most {_MOST_NUMBERS} numbers, got {found.size}")
         return [each if isinstance(each, Length) else int(each) for each in found.reshape(-1).tolist()]
 
     def axis(self, rank: int, default: int = 0, name: str = "axis") -> int:

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow import ops
+from actorflow.onnx.constants import constant
+from actorflow.onnx.refusal import Refused
 from actorflow.ops.fills import Numbers
-from actorflow.spec import Length, TensorSpec
+from actorflow.spec import MOST_AXES, Length, TensorSpec
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -50,6 +52,9 @@ class Value:
             may still be folded into what is to be made.
         linear: See `actorflow.onnx.linear`.
         trained: Makes the variable that holds it; None if it is not trained.
+
+    Raises:
+        Refused: if there is no array of that shape.
     """
 
     def __init__(
@@ -61,6 +66,11 @@ class Value:
         lengths: Array | None = None,
         blobs: dict[Order, Blob] | None = None,
     ) -> None:
+        shape: tuple[Any, ...] = spec.shape
+        if len(shape) > MOST_AXES:
+            raise Refused(f"gives a tensor of {len(shape)} axes, at most {MOST_AXES} are allowed")
+        if any(not isinstance(n, Length) and n < 0 for n in shape):
+            raise Refused(f"gives a tensor of the shape {list(shape)}, of negative lengths")
         self.graph = graph
         self.spec = spec
         self.known = known
@@ -118,28 +128,28 @@ class Value:
         new = len(order) - self.rank
         if self.is_constant and self.spec.size == 1:
             assert self.known is not None
-            return self.graph.constant(self.known.reshape(()), name="number")
+            return constant(self.graph, self.known.reshape(()), name="number")
         own = tuple([axis - new for axis in order if axis >= new])
         if not new or (order == usual(len(order))):
             return self.blob(own)
         shape = [1 if axis < new else self.shape[axis - new] for axis in order]
         if self.is_constant:
             assert self.known is not None
-            return self.graph.constant(self.known.transpose(own).reshape(shape), name="constant")
+            return constant(self.graph, self.known.transpose(own).reshape(shape))
         return ops.reshape(self.blob(own), shape)
 
     def _materialize(self) -> None:
         if self.make is not None:
-            make, self.make, self.linear = self.make, None, None
-            order, blob = make()
+            order, blob = self.make()  # what cannot be made is so for each that reads it
             self.blobs[order] = blob
+            self.make = self.linear = None
         if not self.blobs and self.trained is not None:
             self.blobs[usual(self.rank)] = self.trained()
 
     def _reordered(self, order: Order) -> Blob:
         if self.is_constant:
             assert self.known is not None
-            return self.graph.constant(np.array(self.known.transpose(order), order="C"), name="constant")
+            return constant(self.graph, self.known.transpose(order))
         if self.lengths is not None:
             return self._of_lengths(order)
         old, blob = next(iter(self.blobs.items()))

@@ -660,7 +660,7 @@ def _eye(x: Any) -> Any:
 
 
 @savable
-def _identity(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _identity(length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.eye(length, dtype=dtype)
 
 
@@ -671,7 +671,7 @@ def _beside(x: Any, function: Callable[..., Any], *given: Any, shape: tuple[int,
 
 
 @savable
-def _lower_half(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _lower_half(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.tril(np.ones(shape, dtype)) - np.eye(shape[-1], dtype=dtype) / 2
 
 

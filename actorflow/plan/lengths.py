@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.errors import FeedError, GraphError, ShapeError, text_of
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, text_of
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
 from actorflow.spec import Length, Lengths, TensorSpec, at, axes_in, opened, said
+
+#: What functions of lengths raise where their arguments, which a file may have made, do not fit to the lengths.
+_UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 
 
 class Closed:
@@ -34,15 +37,20 @@ class Closed:
         Args:
             ops: All that are planned, in a topological order.
         Raises:
-            ShapeError: if the lengths do not fit; it names the op, the line that made it, and the lengths.
+            ShapeError, DTypeError: if the lengths do not fit; it names the op, the line that made it, and the lengths.
         """
         for op in ops:
             try:
                 self._close(op)
             except GraphError as error:
-                with_lengths = said(tuple(self._lengths.items()))
-                raise type(error)(f"op {op.name!r}, with {with_lengths}: {error}\n  created at {op.site}") from None
+                raise type(error)(self._said(op, str(error))) from None
+            except _UNFIT as error:
+                problem = f"{op.operation!s:.200}: {type(error).__name__}: {error}"
+                raise ShapeError(self._said(op, problem)) from error
             yield
+
+    def _said(self, op: Op, problem: str) -> str:
+        return f"op {op.name!r}, with {said(tuple(self._lengths.items()))}: {problem}\n  created at {op.site}"
 
     def spec(self, blob: Blob) -> TensorSpec:
         """The type of a blob."""
@@ -66,6 +74,8 @@ class Closed:
             shape = self.spec(blob).shape
             if found.shape != shape:
                 raise ShapeError(f"{operation} gives shape {found.shape}, but {blob.name!r} has {blob.shape} = {shape}")
+            if found.dtype != blob.dtype:
+                raise DTypeError(f"{operation} gives {found}, but {blob.name!r} is of {blob.dtype}")
 
 
 class OpenAxes:

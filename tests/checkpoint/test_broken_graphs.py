@@ -241,6 +241,92 @@ def test_the_good_file_is_good(tmp_path: Path, good: bytes) -> None:
     assert len(af.load_sync(tmp_path / "g.af").ops) == 6
 
 
+def of_lengths() -> af.Graph:
+    """A graph with a mask and a number that follow from the length of an open axis."""
+    graph = af.Graph("g")
+    w = graph.variable("w", (3,), init=1.0)
+    x = graph.blob("x", ("n", "n"))
+    ops.tril(x)
+    nn.SGD(0.1).minimize(ops.mean(ops.multiply(ops.sum(x), w)))
+    ops.global_average(graph.blob("images", ("n", "n", "n", 2)))
+    return graph
+
+
+def given(*arguments: Any) -> dict[str, Any]:
+    """A mask of a file, of these arguments."""
+    return {
+        "new": [
+            "Numbers",
+            {
+                "function": {"function": "actorflow.ops.indexing:_kept"},
+                "given": list(arguments),
+                "spec": {"spec": [["n", "n"], "bool"]},
+            },
+        ]
+    }
+
+
+N: Any = {"length": [[1, "n"]]}
+KEPT: tuple[Any, ...] = ("tril", [N, N], {"dtype": "float32"}, 0)
+
+
+class TestFunctionsOfLengths:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (KEPT[:-1], "op 'numbers': Numbers: kept .*: missing a required argument: 'k'"),
+            ((*KEPT, 1), "op 'numbers': Numbers: kept .*: too many positional arguments"),
+            ((*KEPT[:-1], "x"), "op 'numbers': Numbers: argument k of kept: expected int, got 'x'"),
+            ((KEPT[0], [N, "n"], *KEPT[2:]), "argument shape of kept: expected tuple"),
+            ((*KEPT[:2], None, 0), "argument dtype of kept: expected .*dtype.*got None"),
+        ],
+    )
+    def test_wrong_arguments_are_named_at_load(self, tmp_path: Path, arguments: Any, message: str) -> None:
+        path = tmp_path / "g.af"
+        of_lengths().save_sync(path)
+        content = edited(path.read_bytes(), lambda s: node(s, "numbers").update(operation=given(*arguments)))
+        check_refused(path, content, message)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((KEPT[0], [N], *KEPT[2:]), "x must have shape"),
+            ((*KEPT[:-1], 1 << 100), "op 'numbers', with n = 3: Numbers.*: "),
+            ((KEPT[0], [(1 << 62), N], *KEPT[2:]), "op 'numbers', with n = 3: "),
+            ((KEPT[0], [N, {"length": [[1, "n"], [1]]}], *KEPT[2:]), r"gives shape \(3, 4\)"),
+        ],
+    )
+    def test_arguments_that_do_not_fit_to_the_lengths(self, tmp_path: Path, arguments: Any, message: str) -> None:
+        path = tmp_path / "g.af"
+        of_lengths().save_sync(path)
+        path.write_bytes(edited(path.read_bytes(), lambda s: node(s, "numbers").update(operation=given(*arguments))))
+        with pytest.raises(af.GraphError, match=message):
+            af.load_sync(path).compile(axes={"n": 3})
+
+    def test_numbers_of_another_dtype(self, tmp_path: Path) -> None:
+        path = tmp_path / "g.af"
+        graph = af.Graph("g")
+        ops.linalg.slogdet(graph.blob("x", ("n", "n")))
+        x = graph.blob("y", ("n", 2))
+        ops.repeat(x, 2, 0)
+        graph.save_sync(path)
+        place = next(n for n in json.loads(members(path.read_bytes())[0])["nodes"] if n["name"].startswith("numbers"))
+
+        def edit(structure: dict[str, Any]) -> None:
+            found = node(structure, place["name"])
+            found["operation"]["new"][1]["function"] = {"function": "actorflow.ops.nn.attention:_counted"}
+            found["operation"]["new"][1]["given"] = [{"length": [[2, "n"]]}, 1]
+
+        path.write_bytes(edited(path.read_bytes(), edit))
+        with pytest.raises(af.DTypeError, match=r"gives float32\[6\], but .* is of int64"):
+            af.load_sync(path).compile(axes={"n": 3})
+
+    def test_the_good_graph(self, tmp_path: Path) -> None:
+        path = tmp_path / "g.af"
+        of_lengths().save_sync(path)
+        af.load_sync(path).compile(axes={"n": 3})
+
+
 def test_cycles(tmp_path: Path) -> None:
     graph = af.Graph("g")
     y = ops.tanh(graph.blob("x", (2,)))
@@ -358,6 +444,7 @@ async def test_changed_files(tmp_path: Path, part: int) -> None:
     nn.SGD(nn.rates.Warmup(nn.rates.Cosine(0.1, 10), 2), momentum=0.9).minimize(ops.sum(scores))
     graph.function("half", half, x.spec)(x)
     await graph.save(tmp_path / "good-net.af")
+    await of_lengths().save(tmp_path / "good-lengths.af")
     count = 500 if FULL else 120
     said, how = await said_by("tests.support.broken_files", str(tmp_path), str(part * count), str(count))
     assert said == "", how

@@ -144,6 +144,14 @@ def test_transposes_stay_few_with_open_axes() -> None:
     assert kinds(check(proto, (1, 3, 5, 5), (2, 3, 6, 7)))["Transpose"] == 2
 
 
+def test_axes_are_counted() -> None:
+    proto = model([node("Relu", "x0", "y")], [(f"x{i}", (f"n{i}",)) for i in range(257)], [("y", ("n0",))])
+    with pytest.raises(af.GraphError, match="its inputs have more than 256 open axes"):
+        af.onnx.load(proto.SerializeToString())
+    proto.graph.input.pop()
+    assert len(af.onnx.load(proto.SerializeToString()).inputs) == 256
+
+
 def test_axes_whose_names_are_spelt_alike_are_different_ones() -> None:
     nodes = [helper.make_node("MatMul", ["x", "z"], ["y"])]
     made = model(nodes, [("x", ["a-b", 3]), ("z", [3, "a_b"])], [("y", ["a-b", "a_b"])])

@@ -49,6 +49,57 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
         af.onnx.load(path)
 
 
+def outside(path: Path, count: int, **said: str) -> None:
+    """A model whose weights are all the same bytes of another file."""
+    (path.parent / "weights.bin").write_bytes(np.ones(6, "f").tobytes())
+    proto = model(
+        [helper.make_node("Sum", ["x", *[f"w{i}" for i in range(count)]], ["y"])], [("x", (2, 3))], [("y", (2, 3))]
+    )
+    for i in range(count):
+        tensor = proto.graph.initializer.add(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[2, 3])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in {"location": "weights.bin", **said}.items():
+            tensor.external_data.add(key=key, value=value)
+    path.write_bytes(proto.SerializeToString())
+
+
+def test_weights_that_are_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    outside(path, 8)
+    found = af.onnx.load(path).run_sync({"x": np.zeros((2, 3), "f")})["y"]
+    np.testing.assert_array_equal(found, np.full((2, 3), 8, "f"))
+    outside(path, 9)
+    with pytest.raises(af.GraphError, match="its weights are 216 bytes of other files, which have 24"):
+        af.onnx.load(path)
+
+
+@pytest.mark.parametrize(
+    "said", [{"offset": "-8"}, {"offset": "x"}, {"length": str(1 << 60)}, {"offset": str(1 << 62)}]
+)
+def test_parts_of_other_files_that_are_none(tmp_path: Path, said: dict[str, str]) -> None:
+    outside(tmp_path / "model.onnx", 1, **said)
+    with pytest.raises(af.GraphError, match=r"its weights are|cannot be read"):
+        af.onnx.load(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("how", ["link", "link of the folder", "hard link"])
+def test_links_to_other_folders_are_not_followed(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "inside" / "model.onnx"
+    path.parent.mkdir()
+    outside(path, 1, location="there/weights.bin" if how == "link of the folder" else "weights.bin")
+    weights, secret = path.parent / "weights.bin", tmp_path / "secret" / "weights.bin"
+    secret.parent.mkdir()
+    weights.rename(secret)
+    if how == "link":
+        weights.symlink_to(secret)
+    elif how == "hard link":
+        weights.hardlink_to(secret)
+    else:
+        (path.parent / "there").symlink_to(secret.parent)
+    with pytest.raises(af.GraphError, match="not a valid model"):
+        af.onnx.load(path)
+
+
 def test_functions_of_the_file_are_inlined() -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Add", ["s", "b"], ["c"])]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +15,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 import actorflow as af
 from tests.onnx.test_layouts import detector, node, weights
-from tests.support.onnx_files import model
+from tests.support.onnx_files import model, results
 
 
 def others():
@@ -122,3 +126,111 @@ def test_a_constant_that_would_be_huge_is_not_made() -> None:
     constants = {"o": np.array(0), "n": np.array(10**12), "l": np.array(1)}
     with pytest.raises(af.GraphError, match="Range 'endless': more than"):
         af.onnx.load(model(far, [], [("y", ("n",), "int64")], constants).SerializeToString())
+
+
+@pytest.mark.parametrize("options", [[], ["-o"]], ids=["actorflow", "onnxruntime"])
+def test_small_files_that_would_take_much(options: list[str]) -> None:
+    """Each is an error that names the file, or a model, within seconds and megabytes."""
+    if options:
+        pytest.importorskip("onnxruntime")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.support.onnx_bombs", *options],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+
+
+def load(*nodes: onnx.NodeProto, **constants: np.ndarray) -> af.Model:
+    return af.onnx.load(model(nodes, [("x", (2, 3))], [("y", ())], constants, 18).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "why"),
+    [
+        ([node("ConstantOfShape", "s", "y")], {"s": np.array([-3])}, r"ConstantOfShape .*gives .*the shape \[-3\]"),
+        ([node("Reshape", "x s", "y")], {"s": np.ones(100_000, np.int64)}, "Reshape .*shape must be at most 65536"),
+        ([node("Unsqueeze", "x s", "y")], {"s": np.arange(65)}, "Unsqueeze .*at most 64 axes, got 67"),
+        ([node("Split", "x", "y z", num_outputs=1 << 21)], {}, "Split .*num_outputs is 2097152, of 2 outputs"),
+        (
+            [node("Expand", "b s", "e"), node("EyeLike", "e", "y")],
+            {"b": np.zeros(1, "f"), "s": np.array([9_000, 9_000])},
+            "EyeLike .*9000x9000 elements",
+        ),
+    ],
+)
+def test_what_is_refused_is_named(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], why: str) -> None:
+    with pytest.raises(af.GraphError, match=why):
+        load(*nodes, **constants)
+
+
+def test_what_is_too_large_to_be_folded_is_computed_in_a_run() -> None:
+    row, column = np.arange(2_000, dtype="f").reshape(1, -1), np.arange(1_000, dtype="f").reshape(-1, 1)
+    loaded = load(node("Add", "a b", "c"), node("ReduceMax", "c", "y", keepdims=0), a=row, b=column)
+    assert [op.operation.kind for op in loaded.graph.ops if op.outputs[0].spec.size == 2_000_000] == ["Sum"]
+    assert results(loaded, {"x": np.zeros((2, 3), "f")})[0]["y"] == 2_998
+
+
+def test_what_is_small_is_folded() -> None:
+    row, column = np.arange(60, dtype="f").reshape(1, -1), np.arange(40, dtype="f").reshape(-1, 1)
+    loaded = load(node("Add", "a b", "c"), node("ReduceMax", "c", "y", keepdims=0), a=row, b=column)
+    assert [op.operation.kind for op in loaded.graph.ops] == ["Constant"]
+
+
+def test_a_weight_that_many_nodes_have_is_one_constant() -> None:
+    nodes = [
+        each for i in range(9) for each in (node("MatMul", f"x{i} w", f"p{i}"), node("Relu", f"p{i}", f"x{i + 1}"))
+    ]
+    proto = model(nodes, [("x0", (2, 4))], [("x9", (2, 4))], {"w": weights(4, 4)})
+    loaded = af.onnx.load(proto.SerializeToString())
+    assert [op.operation.kind for op in loaded.graph.ops].count("Constant") == 1
+
+
+def called(depth: int, width: int) -> bytes:
+    """Functions each of which calls the one before it several times."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = [helper.make_function("own", "F0", ["t0"], ["t1"], [node("Relu", "t0", "t1")], opsets)]
+    for i in range(1, depth):
+        body = [helper.make_node(f"F{i - 1}", [f"t{k}"], [f"t{k + 1}"], domain="own") for k in range(width)]
+        functions.append(helper.make_function("own", f"F{i}", ["t0"], [f"t{width}"], body, opsets))
+    nodes = [helper.make_node(f"F{depth - 1}", ["x"], ["y"], "call", domain="own")]
+    proto = model(nodes, [("x", (3,))], [("y", (3,))], functions=functions)
+    proto.opset_import.extend(opsets[1:])
+    return bytes(proto.SerializeToString())
+
+
+def test_functions_that_call_each_other() -> None:
+    assert len(af.onnx.load(called(8, 2)).graph.ops) == 128
+    with pytest.raises(af.GraphError, match="the calls of function 'F19' and others become more than"):
+        af.onnx.load(called(20, 2))
+
+
+def test_names_that_are_paths() -> None:
+    nodes = [node("Relu", "x" if not i else f"a{i}", f"a{i + 1}") for i in range(200)]
+    for i, each in enumerate(nodes):
+        each.name = f"n{i}/" + "s/" * 300 + "x"
+    with pytest.raises(af.GraphError, match=r"the names of nodes are paths to more than \d+ scopes"):
+        af.onnx.load(model(nodes, [("x", (2,))], [("a200", (2,))]).SerializeToString())
+
+
+def test_products_of_lengths_that_are_too_large() -> None:
+    nodes = [node("Size", "x", "s"), node("Mul", "s k", "p"), node("Add", "p x", "y")]
+    proto = model(nodes, [("x", ("n", 3), "int64")], [("y", ("n", 3), "int64")], {"k": np.array(1 << 60)})
+    content = proto.SerializeToString()
+    x = np.ones((2, 3), np.int64)
+    assert (results(af.onnx.load(content), {"x": x})[0]["y"] == (6 << 60) + 1).all()
+    with pytest.raises(af.GraphError, match=r"op 'y.lengths', with n = 3: Numbers.*OverflowError"):
+        results(af.onnx.load(content), {"x": np.ones((3, 3), np.int64)})
+
+
+def test_a_weight_that_cannot_be_made_is_refused_wherever_it_is_read() -> None:
+    nodes = [
+        node("Range", "zero count one", "all"),
+        node("MatMul", "x w", "m"),
+        node("Relu", "m", "a"),
+        node("Neg", "m", "b"),
+        node("Add", "a b", "y"),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "count": np.array(6_540_000), "w": weights(300, 300)}
+    proto = model(nodes, [("x", (2, 300))], [("y", (2, 300))], constants)
+    with pytest.raises(af.GraphError, match=r"(?s)Relu 'a': more than .*\n  Neg 'b': more than "):
+        af.onnx.load(proto.SerializeToString())

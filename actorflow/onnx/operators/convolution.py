@@ -10,8 +10,10 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx import linear
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import mapped, reshaped_to
-from actorflow.onnx.table import Node, Refused, lowers
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Order, Value, channels_last
 from actorflow.ops.fills import numbers
 from actorflow.ops.nn.conv import Conv
@@ -88,8 +90,8 @@ def _conv(node: Node) -> Value:
     assert weight.known is not None
 
     def make(weight: Any, bias: Any) -> tuple[Order, Blob]:
-        y = made(node.graph.constant(weight, name="weight"))
-        return order, y if bias is None else ops.bias(y, node.graph.constant(bias, name="shift"))
+        y = made(constant(node.graph, weight, name="weight"))
+        return order, y if bias is None else ops.bias(y, constant(node.graph, bias, name="shift"))
 
     image_spec = TensorSpec(tuple([x.shape[axis] for axis in order]), x.dtype)
     prepared = weight.known.transpose(weight_order)
@@ -160,6 +162,8 @@ def _max_pool(node: Node) -> list[Value | None]:
     # Ours count in their own channel of their own image, ONNX's in all of the batch.
     batch, channels, *size = x.shape
     shape = (batch, *[1] * len(size), channels)
+    if not any(isinstance(n, Length) for n in x.shape):
+        spend(batch, channels)
     before = places.literal(numbers(_elements_before, *shape, math.prod(size), shape=shape))
     return [node.ordered(order, y), node.ordered(order, places + before)]
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx import linear
-from actorflow.onnx.table import Lower, Node, Refused, lowers, row, within
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Lower, Node, lowers, row, within
 from actorflow.onnx.values import Value
 
 #: A function of blobs that is computed element by element.

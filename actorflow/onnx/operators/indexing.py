@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
+from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.refusal import DependsOnData, Refused
+from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
 from actorflow.spec import Length
 
@@ -127,9 +129,10 @@ def _reverse_sequence(node: Node) -> Value:
     x, lengths = node.x, node.value(1)
     time, batch = within(node.attribute("time_axis", 0), x.rank), within(node.attribute("batch_axis", 1), x.rank)
     steps = x.shape[time]
+    spend(steps)
     shape = [1] * x.rank
     shape[time] = steps
-    places = node.graph.constant(np.arange(steps, dtype=np.int64).reshape(shape))
+    places = constant(node.graph, np.arange(steps, dtype=np.int64).reshape(shape))
     of_batch = [1] * x.rank
     of_batch[batch] = x.shape[batch]
     ends = ops.reshape(_long(lengths.blob()), of_batch)

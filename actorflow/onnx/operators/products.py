@@ -8,8 +8,10 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx import linear
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import mapped
-from actorflow.onnx.table import Node, Refused, lowers
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Order, Value, usual
 from actorflow.spec import TensorSpec
 
@@ -21,8 +23,8 @@ def _linear(node: Node, x: Value, weight: Any, bias: Any) -> Value:
     """A product with a constant matrix, (in, out), over the last axis."""
 
     def make(weight: Any, bias: Any) -> tuple[Order, Blob]:
-        y = ops.inner(x.blob(), node.graph.constant(np.ascontiguousarray(weight.T), name="weight"))
-        return usual(x.rank), y if bias is None else ops.bias(y, node.graph.constant(bias, name="shift"))
+        y = ops.inner(x.blob(), constant(node.graph, weight.T, name="weight"))
+        return usual(x.rank), y if bias is None else ops.bias(y, constant(node.graph, bias, name="shift"))
 
     if x.shape[-1] != weight.shape[0]:
         raise Refused(f"a matrix of shape {weight.shape} does not fit to {x.spec}")
@@ -43,7 +45,9 @@ def _gemm(node: Node) -> Value:
     if b.is_constant and b.dtype == a.dtype and is_floating and not turned and fits and a.rank == 2:
         assert b.known is not None
         weight = b.known.T if turned_b else b.known
-        weight = weight if alpha == 1 else (weight * alpha).astype(a.dtype)
+        if alpha != 1:
+            spend(*weight.shape, size=weight.itemsize)
+            weight = (weight * alpha).astype(a.dtype)
         bias = None
         if c is not None:
             assert c.known is not None

@@ -12,7 +12,8 @@ from actorflow.onnx.narrow import FLOATS, BitCast, Convert, is_narrow, limits, n
 from actorflow.onnx.operators.convolution import check_kernel, image, pads_of, per_axis
 from actorflow.onnx.operators.elementwise import as_type, mapped, reshaped_to
 from actorflow.onnx.operators.products import product
-from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.onnx.table import Node, Refused, lowers
+from actorflow.onnx.constants import constant
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Value
 
 _LIMITS = "other activations than the usual ones, clip, and sequences of an open length"
@@ -30,7 +32,7 @@ def _gates(node: Node, position: int, direction: int, order: Sequence[int], star
     parts = [slice((start + i) * width, (start + i + 1) * width) for i in order]
     if value.is_constant:
         assert value.known is not None
-        return node.graph.constant(np.concatenate([value.known[direction, part] for part in parts]), name="weight")
+        return constant(node.graph, np.concatenate([value.known[direction, part] for part in parts]), name="weight")
     return ops.concat([ops.slice(value.blob(), (direction, part)) for part in parts], axis=0)
 
 

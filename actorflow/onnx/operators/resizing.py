@@ -7,8 +7,10 @@ from typing import Any, get_args
 import numpy as np
 
 from actorflow import ops
+from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.refusal import Refused
 from actorflow.onnx.resizing import matrix, plan
-from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
 from actorflow.ops.nn.resize import Coordinates, Resize
 from actorflow.spec import Length
@@ -84,7 +86,9 @@ def _by_matrices(node: Node, x: Value, roi: Any, scales: Any, sizes: Any) -> Val
     """By products with the weights along each axis."""
     settings, order = node.attributes, x.orders[0] if x.orders else tuple(range(x.rank))
     blob, beyond = x.blob(order), np.zeros((1,) * x.rank, bool)
-    for how in plan(settings, x.shape, roi, scales, sizes):
+    wanted = plan(settings, x.shape, roi, scales, sizes)
+    spend(*[how.size for how in wanted], size=2)
+    for how in wanted:
         length = x.shape[how.axis]
         weights, outside = matrix(settings, how, length)
         beyond = beyond | outside.reshape([-1 if i == how.axis else 1 for i in range(x.rank)])
@@ -92,11 +96,11 @@ def _by_matrices(node: Node, x: Value, roi: Any, scales: Any, sizes: Any) -> Val
             continue
         axis = order.index(how.axis)
         if settings.get("mode", "nearest") == "nearest":
-            blob = ops.take(blob, node.graph.constant(weights.argmax(axis=1)), axis)
+            blob = ops.take(blob, constant(node.graph, weights.argmax(axis=1)), axis)
         else:
-            along = node.graph.constant(weights.astype(x.dtype))
+            along = constant(node.graph, weights.astype(x.dtype))
             blob = ops.moveaxis(ops.tensordot(along, blob, axes=((1,), (axis,))), 0, axis)
     if beyond.any() and settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        mask = node.graph.constant(np.broadcast_to(beyond, beyond.shape).transpose(order))
+        mask = constant(node.graph, np.broadcast_to(beyond, beyond.shape).transpose(order))
         blob = ops.where(mask, settings.get("extrapolation_value", 0.0), blob)
     return node.ordered(order, blob)

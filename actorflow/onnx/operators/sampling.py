@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.convolution import image, per_axis
 from actorflow.onnx.operators.elementwise import as_type
+from actorflow.onnx.refusal import Refused
 from actorflow.onnx.regions import RoiAlign
-from actorflow.onnx.table import Node, Refused, lowers
+from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Value, channels_last
 from actorflow.spec import Length
 
@@ -134,6 +136,7 @@ def _deform_conv(node: Node) -> Value:
     _known(x)
     taps, points = math.prod(kernel), math.prod(out)
     # Where each element of a kernel looks without an offset: (taps, points) for each axis.
+    spend(2 * parts, taps, points)
     at_kernel, at_out = np.indices(kernel).reshape(2, -1, 1), np.indices(out).reshape(2, 1, -1)
     base = [at_kernel[i] * dilation[i] + at_out[i] * stride[i] - pads[i] for i in range(2)]
     moved = ops.reshape(offset.blob(), (batch, parts, taps, 2, points))
@@ -142,7 +145,7 @@ def _deform_conv(node: Node) -> Value:
     for part in range(parts):
         places = []
         for i in range(2):
-            own = ops.slice(moved, (slice(None), part, slice(None), i)) + node.graph.constant(base[i].astype(x.dtype))
+            own = ops.slice(moved, (slice(None), part, slice(None), i)) + constant(node.graph, base[i].astype(x.dtype))
             places.append(ops.reshape(own, (batch, taps * points)))
         width = channels // parts
         some = ops.slice(images, (..., slice(part * width, (part + 1) * width)))
@@ -192,11 +195,12 @@ def _col2im(node: Node) -> Value:
     ]
     # Each column goes to its place in the image with its border, of which there is one for each channel.
     whole = [n + pads[i] + pads[i + rank] for i, n in enumerate(size)]
+    spend(rank, taps, *out)
     at_kernel, at_out = np.indices(kernel).reshape(rank, -1, 1), np.indices(out).reshape(rank, 1, -1)
     seen = [k * dilation[i] + o * stride[i] for i, (k, o) in enumerate(zip(at_kernel, at_out, strict=True))]
     places = np.ravel_multi_index(tuple(seen), whole)
     flat = ops.reshape(x.blob(), (batch * channels, taps * math.prod(out)))
-    sums = ops.take_down(flat, node.graph.constant(places.reshape(-1)), math.prod(whole), axis=1)
+    sums = ops.take_down(flat, constant(node.graph, places.reshape(-1)), math.prod(whole), axis=1)
     images = ops.reshape(sums, (batch, channels, *whole))
     inside = tuple([slice(pads[i], pads[i] + n) for i, n in enumerate(size)])
     return node.usual(ops.slice(images, (slice(None), slice(None), *inside)))

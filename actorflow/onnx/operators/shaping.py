@@ -10,8 +10,10 @@ import numpy as np
 from onnx import helper
 
 from actorflow import ops
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import check_numbers
-from actorflow.onnx.table import DependsOnData, Node, Refused, lowers, within
+from actorflow.onnx.refusal import DependsOnData, Refused
+from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Order, Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
 from actorflow.spec import Length, TensorSpec, long, may_equal
@@ -165,10 +167,11 @@ def _split(node: Node) -> Sequence[Value | None]:
     else:
         lengths = node.numbers(1, "split") if node.has(1) else None
     if lengths is None:
-        parts = node.attribute("num_outputs") or count
-        each = -(-x.shape[axis] // parts)
-        lengths = [each] * (parts - 1)
-        lengths = [*lengths, x.shape[axis] - each * (parts - 1)]
+        if node.attribute("num_outputs", count) not in (0, count):
+            raise Refused(f"num_outputs is {node.attribute('num_outputs')}, of {count} outputs")
+        each = -(-x.shape[axis] // count)
+        lengths = [each] * (count - 1)
+        lengths = [*lengths, x.shape[axis] - each * (count - 1)]
     order, (blob,) = node.aligned(x)
     return [node.ordered(order, part) for part in ops.split(blob, lengths, axis=order.index(axis))]
 
@@ -209,10 +212,6 @@ def filled(node: Node, value: Any, shape: Sequence[Any], dtype: Any) -> Any:
     return node.graph.apply(Fill(np.asarray(value).item(), TensorSpec(tuple(shape), np.dtype(dtype))))
 
 
-#: Most elements of a constant that is made of fewer.
-MOST = 1 << 26
-
-
 @lowers("Range", limits="bounds that depend on data")
 def _range(node: Node) -> Value:
     start, limit, delta = (node.value(i) for i in range(3))
@@ -227,8 +226,7 @@ def _range(node: Node) -> Value:
     if step == 0:
         raise Refused("its step is 0")
     if not any(isinstance(each, Length) for each in bounds):
-        if abs(last - first) > MOST * abs(step):
-            raise Refused(f"more than {MOST} elements would be kept as a constant")
+        spend(abs(math.ceil((last - first) / step)))
         return node.constant(_counted(first, last, step, start.dtype.str))
     if step not in (1, -1):
         raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
@@ -250,8 +248,7 @@ def _eye(node: Node) -> Value:
     rows, columns = x.shape
     if isinstance(rows, Length) or isinstance(columns, Length):
         raise Refused(f"its size must be known, got {x.spec}")
-    if rows * columns > MOST:
-        raise Refused(f"more than {MOST} elements would be kept as a constant")
+    spend(rows, columns)
     return node.constant(np.eye(rows, columns, node.attribute("k", 0), dtype))
 
 
@@ -262,9 +259,10 @@ def _trilu(node: Node) -> Value:
         k = node.numbers(1, "k")[0] if node.has(1) else 0
         return node.usual((ops.triu if is_upper else ops.tril)(x.blob(), k))
     rows, columns = x.shape[-2:]
+    spend(rows, columns)
     diagonals = np.arange(int(columns)) - np.arange(int(rows))[:, np.newaxis]
     compare = ops.greater_equal if is_upper else ops.less_equal
-    kept = compare(node.graph.constant(diagonals), ops.reshape(node.value(1).blob(), ()))
+    kept = compare(constant(node.graph, diagonals), ops.reshape(node.value(1).blob(), ()))
     return node.usual(ops.where(kept, x.blob(), False if x.dtype.kind == "b" else 0))
 
 

@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import as_type
-from actorflow.onnx.table import Node, Refused, lowers, within
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
 from actorflow.spec import Length
 
 
 def _complex(x: Any) -> Any:
     """Numbers of pairs along the last axis, of which the second is the imaginary part; of single ones real."""
-    parts = [ops.slice(x, (..., i)) for i in range(int(x.shape[-1]))]
+    if x.shape[-1] not in (1, 2):
+        raise Refused(f"a number has a real part, and perhaps an imaginary one, got {x.spec}")
+    parts = [ops.slice(x, (..., i)) for i in range(x.shape[-1])]
     if len(parts) == 1:
         return parts[0]
     kind = "complex128" if x.dtype == np.float64 else "complex64"
@@ -60,8 +64,9 @@ def _stft(node: Node) -> Value:
     size = node.numbers(3, "frame_length")[0] if node.has(3) else window.shape[0] if window else length
     frames = 1 + (length - size) // step
     signal = _complex(x.blob() if x.rank == 3 else ops.expand_dims(x.blob(), -1))
+    spend(frames, size)
     places = np.arange(frames)[:, np.newaxis] * step + np.arange(size)
-    cut = ops.take(signal, node.graph.constant(places), 1)  # (batch, frames, size)
+    cut = ops.take(signal, constant(node.graph, places), 1)  # (batch, frames, size)
     if window is not None:
         weights = window.blob()
         cut = cut * (weights if cut.dtype == weights.dtype else ops.cast(weights, cut.dtype))
@@ -80,7 +85,8 @@ def _tensor_scatter(node: Node) -> Value:
     steps, most, batch = update.shape[axis], cache.shape[axis], cache.shape[0]
     along = [1] * cache.rank
     along[axis] = steps
-    places = node.graph.constant(np.arange(int(steps), dtype=np.int64).reshape(along))
+    spend(int(steps))
+    places = constant(node.graph, np.arange(int(steps), dtype=np.int64).reshape(along))
     if node.has(2):
         places = places + ops.reshape(
             as_type(node.value(2).blob(), np.dtype(np.int64)), [batch, *[1] * (cache.rank - 1)]
