@@ -239,7 +239,8 @@ class TestErrors:
         assert capfd.readouterr() == ("", "")
 
     def test_a_file_that_it_cannot_compute(self) -> None:
-        made = onnx.load_from_string(model([helper.make_node("Relu", ["x"], ["y"])], [floats("x", 1)], [floats("y", 1)]))
+        node = helper.make_node("Relu", ["x"], ["y"], name="bend")
+        made = onnx.load_from_string(model([node], [floats("x", 1)], [floats("y", 1)]))
         made.opset_import[0].version = 5
         with pytest.raises(af.GraphError, match=r"cannot compute the model: .*Relu"):
             af.onnx.load(made.SerializeToString(), backend="onnxruntime")
