@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import on_lane, stoppable
 from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of
@@ -152,11 +150,11 @@ class OnnxRuntime(Operation):
         return self.gives
 
     def compute(self, *inputs: Any) -> tuple[Any, ...]:
-        found = tuple([np.asarray(each) for each in self.session.run(inputs)])
+        found = self.session.run(inputs)
         for name, spec, array in zip(self.session.outputs, self.gives, found, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 raise ShapeError(f"{self}: output {name} must be {spec}, got {array.dtype}{list(array.shape)}")
-        return found
+        return tuple(found)
 
     def __str__(self) -> str:
         return f"{self.kind}({self.session.name})"

@@ -190,3 +190,18 @@ class TestMemory:
         async with graph:
             stream = graph.stream([self.feeds(count) for count in counts], fetch=fetch, in_flight=4)
             assert [result.lengths["batch"] async for result in stream] == counts
+
+
+async def test_lengths_of_other_shapes_are_found_anew() -> None:
+    graph = af.Graph("pairs")
+    x, y = graph.blob("x", ("n", 2)), graph.blob("y", ("m", 2))
+    graph.function("count", lambda x, y: np.float32(100 * len(x) + len(y)), af.TensorSpec.of(()))(x, y)
+    async with graph:
+        for n in (*range(1, 70), 1):
+            for feeds in ({x: np.ones((n, 2), "f"), y: np.ones((2, 2), "f")}, {y: np.ones((n, 2), "f"), "x": [[1, 1]]}):
+                (value,) = (await graph.run(feeds)).values()
+                assert value == 100 * len(feeds.get(x, [0])) + len(feeds[y])
+        with pytest.raises(af.FeedError, match="no feed says the length of 'n'"):
+            await graph.run({y: np.ones((2, 2), "f")})
+        with pytest.raises(af.ShapeError):
+            await graph.run({x: np.ones((2, 3), "f"), y: np.ones((2, 2), "f")})
