@@ -1164,4 +1164,6 @@ def targets_of(fetch: Fetch) -> tuple[Target, ...] | None:
     """What is to be fetched as a tuple; None for the sinks."""
     if fetch is None:
         return None
-    return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)
+    if type(fetch) is list or (isinstance(fetch, Iterable) and not isinstance(fetch, str)):
+        return tuple(fetch)
+    return (fetch,)

@@ -67,6 +67,7 @@ class Session:
         self._module = load_onnxruntime()
         self._threads = blas_threads.next_share if threads is None else threads
         self._made = self._session()
+        self._unstopped = self._run_options()
         self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
         self._making = held_at_fork(threading.Lock())
@@ -85,11 +86,20 @@ class Session:
             Stopped: if nobody waits for the result any more.
         """
         session = self._made if self._is_settled else self._settled()
+        feeds = dict(zip(self.inputs, inputs, strict=True))
+        found: list[Any]
+        if on_lane():
+            options = self._run_options()
+            with stoppable(partial(setattr, options, "terminate", True)):
+                found = session.run(self.outputs, feeds, options)
+        else:  # where nothing can stop it
+            found = session.run(self.outputs, feeds, self._unstopped)
+        return found
+
+    def _run_options(self) -> Any:
         options = self._module.RunOptions()
         options.log_severity_level = _SILENT
-        with stoppable(partial(setattr, options, "terminate", True)):
-            found: list[Any] = session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True)), options)
-        return found
+        return options
 
     def _settled(self) -> Any:
         """The session, with the threads that it may have here."""

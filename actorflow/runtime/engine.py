@@ -376,14 +376,11 @@ class Engine:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if (
-            program is not None
-            and not self.queue.closed
-            and self._is_due(program)
-            and len(program.base.ops) <= _FEW_OPS
-        ):
+        waits = program is None or self._is_due(program)
+        if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
             program = self._keep(key, at_once(self._making(key)))
-        if program is None or self._is_due(program) or (self.queue.closed and not self.queue.holds(permit)):
+            waits = self._is_due(program)
+        if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
             frame = self.start(program, feeds, atomic)
