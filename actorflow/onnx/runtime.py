@@ -67,7 +67,6 @@ class Session:
         self._module = load_onnxruntime()
         self._threads = blas_threads.next_share if threads is None else threads
         self._made = self._session()
-        self._unstopped = self._run_options()
         self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
         self._making = held_at_fork(threading.Lock())
@@ -89,17 +88,12 @@ class Session:
         feeds = dict(zip(self.inputs, inputs, strict=True))
         found: list[Any]
         if on_lane():
-            options = self._run_options()
+            options = self._module.RunOptions()
             with stoppable(partial(setattr, options, "terminate", True)):
                 found = session.run(self.outputs, feeds, options)
         else:  # where nothing can stop it
-            found = session.run(self.outputs, feeds, self._unstopped)
+            found = session.run(self.outputs, feeds)
         return found
-
-    def _run_options(self) -> Any:
-        options = self._module.RunOptions()
-        options.log_severity_level = _SILENT
-        return options
 
     def _settled(self) -> Any:
         """The session, with the threads that it may have here."""

@@ -218,19 +218,22 @@ class TestStopping:
 
 
 class TestErrors:
-    async def test_a_node_that_fails(self) -> None:
+    @pytest.mark.parametrize("sequential", [False, True])  # on a lane, and on the loop
+    async def test_a_node_that_fails(self, capfd: pytest.CaptureFixture[str], sequential: bool) -> None:
         indices = helper.make_tensor_value_info("i", TensorProto.INT64, [1])
         node = helper.make_node("Gather", ["x", "i"], ["y"], name="pick")
         made = Graph(
             model([node], [floats("x", 3), indices], [floats("y", 1)]),
             {"x": ((3,),), "i": ((1,), "int64")},
             {"y": ((1,),)},
+            sequential=sequential,
         )
         async with made.graph:
             with pytest.raises(af.OpError, match=r"(?s)op 'model' \(OnnxRuntime\(model.onnx\)\).*Name:'pick'"):
                 await made.run(x=np.ones(3, "f"), i=np.array([5]))
             result = await made.run(x=np.array([1, 2, 3], "f"), i=np.array([2]))
             assert result[made.outputs["y"]] == 3
+        assert capfd.readouterr() == ("", "")
 
     def test_a_model_that_it_cannot_compute(self, capfd: pytest.CaptureFixture[str]) -> None:
         node = helper.make_node("NoSuchThing", ["x"], ["y"], name="what")
