@@ -18,6 +18,7 @@ from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence, Lane, Stopped
+from actorflow.devices.blas import cores
 from actorflow.devices.memory import IN_TWO_LISTS, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
@@ -28,10 +29,18 @@ from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
 
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000
+#: On a single core a thread that computes takes its time from the loop anyway: there a kernel runs on the loop that
+#: leaves a slice of it time for others.
+INLINE_ALONE_NS = 750_000
 #: Longer than any call; the expected time of an op that has not run.
 FOREVER_NS = 1 << 62
 
 _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
+
+
+def kernel_inline_ns() -> int:
+    """Longest expected time of a kernel's call that runs on the loop."""
+    return max(INLINE_NS, INLINE_ALONE_NS) if cores() == 1 else INLINE_NS
 
 
 class Wiring(NamedTuple):

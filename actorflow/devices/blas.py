@@ -49,6 +49,11 @@ class BlasThreads:
         """Threads that one lane may use now, for libraries whose threads are not set here."""
         return max(1, cores() // max(1, self._lanes))
 
+    @property
+    def next_share(self) -> int:
+        """Threads that each lane may use once there is one more."""
+        return max(1, cores() // (self._lanes + 1))
+
     def lane_started(self) -> None:
         """There is one more lane."""
         self._change(1, 0)

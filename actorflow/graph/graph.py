@@ -666,6 +666,27 @@ class Graph:
         """
         return self._runnable().plan(targets_of(fetch), axes)
 
+    async def warm_up(
+        self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None, timeout: float | None = None
+    ) -> bool:
+        """Have ready what first runs would wait for: plans, threads, compiled kernels.
+
+        Zeros are fed and the results dropped, unless the part has functions of yours, updates of variables, random
+        numbers, or ops on other ranks, of which a run would be felt: it is planned only.
+
+        Args:
+            fetch: As for `run`.
+            axes: As for `compile`; call it once for each set of lengths that is to be expected.
+            timeout: Longest time in seconds.
+        Returns:
+            Whether it was computed.
+        Raises:
+            TimeoutError: after ``timeout``; what is ready by then stays so.
+            ActorflowError: what `compile` and `run` raise.
+        Cancellation: as for `run`. Kernels go on being compiled.
+        """
+        return await self._runnable().warm_up(targets_of(fetch), axes, timeout)
+
     def memory_cost(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Footprint:
         """Memory of the variables and of one frame; printing it shows the largest values.
 
@@ -1143,4 +1164,6 @@ def targets_of(fetch: Fetch) -> tuple[Target, ...] | None:
     """What is to be fetched as a tuple; None for the sinks."""
     if fetch is None:
         return None
-    return tuple(fetch) if isinstance(fetch, Iterable) and not isinstance(fetch, str) else (fetch,)
+    if type(fetch) is list or (isinstance(fetch, Iterable) and not isinstance(fetch, str)):
+        return tuple(fetch)
+    return (fetch,)

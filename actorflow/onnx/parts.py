@@ -40,7 +40,7 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
     Returns:
         The rest of the file, and what the part gives to it, or to the outside.
     Raises:
-        GraphError: if a type of what it gives cannot be said before a run.
+        GraphError: if a type of what it gives cannot be said before a run, or ONNX Runtime cannot compute it.
         MissingExtraError: if ONNX Runtime is not installed.
     """
     proto = file.model.graph
@@ -62,7 +62,8 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
     if computed:
         model = _model(file.model, part, fed, computed, weights=True)
         inputs = [each.name for each in model.graph.input]
-        session = Session(file.name, _source(file, model, whole=not rest), inputs, computed)
+        alone = graph.options.sequential or graph.options.deterministic
+        session = Session(file.name, _source(file, model, whole=not rest), inputs, computed, 1 if alone else None)
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
             if spec.dtype.isbuiltin != 1:

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import on_lane, stoppable
-from actorflow.errors import DTypeError, GraphError, ShapeError, require
+from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, held_at_fork
@@ -38,33 +36,46 @@ def load_onnxruntime() -> Any:
 
 
 class Session:
-    """A model, and the session of ONNX Runtime that computes it, which is made when it is first needed.
+    """A model, and the session of ONNX Runtime that computes it.
 
-    It takes the threads that the lane where it is made may have then; one on the loop itself, as in sequential graphs.
+    The session has the threads that a lane of the graph may have if it is the only one. When it first runs, on a lane
+    that may have others by then, or on the loop itself, it is made anew if that is another number; so it is in the
+    child of a fork.
 
     Args:
         name: Name of the model, for messages.
         model: The model's bytes, or its file, for models whose weights are files beside it.
         inputs: Names of its inputs.
         outputs: Names of the outputs that are wanted.
+        threads: Number of threads to begin with; by default, that of one lane more than there are now.
+    Raises:
+        GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
 
-    def __init__(self, name: str, model: bytes | str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: bytes | str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        threads: int | None = None,
+    ) -> None:
         self.name = name
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._model = model
         self._module = load_onnxruntime()
-        self._made: Any = None
+        self._threads = blas_threads.next_share if threads is None else threads
+        self._made = self._session()
+        self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
         self._making = held_at_fork(threading.Lock())
         forget_in_child(self)
 
     def forget_parent(self) -> None:
         """This is the child of a fork: it makes a session of its own."""
-        if self._made is not None:
-            self._inherited.append(self._made)
-            self._made = None
+        self._inherited.append(self._made)
+        self._threads, self._is_settled = 0, False
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for inputs, NumPy arrays both; computed by several threads at a time if they ask.
@@ -73,23 +84,40 @@ class Session:
             Exception: what ONNX Runtime raises; it names the node.
             Stopped: if nobody waits for the result any more.
         """
-        session = self._made or self._make()
-        options = self._module.RunOptions()
-        options.log_severity_level = _SILENT
-        with stoppable(partial(setattr, options, "terminate", True)):
-            found: list[Any] = session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True)), options)
+        session = self._made if self._is_settled else self._settled()
+        feeds = dict(zip(self.inputs, inputs, strict=True))
+        found: list[Any]
+        if on_lane():
+            options = self._module.RunOptions()
+            with stoppable(partial(setattr, options, "terminate", True)):
+                found = session.run(self.outputs, feeds, options)
+        else:  # where nothing can stop it
+            found = session.run(self.outputs, feeds)
         return found
 
-    def _make(self) -> Any:
+    def _settled(self) -> Any:
+        """The session, with the threads that it may have here."""
         with self._making:
-            if self._made is None:
-                options = self._module.SessionOptions()
-                options.intra_op_num_threads = blas_threads.share if on_lane() else 1
-                options.log_severity_level = _SILENT
-                # Threads that wait for its next run in a loop would take cores from other lanes.
-                options.add_session_config_entry("session.force_spinning_stop", "1")
-                self._made = self._module.InferenceSession(self._model, options, providers=["CPUExecutionProvider"])
+            if not self._is_settled:
+                threads = blas_threads.share if on_lane() else 1
+                if threads != self._threads:
+                    self._threads = threads
+                    self._made = self._session()
+                self._is_settled = True
         return self._made
+
+    def _session(self) -> Any:
+        options = self._module.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = _SILENT
+        # Threads that wait for its next run in a loop would take cores from other lanes.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            return self._module.InferenceSession(self._model, options, providers=["CPUExecutionProvider"])
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise GraphError(f"onnxruntime cannot compute the model: {text_of(error).strip()}") from error
 
     def __repr__(self) -> str:
         return self.name
@@ -126,11 +154,11 @@ class OnnxRuntime(Operation):
         return self.gives
 
     def compute(self, *inputs: Any) -> tuple[Any, ...]:
-        found = tuple([np.asarray(each) for each in self.session.run(inputs)])
+        found = self.session.run(inputs)
         for name, spec, array in zip(self.session.outputs, self.gives, found, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 raise ShapeError(f"{self}: output {name} must be {spec}, got {array.dtype}{list(array.shape)}")
-        return found
+        return tuple(found)
 
     def __str__(self) -> str:
         return f"{self.kind}({self.session.name})"

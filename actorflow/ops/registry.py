@@ -95,6 +95,8 @@ _kernels: dict[KernelKey, Kernel] = {}
 _makers: dict[tuple[str, str], Callable[[type[Operation], KernelKey], Kernel | None]] = {}
 #: Operations that the makers have no kernel for.
 _refused: set[tuple[type[Operation], KernelKey]] = set()
+#: One per library that compiles kernels on the side.
+_compilers: list[Callable[[float], bool]] = []
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -150,6 +152,16 @@ def kernel_maker(device: str, library: str) -> Callable[[_F], _F]:
         return function
 
     return register
+
+
+def compiles(wait: Callable[[float], bool]) -> None:
+    """Register what waits for a library's compiler: called with seconds, it returns whether all is compiled by then."""
+    _compilers.append(wait)
+
+
+def wait_compiled(timeout_s: float) -> bool:
+    """Wait until what kernels have asked for is compiled, or has failed; returns whether it is by then."""
+    return all(wait(timeout_s) for wait in _compilers)
 
 
 def find_kernel(

@@ -15,6 +15,8 @@ from actorflow.spec import Length, Lengths, TensorSpec, at, axes_in, opened, sai
 
 #: What functions of lengths raise where their arguments, which a file may have made, do not fit to the lengths.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+#: Shapes of feeds whose lengths are kept: to find them anew takes as long as all else at the start of a frame.
+_MOST_KNOWN = 64
 
 
 class Closed:
@@ -94,6 +96,7 @@ class OpenAxes:
         self.names = sorted({*axes_in(tuple([op.operation for op in ops])), *axes_in(tuple([b.spec for b in blobs]))})
         self._name = name
         self._sources = [blob for blob in blobs if not blob.producers and not blob.is_variable and blob.spec.axes]
+        self._known: dict[tuple[tuple[int, ...], ...], Lengths] = {}  # by the shapes of the feeds
 
     def checked(self, given: Mapping[str, Any]) -> Lengths:
         """Lengths that the user gives.
@@ -116,7 +119,16 @@ class OpenAxes:
         Raises:
             FeedError, ShapeError: if an axis has no length, or several ones.
         """
-        return self.whole(self.found(feeds))
+        arrays = [*map(feeds.get, self._sources)] if type(feeds) is dict else []
+        shapes = tuple([array.shape for array in arrays if type(array) is np.ndarray])
+        lengths = self._known.get(shapes)
+        if lengths is None:
+            lengths = self.whole(self.found(feeds))
+            if len(shapes) == len(self._sources):  # else some are fed otherwise, or not at all
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[shapes] = lengths
+        return lengths
 
     def found(self, feeds: Any, rank: int | None = None) -> dict[str, int]:
         """The lengths of the axes that feeds have, of sources on a rank alone if one is given.

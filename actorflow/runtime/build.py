@@ -13,7 +13,7 @@ from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.joined import FusedActor, StreamFusedActor
-from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring
+from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
 from actorflow.devices import Bucket, Device
 from actorflow.devices.stream import StreamDevice, StreamLane
@@ -77,6 +77,7 @@ class Builder:
         self.fired: list[OpActor] = self.ops
         self._users: dict[int, tuple[StreamLane, ...]] = {}
         self._is_sequential = plan.graph.options.sequential
+        self._kernel_inline_ns = kernel_inline_ns()
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
 
     def make_actors(self) -> Steps[None]:
@@ -235,7 +236,7 @@ class Builder:
             tuple(followers),
             ChannelLane(op.lane) if speaks else device.lane(op.lane),
             profile,
-            FOREVER_NS if is_sequential else None,
+            FOREVER_NS if is_sequential else None if isinstance(op.operation, Function) else self._kernel_inline_ns,
         )
         if speaks:
             return self._channel_actor(op, wiring)

@@ -7,8 +7,10 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher
@@ -19,6 +21,8 @@ from actorflow.errors import GraphError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.loop import Steps, at_once, in_slices, wait_out
+from actorflow.ops.function import Function
+from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.float_errors import traps_here, with_traps
@@ -33,8 +37,8 @@ from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.tapes import with_tapes
-from actorflow.spec import Length, Lengths
-from actorflow.threads import forget_in_child
+from actorflow.spec import Length, Lengths, TensorSpec
+from actorflow.threads import forget_in_child, in_thread
 from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
 from actorflow.trace.ring import Trace
 
@@ -57,6 +61,10 @@ _Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
 _FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
+#: What the first run has had compiled asks for more in the second.
+_WARM_RUNS = 2
+#: Seconds that a thread waits for kernels to be compiled before it is known whether anybody still does.
+_LOOK_S = 0.1
 
 
 class Engine:
@@ -144,15 +152,36 @@ class Engine:
 
     def plan(self, fetch: Fetch, axes: Mapping[str, int] | None = None) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        self._notice()
-        targets = None if fetch is None else tuple(fetch)
-        known, lengths = self._open_axes(targets) if self._is_open else None, None
-        if known is not None or axes:
-            lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
+        targets, lengths = self._asked(fetch, axes)
         plan = at_once(self._planning(targets, lengths))
         if lengths is not None:
             self._planned[targets, traps_here(), lengths] = plan
         return plan
+
+    def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> tuple[tuple[Any, ...] | None, Lengths | None]:
+        """Targets and lengths of open axes, as they are in a key."""
+        self._notice()
+        targets = None if fetch is None else tuple(fetch)
+        known = self._open_axes(targets) if self._is_open else None
+        if known is None and not axes:
+            return targets, None
+        return targets, (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
+
+    async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
+        """Have ready what the first runs would wait for; see `Graph.warm_up`."""
+        async with asyncio.timeout(timeout_s):
+            targets, lengths = self._asked(fetch, axes)
+            revision, plan = self.graph.revision, await in_slices(self._planning(targets, lengths))
+            if revision == self.graph.revision:
+                self._planned[targets, traps_here(), lengths] = plan
+            if not _is_unfelt(plan):
+                return False
+            feeds = {blob: _zeros(plan.slots[slot].spec) for blob, slot in plan.feeds.items()}
+            for _ in range(_WARM_RUNS):
+                await self.run(feeds, targets)
+                while not await in_thread(partial(wait_compiled, _LOOK_S)):
+                    pass
+        return True
 
     def program(self, fetch: Fetch, feeds: Feeds) -> Program:
         """The plan for ``fetch``, and for the lengths that feeds have, made ready to run.
@@ -347,14 +376,11 @@ class Engine:
             waiting = program.exchange.peers.prepare(program.exchange)
             if waiting is not None:
                 await waiting
-        if (
-            program is not None
-            and not self.queue.closed
-            and self._is_due(program)
-            and len(program.base.ops) <= _FEW_OPS
-        ):
+        waits = program is None or self._is_due(program)
+        if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
             program = self._keep(key, at_once(self._making(key)))
-        if program is None or self._is_due(program) or (self.queue.closed and not self.queue.holds(permit)):
+            waits = self._is_due(program)
+        if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
             program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
         else:
             frame = self.start(program, feeds, atomic)
@@ -532,3 +558,20 @@ class Engine:
                     "some of its updates may be missing"
                 )
         return values
+
+
+def _is_unfelt(plan: Plan) -> bool:
+    """Return whether nothing but its results says that a frame was run: no function of the user's was called, no
+    variable and no random stream has gone on, no other rank takes part.
+    """
+    fed = [plan.slots[slot].spec for slot in plan.feeds.values()]
+    return not (
+        plan.updates
+        or plan.graph.world.size > 1
+        or any(spec.is_object for spec in fed)
+        or any(op.kernel is None or op.kernel.random or isinstance(op.operation, Function) for op in plan.ops)
+    )
+
+
+def _zeros(spec: TensorSpec) -> npt.NDArray[Any]:
+    return np.zeros(spec.shape, spec.dtype)

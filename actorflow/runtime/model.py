@@ -118,6 +118,10 @@ class Model:
         result = self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])
         return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
+    async def warm_up(self, *, axes: Mapping[str, int] | None = None, timeout: float | None = None) -> bool:
+        """`Graph.warm_up` with the outputs fetched, also for batched runs of as many rows as ``axes`` says."""
+        return await self.graph.warm_up([*dict.fromkeys(self.outputs.values())], axes=axes, timeout=timeout)
+
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
         await self.graph.save(path, fetch=self.outputs, inputs=self.inputs)

@@ -24,7 +24,7 @@ from actorflow.errors import (
     RunCancelledError,
     ShapeError,
 )
-from actorflow.loop import Steps, in_slices
+from actorflow.loop import Steps, in_slices, wait_out
 from actorflow.serve.answers import RETRY, answer, refused
 from actorflow.serve.body import Body, Intake
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
@@ -57,6 +57,7 @@ class Service:
         draining: Whether requests for inference are refused, as the server is about to end.
         in_flight: Number of requests for inference that are being answered.
         needs_token: Whether who has no token is sent away.
+        warming: Warms up one model after the other, while the application runs.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Service:
         self.draining = False
         self.in_flight = 0
         self.needs_token = token is not None
+        self.warming: asyncio.Task[None]
         self._tokens = None if token is None else TokenCheck(token)
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
         self._intake = Intake(limits)
@@ -150,7 +152,11 @@ class Service:
         return answer({"live": True})
 
     async def _ready(self, _: web.Request) -> Response:
-        return answer({"ready": not self.draining}, 503 if self.draining else 200)
+        ready = self._is_ready(self.models)
+        return answer({"ready": ready}, 200 if ready else 503)
+
+    def _is_ready(self, models: Iterable[Hosted]) -> bool:
+        return not self.draining and all(hosted.is_warm for hosted in models)
 
     async def _list(self, _: web.Request) -> Response:
         return answer({"models": self.models.names})
@@ -162,7 +168,8 @@ class Service:
 
     async def _model_ready(self, http: web.Request) -> Response:
         hosted = self._hosted(http)
-        return answer({"name": hosted.name, "ready": not self.draining}, 503 if self.draining else 200)
+        ready = self._is_ready([hosted])
+        return answer({"name": hosted.name, "ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, _: web.Request) -> Response:
         try:
@@ -242,7 +249,16 @@ class Service:
             for hosted in self.models:
                 await stack.enter_async_context(hosted.opened())
             self.draining, self._turn = False, asyncio.Lock()
-            yield
+            self.warming = asyncio.create_task(self._warm_up())
+            try:
+                yield
+            finally:
+                self.warming.cancel()
+                await wait_out([self.warming])
+
+    async def _warm_up(self) -> None:
+        for hosted in self.models:
+            await hosted.warm_up()
 
 
 _ASKS_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}

@@ -17,6 +17,7 @@ class Limits:
         timeout_s: Longest time to the result of a request, whose own ``timeout`` may be shorter.
         queue_rows: Rows that may wait for batched runs of a model; requests, where it runs each by itself.
         in_flight: Frames of a model that run at the same time.
+        warm_up_s: Longest time that a model is warmed up before the server says that it is ready; 0 for not at all.
     """
 
     body_bytes: int = 64 << 20
@@ -26,3 +27,4 @@ class Limits:
     timeout_s: float = 60.0
     queue_rows: int = 1024
     in_flight: int = 2
+    warm_up_s: float = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from actorflow.errors import GraphError, QueueFullError, did_you_mean
+from actorflow.errors import GraphError, QueueFullError, did_you_mean, text_of
 from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.runtime.batched import Batcher
@@ -24,6 +25,8 @@ from actorflow.trace.batches import SECONDS, Histogram
 
 #: A model, or its versions: the last one is what requests get that name none.
 Versions = Model | Graph | Mapping[str, Model | Graph]
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[\w.~@+-]{1,200}", re.ASCII)
 #: Names of an axis whose elements do not know each other, in models of all makers.
@@ -47,6 +50,8 @@ class Hosted:
         outputs: Its outputs by name.
         unbatched: Why requests do not share frames; None if they do.
         page: Path of its live page; None if there is none.
+        is_warm: Whether what first requests would wait for is there, as far as it can be had before.
+        cold: Why it is not all there; None if it is.
         answers: Number of answers to requests for inference, by status.
         cancelled: Number of requests whose client has hung up.
         latency_s: Times from the head of a request to its answer.
@@ -74,10 +79,14 @@ class Hosted:
         self.outputs = {each: Tensor.of(each, blob.spec, name) for each, blob in model.outputs.items()}
         self.unbatched: str | None = None
         self.page: str | None = None
+        self.is_warm = False
+        self.cold: str | None = None
         self.answers: Counter[int] = Counter()
         self.cancelled = 0
         self.latency_s = Histogram(SECONDS)
         self._limits = limits
+        self._batch_axis = batch_axis
+        self._max_rows = max_rows
         self._waiting = 0
         self._options = {
             "max_rows": max_rows,
@@ -112,21 +121,59 @@ class Hosted:
 
     def _make_batcher(self) -> Batcher | None:
         """A batcher, which is opened once; None if requests do not share frames."""
-        axis = self._options["axis"]
-        if not self._options["max_rows"]:
+        if not self._max_rows:
             self.unbatched = "batched runs are turned off"
             return None
         first = next((tensor.spec.leading_axis for tensor in self.inputs.values()), None)
-        if axis is None and first is not None and not _BATCH.fullmatch(first):
+        if first is not None and self._rows_axis() is None:
             self.unbatched = f"its inputs begin with axis {first!r}, which may be no batch"
             return None
         try:
             return self.model.batched(**self._options)
         except GraphError as error:
-            if axis is not None:
+            if self._batch_axis is not None:
                 raise
             self.unbatched = str(error)
             return None
+
+    async def warm_up(self) -> None:
+        """Have plans and compiled kernels ready for the lengths that can be known: of rows, one and the most.
+
+        What goes wrong is said, and no reason to refuse requests, which may have other lengths and values.
+        """
+        self.is_warm, self.cold = False, None
+        limit_s = self._limits.warm_up_s
+        try:
+            if limit_s:
+                async with asyncio.timeout(limit_s):
+                    self.cold = await self._warm_up()
+        except TimeoutError:
+            self.cold = f"it was not warm after {limit_s:g} s"
+            _log.warning("model %s takes requests, though %s", self.label, self.cold)
+        except Exception as error:  # noqa: BLE001  the other models are to be warm all the same
+            self.cold = f"it has failed on zeros: {type(error).__name__}: {text_of(error)}"
+            _log.warning("model %s takes requests, though %s", self.label, self.cold)
+        finally:
+            self.is_warm = True
+
+    async def _warm_up(self) -> str | None:
+        axes = {name for tensor in self.inputs.values() for name in tensor.spec.axes}
+        rows = self._rows_axis() if axes else None
+        unknown = sorted(axes - {rows})
+        if unknown:
+            return f"lengths of {', '.join(unknown)} come with the requests"
+        most = self._max_rows if self.unbatched is None else 1
+        for given in [{rows: count} for count in dict.fromkeys((1, most))] if rows else [{}]:
+            if not await self.model.warm_up(axes=given):
+                return "it is planned, and not run on zeros, which might be felt outside"
+        return None
+
+    def _rows_axis(self) -> str | None:
+        """Name of the axis whose elements do not know each other, if there is one."""
+        first = next((tensor.spec.leading_axis for tensor in self.inputs.values()), None)
+        if self._batch_axis is not None or first is None or _BATCH.fullmatch(first):
+            return self._batch_axis or first
+        return None
 
     def described(self) -> dict[str, Any]:
         """What the protocol calls the metadata of a model, but for its versions."""

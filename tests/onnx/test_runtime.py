@@ -60,10 +60,17 @@ def endless_model() -> bytes:
 class Graph:
     """A graph with one op that ONNX Runtime computes."""
 
-    def __init__(self, model: bytes, inputs: dict[str, Any], outputs: dict[str, Any], **options: Any) -> None:
+    def __init__(
+        self,
+        model: bytes,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+        threads: int | None = None,
+        **options: Any,
+    ) -> None:
         self.graph = af.Graph("onnx", **options)
         self.inputs = {name: self.graph.blob(name, *spec) for name, spec in inputs.items()}
-        self.session = Session("model.onnx", model, list(inputs), list(outputs))
+        self.session = Session("model.onnx", model, list(inputs), list(outputs), threads)
         takes = tuple([blob.spec for blob in self.inputs.values()])
         gives = tuple([af.TensorSpec.of(*spec) for spec in outputs.values()])
         found = self.graph.op("model", OnnxRuntime(self.session, takes, gives))(*self.inputs.values())
@@ -99,7 +106,25 @@ class TestCalls:
             x = np.arange(24, dtype="f").reshape(4, 6)[::2, ::-2]
             assert np.array_equal((await made.run(x=x))[made.outputs["y"]], 2 * x)
 
-    async def test_the_session_is_made_once_and_on_a_lane(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_session_is_made_at_once_and_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made_by = self.watched(monkeypatch)
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
+        assert made_by == [threading.current_thread()]
+        async with made.graph:
+            await asyncio.gather(*[made.run(x=np.ones((rows, 3), "f")) for rows in (1, 2, 3, 1)])
+        assert len(made_by) == 1
+
+    async def test_it_is_made_anew_on_the_lane_for_other_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made_by = self.watched(monkeypatch)
+        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)}, threads=cores() + 1)
+        async with made.graph:
+            await asyncio.gather(*[made.run(x=np.ones((rows, 3), "f")) for rows in (1, 2, 3, 1)])
+            assert made.session._made.get_session_options().intra_op_num_threads == cores()
+        assert len(made_by) == 2
+        assert made_by[1] is not threading.current_thread()
+
+    def watched(self, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+        """The threads that make sessions from now on."""
         import onnxruntime
 
         threads = []
@@ -110,12 +135,7 @@ class TestCalls:
 
         create = onnxruntime.InferenceSession
         monkeypatch.setattr(onnxruntime, "InferenceSession", made_here)
-        made = Graph(double_model(), {"x": (("n", 3),)}, {"y": (("n", 3),)})
-        async with made.graph:
-            assert not threads
-            await asyncio.gather(*[made.run(x=np.ones((rows, 3), "f")) for rows in (1, 2, 3, 1)])
-        assert len(threads) == 1
-        assert threads[0] is not threading.current_thread()
+        return threads
 
     @pytest.mark.parametrize(
         ("options", "threads"), [({}, cores()), ({"deterministic": True}, 1), ({"sequential": True}, 1)]
@@ -198,30 +218,35 @@ class TestStopping:
 
 
 class TestErrors:
-    async def test_a_node_that_fails(self) -> None:
+    @pytest.mark.parametrize("sequential", [False, True])  # on a lane, and on the loop
+    async def test_a_node_that_fails(self, capfd: pytest.CaptureFixture[str], sequential: bool) -> None:
         indices = helper.make_tensor_value_info("i", TensorProto.INT64, [1])
         node = helper.make_node("Gather", ["x", "i"], ["y"], name="pick")
         made = Graph(
             model([node], [floats("x", 3), indices], [floats("y", 1)]),
             {"x": ((3,),), "i": ((1,), "int64")},
             {"y": ((1,),)},
+            sequential=sequential,
         )
         async with made.graph:
             with pytest.raises(af.OpError, match=r"(?s)op 'model' \(OnnxRuntime\(model.onnx\)\).*Name:'pick'"):
                 await made.run(x=np.ones(3, "f"), i=np.array([5]))
             result = await made.run(x=np.array([1, 2, 3], "f"), i=np.array([2]))
             assert result[made.outputs["y"]] == 3
-
-    async def test_a_model_that_it_cannot_compute(self, capfd: pytest.CaptureFixture[str]) -> None:
-        made = Graph(
-            model([helper.make_node("NoSuchThing", ["x"], ["y"])], [floats("x", 1)], [floats("y", 1)]),
-            {"x": ((1,),)},
-            {"y": ((1,),)},
-        )
-        async with made.graph:
-            with pytest.raises(af.OpError, match=r"(?s)OnnxRuntime\(model.onnx\).*NoSuchThing"):
-                await made.run(x=np.ones(1, "f"))
         assert capfd.readouterr() == ("", "")
+
+    def test_a_model_that_it_cannot_compute(self, capfd: pytest.CaptureFixture[str]) -> None:
+        node = helper.make_node("NoSuchThing", ["x"], ["y"], name="what")
+        with pytest.raises(af.GraphError, match=r"onnxruntime cannot compute the model: .*\(\"what\", NoSuchThing"):
+            Session("model.onnx", model([node], [floats("x", 1)], [floats("y", 1)]), ["x"], ["y"])
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_file_that_it_cannot_compute(self) -> None:
+        node = helper.make_node("Relu", ["x"], ["y"], name="bend")
+        made = onnx.load_from_string(model([node], [floats("x", 1)], [floats("y", 1)]))
+        made.opset_import[0].version = 5
+        with pytest.raises(af.GraphError, match=r"cannot compute the model: .*Relu"):
+            af.onnx.load(made.SerializeToString(), backend="onnxruntime")
 
     async def test_an_output_of_another_shape(self) -> None:
         made = Graph(double_model(), {"x": (("n", 3),)}, {"y": ((2, 3),)})

@@ -190,3 +190,23 @@ class TestMemory:
         async with graph:
             stream = graph.stream([self.feeds(count) for count in counts], fetch=fetch, in_flight=4)
             assert [result.lengths["batch"] async for result in stream] == counts
+
+
+async def test_lengths_of_other_shapes_are_found_anew() -> None:
+    graph = af.Graph("pairs")
+    x, y = graph.blob("x", ("n", 2)), graph.blob("y", ("m", 2))
+    graph.function("count", lambda x, y: np.float32(100 * len(x) + len(y)), af.TensorSpec.of(()))(x, y)
+    async with graph:
+        for n in (*range(1, 70), 1):
+            rows, one = np.ones((n, 2), "f"), [[1, 1]]
+            for feeds, lengths in (
+                ({x: rows, y: rows[:1]}, (n, 1)),
+                ({y: rows, "x": one}, (1, n)),
+                ({x: rows, "y": one}, (n, 1)),
+            ):
+                (value,) = (await graph.run(feeds)).values()
+                assert value == 100 * lengths[0] + lengths[1]
+        with pytest.raises(af.FeedError, match="no feed says the length of 'n'"):
+            await graph.run({y: np.ones((2, 2), "f")})
+        with pytest.raises(af.ShapeError):
+            await graph.run({x: np.ones((2, 3), "f"), y: np.ones((2, 2), "f")})

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,51 @@ def chain_of(functions: list[Callable[..., Any]], name: str = "tape") -> tuple[a
 def fired(graph: af.Graph) -> list[OpActor]:
     """What fires in the graph's newest program."""
     return [*graph.engine._programs.values()][-1].ops
+
+
+# -- which ones fire on the loop ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(af.ops.Operation):
+    """Its input, and a note of the thread."""
+
+    threads: list[threading.Thread] = field(compare=False)
+    arguments = ("x",)
+    differentiable = False
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: Any) -> Any:
+        self.threads.append(threading.current_thread())
+        return x
+
+
+@pytest.mark.parametrize(
+    ("cores", "took_us", "on_loop"), [(1, 700, True), (1, 800, False), (2, 700, False), (2, 90, True)]
+)
+async def test_kernels_on_one_core(monkeypatch: pytest.MonkeyPatch, cores: int, took_us: int, on_loop: bool) -> None:
+    monkeypatch.setattr("actorflow.actors.op.cores", lambda: cores)
+    threads: list[threading.Thread] = []
+    graph = af.Graph("noted")
+    x = graph.blob("x", VALUE.shape, VALUE.dtype)
+    graph.op("note", Noted(threads))(x)
+    async with graph:
+        await graph.run({x: ONES})
+        (op,) = fired(graph)
+        op.cost_ns = op.last_ns = 1000 * took_us
+        await graph.run({x: ONES})
+    assert threads[0] is not threading.current_thread()
+    assert (threads[1] is threading.current_thread()) == on_loop
+
+
+async def test_functions_on_one_core_may_wait_for_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.actors.op.cores", lambda: 1)
+    graph, x = chain_of([lambda x: x + 1])
+    async with graph:
+        await graph.run({x: ONES})
+        assert [op.inline_ns for op in fired(graph)] == [100_000]
 
 
 # -- which ones --------------------------------------------------------------------------------------------------------

@@ -134,9 +134,10 @@ class Served(NamedTuple):
 
 @asynccontextmanager
 async def serve(models: Mapping[str, Any], **options: Any) -> AsyncIterator[Served]:
-    """A server of models on a free port of the loopback."""
+    """A server of models on a free port of the loopback, which is ready."""
     app = create_app(models, **options)
     async with Server(app, port=0) as server:
+        await app[SERVICE].warming
         yield Served(server, app)
 
 

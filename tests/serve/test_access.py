@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import actorflow as af
 from actorflow.errors import DTypeError, GraphError, MissingExtraError
-from actorflow.serve import Server, create_app
+from actorflow.serve import Limits, Server, create_app
 from tests.serve.serving import Client, Served, serve, ten_times, tensor
 
 TEXT = json.dumps({"inputs": [tensor("x", np.ones((1, 3), np.float32))]}).encode()
@@ -80,7 +80,8 @@ async def test_live_pages() -> None:
 
 
 async def test_metrics() -> None:
-    async with serve({"model": ten_times(), "other": {"1": ten_times(), "2": ten_times()}}) as served:
+    models = {"model": ten_times(), "other": {"1": ten_times(), "2": ten_times()}}
+    async with serve(models, limits=Limits(warm_up_s=0)) as served:
         for path, count in ((PATH, 3), ("/v2/models/other/infer", 2)):
             for _ in range(count):
                 assert (await served.ask(path, TEXT)).status == 200
@@ -152,6 +153,7 @@ async def test_below_a_path_of_another_application() -> None:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         served = Served(SimpleNamespace(port=runner.addresses[0][1]), app)  # type: ignore[arg-type]
         assert (await served.ask(f"/models{PATH}", TEXT)).status == 200
+        await served.service.warming
         assert (await served.get("/models/v2/health/ready")).json == {"ready": True}
         assert (await served.get("/models/graph/model/")).status == 200
         assert (await served.get("/models/v2/nothing")).error == "there is nothing at '/models/v2/nothing'"

@@ -177,6 +177,11 @@ class CompileQueue:
         for error in filter(None, errors):
             raise error
 
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until all that was asked for is made, or has failed; returns whether it is by then."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._pending, timeout_s)
+
     def _work(self) -> None:
         while (routine := self._next()) is not None:
             try:

@@ -1,0 +1,104 @@
+"""What first runs would wait for can be had before them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import nn, ops
+from actorflow.ops import registry
+
+
+def doubled() -> tuple[af.Graph, Any, Any]:
+    graph = af.Graph("doubled")
+    x = graph.blob("x", ("n", 3))
+    return graph, x, ops.scale(x, 2.0)
+
+
+async def test_a_first_run_finds_its_plan() -> None:
+    graph, x, y = doubled()
+    async with graph:
+        assert await graph.warm_up([y], axes={"n": 2})
+        (program,) = graph.engine._programs.values()
+        result = await graph.run({x: np.ones((2, 3), "f")}, fetch=[y])
+        assert np.array_equal(result[y], np.full((2, 3), 2.0))
+        assert program.base in {each.base for each in graph.engine._programs.values()}
+        assert len(graph.engine._programs) == 1
+
+
+async def test_lengths_must_fit() -> None:
+    graph, _, y = doubled()
+    async with graph:
+        with pytest.raises(af.GraphError, match="open axes of graph 'doubled' are 'n'"):
+            await graph.warm_up([y])
+        with pytest.raises(af.GraphError, match="open axes"):
+            await graph.warm_up([y], axes={"m": 1})
+
+
+def calls(x: Any) -> Any:
+    raise AssertionError
+
+
+def parts() -> tuple[af.Graph, dict[str, Any]]:
+    graph = af.Graph("felt")
+    x = graph.blob("x", (2, 3))
+    weight = graph.variable("weight", (3, 3), init=np.ones((3, 3), "f"))
+    loss = ops.sum(ops.inner(x, weight))
+    return graph, {
+        "function": graph.function("calls", calls, x.spec)(x),
+        "update": nn.SGD(0.1).minimize(loss),
+        "random": ops.dropout(x, 0.5, seed=1),
+        "object": graph.function("length", len, af.TensorSpec.of((), "int64"))(graph.blob("any", (), object)),
+    }
+
+
+@pytest.mark.parametrize("part", ["function", "update", "random", "object"])
+async def test_what_would_be_felt_is_only_planned(part: str) -> None:
+    graph, found = parts()
+    async with graph:
+        assert not await graph.warm_up(found[part])
+        assert not graph.engine.frames.started
+        assert graph.engine._planned
+        assert np.array_equal(graph["weight"].value, np.ones((3, 3)))
+
+
+async def test_kernels_are_compiled_when_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, threads = [False, True, False, False, True], []
+
+    def wait(timeout_s: float) -> bool:
+        threads.append(threading.current_thread())
+        return answers.pop(0)
+
+    monkeypatch.setattr(registry, "_compilers", [wait])
+    graph, _, y = doubled()
+    async with graph:
+        assert await graph.warm_up([y], axes={"n": 2})
+    assert not answers
+    assert threading.current_thread() not in threads
+
+
+async def test_a_compiler_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_compilers", [lambda timeout_s: False])
+    graph, x, y = doubled()
+    async with graph:
+        with pytest.raises(TimeoutError):
+            await graph.warm_up([y], axes={"n": 2}, timeout=0.02)
+        assert (await graph.run({x: np.ones((2, 3), "f")}, fetch=[y]))[y].shape == (2, 3)
+
+
+async def test_models() -> None:
+    graph, x, y = doubled()
+    model = af.Model(graph, {"x": x}, {"y": y, "same": y})
+    async with graph:
+        for rows in (1, 4):
+            assert await model.warm_up(axes={"n": rows})
+        async with model.batched(max_rows=4) as batcher:
+            programs = {each.base for each in graph.engine._programs.values()}
+            await asyncio.gather(*[batcher.run({x: np.ones((1, 3), "f")}) for _ in range(4)])
+            assert programs == {each.base for each in graph.engine._programs.values()}
+            assert batcher.statistics().frames == 1
