@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ from actorflow import ops
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.onnx.file import File, listed, naming
+from actorflow.onnx.file_values import FileValues
 from actorflow.onnx.lowering import Lowering, Values, legal, names_read
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
@@ -43,8 +45,10 @@ class Network(Composite[Any]):
     Attributes:
         inputs: Types of the inputs, by name.
         outputs: Names of the outputs.
+        values: Blobs by the names of the file's tensors, of the latest build: see `FileValues`.
 
     Raises:
+        TypeError: if the source, or an argument, is of another type.
         GraphError: if the file cannot be read or is not a valid model; when it is built, if nodes cannot be lowered:
             the message lists all of them.
     """
@@ -68,6 +72,7 @@ class Network(Composite[Any]):
         self._backend = backend
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
+        self.values: Mapping[str, Blob] = {}
 
     def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
         """Make the ops of the file's nodes on ``bottom``."""
@@ -102,6 +107,7 @@ class Network(Composite[Any]):
         if lowering.refused:
             raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
         outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        self.values = FileValues(graph.current_scope, file.model.graph, self._backend, values)
         # What only the lengths of an input are read of is an input all the same: its feed says them.
         unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
         return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
@@ -121,6 +127,11 @@ class Network(Composite[Any]):
             blob = value.blob()
             copied: Blob = ops.copy(blob) if blob in fed else blob
         return copied
+
+    @property
+    def weights(self) -> Mapping[str, Variable]:
+        """Its variables by the names of the file's initializers; none unless it is trainable."""
+        return MappingProxyType(self._variables)
 
     def _variable(self, name: str, scope: Graph, own: str, array: Any) -> Blob:
         """The variable of an initializer: made at the first build, in the scope that its name says."""
@@ -150,8 +161,8 @@ def load(
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
-    outputs = network.lower(graph, [*inputs.values()])
-    return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
+    outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
+    return Model(graph, inputs, outputs, values=network.values, variables=network.weights)
 
 
 def _input_name(graph: Graph, name: str) -> str:

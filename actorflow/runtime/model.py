@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
@@ -29,17 +30,33 @@ class Model:
         graph: The graph, a root.
         inputs: Blobs that are fed, by name.
         outputs: Blobs that are fetched, by name, one at least.
+        values: Blobs in between that have names outside, too; by default those of inputs and outputs.
+        variables: Its variables by their names outside; by default those of the graph under their own names.
 
     Attributes:
         graph: The graph.
         inputs: As above, in their order.
         outputs: Likewise.
+        values: As above.
 
     Raises:
         GraphError: if a blob is not of the graph, or if the outputs need a source that is no input.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Blob],
+        outputs: Mapping[str, Blob],
+        *,
+        values: Mapping[str, Blob] | None = None,
+        variables: Mapping[str, Variable] | None = None,
+    ) -> None:
+        if not isinstance(cast(object, graph), Graph):
+            raise TypeError(f"a model is made of a graph, got {type(graph).__name__}")
+        for what, blobs in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(cast(object, blobs), Mapping):
+                raise TypeError(f"{what} of a model must be blobs by name, {{name: blob}}, got {type(blobs).__name__}")
         for blob in (*inputs.values(), *outputs.values()):
             if not isinstance(graph.resolve(blob), Blob):
                 raise GraphError(f"model {graph.name!r}: expected a blob, got {blob!r}")
@@ -51,6 +68,15 @@ class Model:
         self.graph = graph
         self.inputs = dict(inputs)
         self.outputs = dict(outputs)
+        self.values = MappingProxyType({**inputs, **outputs}) if values is None else values
+        self._variables = variables
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """Its variables by name: those of a file that weights were loaded from, else their own."""
+        if self._variables is not None:
+            return self._variables
+        return MappingProxyType({variable.name: variable for variable in self.graph.variables})
 
     @classmethod
     def of(cls, graph: Graph, *, fetch: Fetch = None) -> Model:
@@ -99,7 +125,7 @@ class Model:
 
         Args:
             inputs: Arrays by the names of inputs, used without a copy.
-            fetch: Names of outputs, or of any blobs of the graph; the default is all outputs.
+            fetch: Names of outputs, of `values`, or of any blobs of the graph; the default is all outputs.
             timeout: As for `Graph.run`.
         Returns:
             An array per output, by name, in their order.
@@ -132,12 +158,23 @@ class Model:
             return self.outputs
         found: dict[str, Blob] = {}
         for name in [fetch] if isinstance(fetch, str) else fetch:
-            node = self.outputs[name] if name in self.outputs else self.graph.resolve(name)
+            node = self._named(name)
             if not isinstance(node, Blob):
                 outputs = ", ".join([repr(each.name) for each in getattr(node, "outputs", ())]) or "none"
                 raise GraphError(f"model {self.graph.name!r}: {name!r} is no blob; its outputs: {outputs}")
             found[name] = node
         return found
+
+    def _named(self, name: Any) -> object:
+        for blobs in (self.outputs, self.values):
+            if name in blobs:
+                return blobs[name]
+        if name in self.graph:
+            return self.graph.resolve(name)
+        try:
+            return self.values[name]  # which may know why it has none
+        except KeyError:
+            return self.graph.resolve(name)
 
     def batched(self, **options: Any) -> Batcher:
         """`Graph.batched` with the outputs fetched; takes its other arguments.
