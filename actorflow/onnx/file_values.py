@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
+class _NoTensorError(GraphError, KeyError):
+    __str__ = Exception.__str__  # a KeyError's has quotes around it
+
+
 class FileValues(Mapping[str, "Blob"]):
     """What the nodes of a file give, its inputs and its trained weights: blobs by their names in the file.
 
@@ -44,7 +48,7 @@ class FileValues(Mapping[str, "Blob"]):
         for name, value in values.items():
             if value is None:
                 continue
-            if value.blobs or (value.lengths is not None and value.known is None):
+            if not value.is_constant and (value.blobs or value.lengths is not None):
                 # Without the file's own array, and what else was needed to lower it.
                 self._values[name] = Value(value.graph, value.spec, lengths=value.lengths, blobs=value.blobs)
             elif value.make is not None:
@@ -61,7 +65,7 @@ class FileValues(Mapping[str, "Blob"]):
         if why is not None:
             raise GraphError(f"the file's {name!r} has no blob: {why}")
         near = did_you_mean(name, [*self._values, *self._absent])
-        raise GraphError(f"the file has no tensor named {name!r}{near}")
+        raise _NoTensorError(f"the file has no tensor named {name!r}{near}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._values

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+from onnx import GraphProto, ModelProto
 
 from actorflow import ops
 from actorflow.errors import DTypeError, GraphError, ShapeError
@@ -17,7 +18,7 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.onnx.file import File, listed, naming
 from actorflow.onnx.file_values import FileValues
-from actorflow.onnx.lowering import Lowering, Values, legal, names_read
+from actorflow.onnx.lowering import Lowering, Values, is_trained, legal, names_read
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
@@ -100,6 +101,8 @@ class Network(Composite[Any]):
         if self._backend == "onnxruntime":
             left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
             values.update(given)
+        if self._trainable:
+            _untie(left)
         values.update(lowering.initializers(left))
         lowering.walk(left.node, values, self.outputs)
         read = {name for proto in left.node for name in names_read(proto)}
@@ -163,6 +166,22 @@ def load(
     }
     outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
     return Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+
+
+def _untie(graph: GraphProto) -> None:
+    """Make weights of copies of weights: PyTorch writes only one of several that are equal, though they are not tied.
+
+    So a new batch norm's shift is its mean, too, and would be trained as such.
+    """
+    weights = {tensor.name: tensor for tensor in graph.initializer if is_trained(tensor)}
+    outputs = {each.name for each in graph.output}
+    for node in [*graph.node]:
+        if node.op_type == "Identity" and node.input[0] in weights and node.output[0] not in outputs:
+            copied = graph.initializer.add()
+            copied.CopyFrom(weights[node.input[0]])
+            copied.name = node.output[0]
+            weights[copied.name] = copied
+            graph.node.remove(node)
 
 
 def _input_name(graph: Graph, name: str) -> str:

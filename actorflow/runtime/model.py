@@ -169,11 +169,14 @@ class Model:
         for blobs in (self.outputs, self.values):
             if name in blobs:
                 return blobs[name]
-        if name in self.graph:
-            return self.graph.resolve(name)
+        found = self.graph.resolve(name) if name in self.graph else None
+        if isinstance(found, Blob):
+            return found
         try:
-            return self.values[name]  # which may know why it has none
-        except KeyError:
+            return self.values[name]  # says why there is none
+        except KeyError as error:
+            if found is None and isinstance(error, GraphError):
+                raise
             return self.graph.resolve(name)
 
     def batched(self, **options: Any) -> Batcher:
