@@ -25,8 +25,8 @@ class FileValues(Mapping[str, "Blob"]):
 
     Each blob has the axes of the file. Where a value is only there in another order of axes, an op that transposes it
     is added to the graph when it is first asked for; iterating over the names adds nothing. What is computed in no run
-    has no blob: constants, and what was folded into the weights of something else. Asking for it is a `GraphError` that
-    says so, and names what to ask for instead.
+    has no blob: constants, lengths of axes, and what was folded into the weights of something else. Asking for it is a
+    `GraphError` that says so, and names what to ask for instead.
 
     Args:
         scope: Where ops are added.
@@ -48,9 +48,11 @@ class FileValues(Mapping[str, "Blob"]):
         for name, value in values.items():
             if value is None:
                 continue
-            if not value.is_constant and (value.blobs or value.lengths is not None):
+            if value.lengths is not None:
+                self._absent[name] = "it follows from the lengths of axes, and no run computes it"
+            elif value.blobs and not value.is_constant:
                 # Without the file's own array, and what else was needed to lower it.
-                self._values[name] = Value(value.graph, value.spec, lengths=value.lengths, blobs=value.blobs)
+                self._values[name] = Value(value.graph, value.spec, blobs=value.blobs)
             elif value.make is not None:
                 self._absent[name] = _folded(name, readers, values)
             elif name not in self._absent:
