@@ -38,7 +38,9 @@ class FileValues(Mapping[str, "Blob"]):
     def __init__(self, scope: Graph, graph: GraphProto, backend: str, values: Values) -> None:
         self._scope = scope
         self._values: dict[str, Value] = {}
-        self._absent: dict[str, str] = {tensor.name: _WEIGHT for tensor in graph.initializer}
+        is_trained = any(value is not None and value.trained is not None for value in values.values())
+        weight = "it is constant" if is_trained else _WEIGHT
+        self._absent: dict[str, str] = {tensor.name: weight for tensor in graph.initializer}
         readers: dict[str, list[str]] = {}  # outputs of the nodes that read a tensor
         for node in graph.node:
             for name in names_read(node):
@@ -53,7 +55,7 @@ class FileValues(Mapping[str, "Blob"]):
             elif value.blobs and not value.is_constant:
                 # Without the file's own array, and what else was needed to lower it.
                 self._values[name] = Value(value.graph, value.spec, blobs=value.blobs)
-            elif value.make is not None:
+            elif value.make is not None or value.trained is not None:
                 self._absent[name] = _folded(name, readers, values)
             elif name not in self._absent:
                 self._absent[name] = "it is constant: it was computed when the file was loaded"
@@ -86,7 +88,7 @@ class FileValues(Mapping[str, "Blob"]):
         return f"<FileValues of {self._scope.name!r}: {len(self)} names>"
 
 
-_WEIGHT = "it is a constant; load the file with trainable=True, and its floating weights are variables"
+_WEIGHT = "it is constant; load the file with trainable=True, and its floating weights are variables"
 _INSIDE = "onnxruntime computes it inside of its op; load the file with backend='actorflow' to have it"
 
 

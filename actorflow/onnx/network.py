@@ -16,9 +16,10 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.onnx.file import File, listed, naming
+from actorflow.onnx.file import Axes, File, listed, naming
 from actorflow.onnx.file_values import FileValues
 from actorflow.onnx.lowering import Lowering, Values, is_trained, legal, names_read
+from actorflow.onnx.opening import open_axes
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
@@ -39,8 +40,10 @@ class Network(Composite[Any]):
     Args:
         source: Path of the file, or its contents.
         trainable: Whether its weights are variables, under their names in the file, and not constants.
-        axes: For names of open axes in the file, a length or another name.
-        backend: What computes it.
+        axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
+            of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
+            follows can have another length.
+        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
         name: Scope of its ops and variables.
 
     Attributes:
@@ -59,7 +62,7 @@ class Network(Composite[Any]):
         source: Source,
         *,
         trainable: bool = False,
-        axes: Mapping[str, int | str] | None = None,
+        axes: Axes | None = None,
         backend: Backend = "actorflow",
         name: str | None = None,
     ) -> None:
@@ -69,6 +72,9 @@ class Network(Composite[Any]):
             load_onnxruntime()
         super().__init__(name or _name_of(source))
         self._file = File(source, axes)
+        if self._file.opened:
+            with naming(self._file.name), np.errstate(all="ignore"):
+                open_axes(self._file)
         self._trainable = trainable
         self._backend = backend
         self.inputs = self._file.inputs

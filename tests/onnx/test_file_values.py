@@ -68,7 +68,7 @@ def test_names_alone_add_nothing_to_the_graph() -> None:
     [
         ("a", "'a' has no blob: .*folded into its weights: 'b1' is the result; .*trainable=True"),
         ("b", "'b' has no blob: .*folded into its weights: 'b1' is the result"),
-        ("stem/w", "'stem/w' has no blob: it is a constant; .*trainable=True"),
+        ("stem/w", "'stem/w' has no blob: it is constant; .*trainable=True"),
         ("Y", "no tensor named 'Y'; did you mean 'y'"),
         ("e/nothing", "no tensor named 'e/nothing'$"),
         ("", "no tensor named ''$"),
