@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -14,6 +15,8 @@ from actorflow import __version__
 from actorflow.errors import ActorflowError, visible
 
 DEFAULT_PORT = 8080
+#: Exit code where standard output was closed: 128 + SIGPIPE, as shells report it.
+NOBODY_READS = 141
 
 
 def dispatch(argv: Sequence[str] | None) -> int:
@@ -28,10 +31,23 @@ def dispatch(argv: Sequence[str] | None) -> int:
         return done.code if isinstance(done.code, int) else 2
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
-        return command(arguments)
+        code = command(arguments)
+        sys.stdout.flush()  # or Python would find out at its end that nobody reads
+        return code
+    except BrokenPipeError:  # as of `actorflow show MODEL | head`
+        _drop_output()
+        return NOBODY_READS
     except (ActorflowError, OSError) as error:
         print(f"actorflow: error: {visible(_problem(error), lines=True)}", file=sys.stderr)
         return 1
+
+
+def _drop_output() -> None:
+    """Have what is still to be written to standard output go nowhere, the buffer's rest among it."""
+    with contextlib.suppress(OSError, ValueError):  # where it is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _problem(error: Exception) -> str:
@@ -110,7 +126,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allowed-host", action="append", default=[], metavar="HOST", help="name that clients may ask for, too"
     )
-    parser.add_argument("--backend", metavar="NAME", help="what computes models of ONNX, as af.onnx.load has it")
+    _add_source(
+        parser,
+        "of files .onnx: INPUT:POSITION=NAME opens an axis that the file fixes, NAME=N fixes an open one, NAME=NAME "
+        "names it anew; several by commas, or again",
+    )
     parser.add_argument(
         "--page", action=argparse.BooleanOptionalAction, default=True, help="the live pages, at /graph/NAME/"
     )
@@ -139,7 +159,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             models=arguments.models,
             host=arguments.host,
             port=arguments.port,
-            backend=arguments.backend,
+            source=_source(arguments),
             drain_s=arguments.drain,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
@@ -191,8 +211,10 @@ formulas, for one frame; nothing is run. What follows from open axes is shown as
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a file .onnx or .af, or module:attribute")
-    parser.add_argument(
-        "--axes", action="append", type=_lengths, default=[], metavar="NAME=N", help="lengths of open axes, by commas"
+    _add_source(
+        parser,
+        "length of an open axis; of files .onnx another name, too, and INPUT:POSITION=NAME opens an axis that the file "
+        "fixes; several by commas, or again",
     )
     parser.add_argument("--page", action="store_true", help="serve the live page of the graph, too, until Ctrl-C")
     parser.add_argument(
@@ -205,19 +227,51 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     from actorflow.cli.show import show
 
-    axes = {name: length for given in arguments.axes for name, length in given.items()}
-    return show(arguments.model, axes=axes, page=arguments.page, port=arguments.port, as_json=arguments.json)
+    return show(arguments.model, _source(arguments), page=arguments.page, port=arguments.port, as_json=arguments.json)
 
 
-def _lengths(text: str) -> dict[str, int]:
-    """Lengths by name, ``batch=1,steps=4``."""
-    found = {}
+def _axes(text: str) -> list[tuple[str, int | None, int | str]]:
+    """Axes by name, or by input and position: ``batch=1,steps=4``, ``images:0=batch``."""
+    found = []
     for part in text.split(","):
-        name, _, length = part.partition("=")
-        if not name.isidentifier() or not length:
-            raise argparse.ArgumentTypeError(f"expected NAME=N, got {part!r}")
-        found[name] = _natural(length)
+        where, _, said = part.rpartition("=")
+        source, colon, position = where.rpartition(":")
+        is_position = bool(colon and source) and position.isdecimal()
+        is_name = said.isidentifier()
+        if not where or not said or not (is_name or said.lstrip("-").isdecimal()):
+            raise argparse.ArgumentTypeError(f"expected NAME=N, NAME=NAME or INPUT:POSITION=NAME, got {part!r}")
+        name, place = (source, int(position)) if is_position else (where, None)
+        found.append((name, place, said if is_name else _natural(said)))
     return found
+
+
+def _add_source(parser: argparse.ArgumentParser, axes: str) -> None:
+    """The options of models in files."""
+    parser.add_argument("--axes", action="append", type=_axes, default=[], metavar="AXIS=N", help=axes)
+    parser.add_argument(
+        "--function",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="a function that files .af may name, and so have called; again for each",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("actorflow", "onnxruntime"),
+        help="what computes files .onnx (default: actorflow, by operations of its own)",
+    )
+
+
+def _source(arguments: argparse.Namespace) -> Any:
+    from actorflow.cli.source import SourceOptions
+
+    axes: dict[str, Any] = {}
+    for name, position, said in [each for given in arguments.axes for each in given]:
+        if position is None:
+            axes[name] = said
+        elif isinstance(axes.setdefault(name, {}), dict):
+            axes[name][position] = said
+    return SourceOptions(arguments.backend, axes, arguments.function)
 
 
 _TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the

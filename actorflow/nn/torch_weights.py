@@ -166,7 +166,9 @@ def load_torch(
     rank = root.world.rank
     copies = {each: values[each.replica_of].copy() for each in variables if each.replica_of in variables}
     assign(root, {each: value for each, value in {**values, **copies}.items() if each.place.rank == rank})
-    return {own[variable]: tuple(bound[need.name].name for need in recipe.needs) for variable, recipe in recipes.items()}
+    return {
+        own[variable]: tuple(bound[need.name].name for need in recipe.needs) for variable, recipe in recipes.items()
+    }
 
 
 def _problem(name: str, variable: Variable, recipe: _Recipe, need: _Need, tensor: _Tensor | None) -> str | None:

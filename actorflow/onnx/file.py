@@ -162,7 +162,8 @@ class File:
         """Have the proto say what `inputs` does, and nothing of what follows from it."""
         for each in graph.input:
             spec = self.inputs.get(each.name)
-            for dim, length in zip(each.type.tensor_type.shape.dim, spec.shape if spec else (), strict=False):
+            lengths: tuple[Any, ...] = () if spec is None else spec.shape
+            for dim, length in zip(each.type.tensor_type.shape.dim, lengths, strict=False):
                 if isinstance(length, Length) and str(length) in self.opened:
                     dim.dim_param = str(length)
         del graph.value_info[:]

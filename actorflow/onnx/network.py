@@ -6,17 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
+from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto
 
 from actorflow import ops
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import ActorflowError, DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
-from actorflow.onnx.file import Axes, File, listed, naming
+from actorflow.onnx.file import BROKEN, Axes, File, listed, naming
 from actorflow.onnx.file_values import FileValues
 from actorflow.onnx.lowering import Lowering, Values, is_trained, legal, names_read
 from actorflow.onnx.opening import open_axes
@@ -28,7 +29,7 @@ from actorflow.spec import may_equal
 
 #: What computes a network.
 Backend = Literal["actorflow", "onnxruntime"]
-Source = str | os.PathLike[str] | bytes
+Source = str | os.PathLike[str] | bytes | ModelProto
 
 
 class Network(Composite[Any]):
@@ -38,7 +39,7 @@ class Network(Composite[Any]):
     with their axes, its top the outputs.
 
     Args:
-        source: Path of the file, or its contents.
+        source: Path of the file, its contents as bytes, or an ``onnx.ModelProto``.
         trainable: Whether its weights are variables, under their names in the file, and not constants.
         axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
@@ -68,10 +69,12 @@ class Network(Composite[Any]):
     ) -> None:
         if backend not in ("actorflow", "onnxruntime"):
             raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
+        if not isinstance(cast(object, trainable), bool):
+            raise TypeError(f"trainable must be True or False, got {trainable!r}")
         if backend == "onnxruntime":
             load_onnxruntime()
         super().__init__(name or _name_of(source))
-        self._file = File(source, axes)
+        self._file = File(_read(source), axes)
         if self._file.opened:
             with naming(self._file.name), np.errstate(all="ignore"):
                 open_axes(self._file)
@@ -114,7 +117,8 @@ class Network(Composite[Any]):
         read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
-            raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
+            hints = f"{self._hint(lowering.refused)}{self._elsewhere()}"
+            raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{hints}")
         outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
         self.values = FileValues(graph.current_scope, file.model.graph, self._backend, values)
         # What only the lengths of an input are read of is an input all the same: its feed says them.
@@ -127,6 +131,18 @@ class Network(Composite[Any]):
         if not axes or not any("ShapeError" in why or "known" in why for _, _, why in refused):
             return ""
         return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
+
+    def _elsewhere(self) -> str:
+        """Who may compute what cannot be loaded, if all that is to be known of it before a run is."""
+        if self._backend == "onnxruntime" or self._trainable:
+            return ""
+        graph = Graph("elsewhere")
+        try:
+            types = {name: graph.blob(_input_name(graph, name), *spec) for name, spec in self.inputs.items()}
+            forward_part(self._file, graph, types, False)
+        except (ActorflowError, *BROKEN):
+            return ""
+        return "\n  backend='onnxruntime' may compute it (--backend onnxruntime of the command line)"
 
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)
@@ -160,10 +176,22 @@ def load(
 ) -> Model:
     """The model that an ONNX file is: its graph, and its inputs and outputs under their names in the file.
 
+    Each value in between has a name in the file, too: ``await model.run(inputs, fetch=["conv1_out"])``, and
+    ``model.values["conv1_out"]`` is its blob. With ``trainable=True``, ``model.variables["fc.weight"]`` is the variable
+    of a weight.
+
     Args:
-        source, trainable, axes, backend: Those of `Network`.
+        source: Path of the file, its contents as bytes, or an ``onnx.ModelProto``.
+        trainable: Whether its weights are variables, under their names in the file, and not constants.
+        axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
+            of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
+            follows can have another length.
+        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
     Raises:
-        GraphError: as for `Network`.
+        TypeError: if the source, or an argument, is of another type.
+        GraphError: if the file cannot be read or is not a valid model; if nodes cannot be lowered, or need the length
+            of an axis that is to be opened: the message lists all of them.
+        MissingExtraError: if ONNX Runtime is to compute it, and is not installed.
     """
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)
@@ -194,5 +222,26 @@ def _input_name(graph: Graph, name: str) -> str:
     return graph.unique_name(legal(name))
 
 
+def _read(source: Source) -> str | os.PathLike[str] | bytes:
+    """A path, or the bytes of a file."""
+    if isinstance(source, ModelProto):
+        try:
+            contents: bytes = source.SerializeToString()
+            return contents
+        except (EncodeError, ValueError) as error:  # of more than 2 GB
+            raise GraphError(f"a model so large is loaded from its file: {error}") from error
+    if isinstance(source, bytearray | memoryview):
+        return bytes(source)
+    return source
+
+
 def _name_of(source: Source) -> str:
-    return "onnx" if isinstance(source, bytes) else legal(Path(source).stem)
+    if isinstance(source, str | os.PathLike):
+        return legal(Path(source).stem)
+    if isinstance(source, ModelProto):
+        return legal(source.graph.name or "onnx")
+    if isinstance(cast(object, source), bytes | bytearray | memoryview):
+        return "onnx"
+    raise TypeError(
+        f"expected the path of an ONNX file, its contents as bytes, or an onnx.ModelProto, got {type(source).__name__}"
+    )

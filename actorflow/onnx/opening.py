@@ -1,10 +1,10 @@
-"""Opening of axes that a file fixes, as most files have a batch of one: what follows from a length is made to follow."""
+"""Opening of axes that a file fixes, as most have a batch of one: what follows from a length is made to follow it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
@@ -141,7 +141,7 @@ def _changed(file: File, nodes: Sequence[NodeProto], values: Values) -> list[tup
     return []
 
 
-def _closed(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int | Length, ...]:
+def _closed(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[Any, ...]:
     """A shape with the lengths of some axes, as far as numbers follow from them."""
     known = {**{name: axis(name) for name in spec.axes}, **lengths}
     found = []

@@ -87,6 +87,8 @@ class Model:
             fetch: Its outputs, as for `Graph.run`; by default those of the file that it was loaded from, or the sinks.
                 Its inputs are the sources that these need.
         """
+        if not isinstance(cast(object, graph), Graph):
+            raise TypeError(f"expected a graph, got {type(graph).__name__}")
         if fetch is None and graph._interface is not None:
             return cls(graph, *graph._interface)
         targets = targets_of(fetch)
@@ -106,6 +108,9 @@ class Model:
         Raises:
             FeedError: if an input is missing, or there is none of that name.
         """
+        if not isinstance(cast(object, inputs), Mapping):
+            got = type(inputs).__name__
+            raise TypeError(f"inputs must be arrays by name, {{{next(iter(self.inputs), 'x')!r}: array}}, got {got}")
         for name in inputs:
             if name not in self.inputs:
                 raise FeedError(f"model {self.graph.name!r} has no input {name!r}{did_you_mean(name, self.inputs)}")
@@ -118,26 +123,27 @@ class Model:
         self,
         inputs: Mapping[str, npt.ArrayLike],
         *,
-        fetch: Iterable[str] | None = None,
+        fetch: str | Blob | Iterable[str | Blob] | None = None,
         timeout: float | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Compute the outputs in one frame.
 
         Args:
             inputs: Arrays by the names of inputs, used without a copy.
-            fetch: Names of outputs, of `values`, or of any blobs of the graph; the default is all outputs.
+            fetch: Names of outputs, of `values`, or of any blobs of the graph, or blobs; the default is all outputs.
             timeout: As for `Graph.run`.
         Returns:
-            An array per output, by name, in their order.
+            An array per output, by what it was asked for by, in their order.
         Raises:
             FeedError: if an input is missing or unknown; else what `Graph.run` raises.
+            TypeError: if the inputs are not arrays by name.
         """
         wanted = self._wanted(fetch)
         result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout)
         return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
     def run_sync(
-        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: Iterable[str] | None = None
+        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: str | Blob | Iterable[str | Blob] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
         """`run` for scripts, as `Graph.run_sync`."""
         wanted = self._wanted(fetch)
@@ -152,12 +158,12 @@ class Model:
         """`save` for scripts, as `Graph.save_sync`."""
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
-    def _wanted(self, fetch: Iterable[str] | None) -> dict[str, Blob]:
+    def _wanted(self, fetch: str | Blob | Iterable[str | Blob] | None) -> dict[Any, Blob]:
         """Blobs by the names that they are asked for by."""
         if fetch is None:
             return self.outputs
-        found: dict[str, Blob] = {}
-        for name in [fetch] if isinstance(fetch, str) else fetch:
+        found: dict[Any, Blob] = {}
+        for name in [fetch] if isinstance(fetch, str | Blob) else fetch:
             node = self._named(name)
             if not isinstance(node, Blob):
                 outputs = ", ".join([repr(each.name) for each in getattr(node, "outputs", ())]) or "none"

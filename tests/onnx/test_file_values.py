@@ -116,7 +116,7 @@ def test_what_onnxruntime_computes_has_no_blob() -> None:
     pytest.importorskip("onnxruntime")
     loaded = af.onnx.load(network(), backend="onnxruntime")
     assert [*loaded.values] == ["x", "y"]
-    with pytest.raises(af.GraphError, match="'c' has no blob: onnxruntime computes it .*backend='actorflow'"):
+    with pytest.raises(af.GraphError, match=r"'c' has no blob: onnxruntime computes it .*backend='actorflow'"):
         loaded.values["c"]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import actorflow as af
 from actorflow.cli import main
-from actorflow.cli.source import open_model
+from actorflow.cli.source import SourceOptions, open_model, open_models
 from actorflow.errors import GraphError
 from tests.serve.serving import GRACE_S, Answer, Client, tensor
 
@@ -67,7 +67,7 @@ class TestSources:
 
     def test_a_backend_is_for_onnx(self) -> None:
         with pytest.raises(GraphError, match="a backend is for files"):
-            open_model("tests.serve.programs:slow", backend="onnxruntime")
+            open_models(["tests.serve.programs:slow"], SourceOptions(backend="onnxruntime"))
 
 
 @pytest.mark.parametrize(
