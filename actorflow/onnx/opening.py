@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Operators that are told the shape of their result, and the input that says it.
 _TOLD = {"Reshape": 1, "Resize": 3}
+#: What a length is raised by to see what does not follow it: to be met by no other length.
+_LONGER = 1009
 
 
 def open_axes(file: File) -> None:
@@ -35,25 +36,35 @@ def open_axes(file: File) -> None:
     Raises:
         GraphError: naming the nodes that need the lengths which the file fixes.
     """
-    graph = file.model.graph
-    nodes = [*graph.node]
+    nodes = [*file.model.graph.node]
     opening = _Opening(file, nodes)
-    values = opening.values(file.inputs)
+    values = _values(opening, file, file.inputs)
     opening.walk(nodes, values, file.outputs)
-    needing = [*opening.refused, *_changed(file, nodes, values)]
+    opening.tell()
+    changed = _changed(file, nodes, values)
+    file.declared = file.declared_in(file.model)
+    longer = _refused(file, {name: length + _LONGER for name, length in file.opened.items()})
+    needing = {each[:2]: each for each in (*longer, *changed, *opening.refused)}
     if needing:  # some may be refused whatever the lengths are
-        fixed = Lowering(Graph("fixed"), file.opsets, file.fixed, file.unusable)
-        closed = {name: spec._replace(shape=_closed(spec, file.opened)) for name, spec in file.inputs.items()}
-        fixed.walk([*graph.node], _values(fixed, file, closed), file.outputs)
-        needing = [each for each in needing if each[:2] not in {refused[:2] for refused in fixed.refused}]
+        for operator, name, _ in _refused(file, file.opened):
+            needing.pop((operator, name), None)
     if needing:
         axes = ", ".join(f"{name!r} (of {length})" for name, length in file.opened.items())
         raise GraphError(
             f"an axis that the file fixes cannot be opened, {axes}: these nodes need its length. Export the model with "
-            f"that axis dynamic.\n{listed(needing)}"
+            f"that axis dynamic.\n{listed([*needing.values()])}"
         )
-    opening.tell()
-    file.declared = file.declared_in(file.model)
+
+
+def _refused(file: File, lengths: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    """What is refused where axes have these lengths."""
+    declared, inputs = (
+        {name: spec._replace(shape=_closed(spec, lengths)) for name, spec in specs.items()}
+        for specs in (file.declared, file.inputs)
+    )
+    lowering = Lowering(Graph("closed"), file.opsets, declared, file.unusable)
+    lowering.walk([*file.model.graph.node], _values(lowering, file, inputs), file.outputs)
+    return lowering.refused
 
 
 class _Opening(Lowering):
@@ -64,10 +75,6 @@ class _Opening(Lowering):
         self._file = file
         self._nodes = {id(node) for node in nodes}  # and not those of branches
         self._told: list[tuple[NodeProto, int, list[int], list[int]]] = []
-
-    def values(self, inputs: Mapping[str, TensorSpec]) -> Values:
-        """Those that are known before the walk."""
-        return _values(self, self._file, inputs)
 
     def _lowered(self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]) -> Sequence[Value | None]:
         position = _TOLD.get(proto.op_type, len(proto.input))
@@ -128,9 +135,6 @@ def _changed(file: File, nodes: Sequence[NodeProto], values: Values) -> list[tup
     for node in nodes:
         for name in node.output:
             value, declared = values.get(name), file.fixed.get(name)
-            x = values.get(node.input[0]) if node.op_type == "Reshape" else None
-            if value is not None and x is not None and math.prod(x.shape) != math.prod(value.shape):
-                return [(node.op_type, node.name or name, f"makes {value.spec.shape} of {x.spec.shape}")]
             if value is None or declared is None:
                 continue
             shape = _closed(value.spec, file.opened)
