@@ -49,10 +49,10 @@ def open_axes(file: File) -> None:
         for operator, name, _ in _refused(file, file.opened):
             needing.pop((operator, name), None)
     if needing:
-        axes = ", ".join(f"{name!r} (of {length})" for name, length in file.opened.items())
+        tried = [f"{name!r} ({n} in the file, {n + _LONGER} tried)" for name, n in file.opened.items()]
         raise GraphError(
-            f"an axis that the file fixes cannot be opened, {axes}: these nodes need its length. Export the model with "
-            f"that axis dynamic.\n{listed([*needing.values()])}"
+            f"an axis that the file fixes cannot be opened, {', '.join(tried)}: these nodes need its length. Export the "
+            f"model with that axis dynamic.\n{listed([*needing.values()])}"
         )
 
 
