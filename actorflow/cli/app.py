@@ -118,34 +118,71 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a file .onnx or .af, or module:attribute; NAME=MODEL and NAME/VERSION=MODEL name it",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind to; others than the loopback need a token")
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help="0 for any (default: %(default)s)"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s); beyond the loopback it needs a token",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=DEFAULT_PORT,
+        metavar="N",
+        help="port to listen on, 0 for any (default: %(default)s)",
     )
     parser.add_argument("--token", help="what clients must show (default: $ACTORFLOW_TOKEN, which others cannot see)")
     parser.add_argument(
-        "--allowed-host", action="append", default=[], metavar="HOST", help="name that clients may ask for, too"
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="further name of this machine that clients may ask for, as behind a proxy; again for each",
     )
     _add_source(
         parser,
-        "of files .onnx: INPUT:POSITION=NAME opens an axis that the file fixes, NAME=N fixes an open one, NAME=NAME "
-        "names it anew; several by commas, or again",
+        "axis of an input, of all files .onnx: INPUT:POSITION=NAME opens one that the file fixes, as images:0=batch; "
+        "NAME=N fixes an open one, NAME=NAME names it anew; several by commas, or again",
     )
     parser.add_argument(
-        "--page", action=argparse.BooleanOptionalAction, default=True, help="the live pages, at /graph/NAME/"
+        "--page",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve the live page of each model, at /graph/NAME/",
     )
     parser.add_argument(
-        "--max-rows", type=_natural, default=32, metavar="N", help="of a frame, 0 for no batched runs (default: 32)"
+        "--max-rows",
+        type=_natural,
+        default=32,
+        metavar="N",
+        help="most rows that are computed in one run, 0 to run each request by itself (default: 32)",
     )
     parser.add_argument(
-        "--max-wait", type=_seconds, default=0.002, metavar="S", help="of a request for company (default: 0.002)"
+        "--max-wait",
+        type=_seconds,
+        default=0.002,
+        metavar="S",
+        help="longest time in seconds that a request waits for others to share a run (default: 0.002)",
     )
-    parser.add_argument("--batch-axis", metavar="NAME", help="axis of the rows, where its name does not say so")
-    parser.add_argument("--max-body", type=_positive, metavar="BYTES", help="of a request (default: 67108864)")
-    parser.add_argument("--queue-rows", type=_positive, metavar="N", help="that may wait (default: 1024)")
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="of a request (default: 60)")
     parser.add_argument(
-        "--drain", type=_seconds, default=30.0, metavar="S", help="longest time for requests at the end (default: 30)"
+        "--batch-axis",
+        metavar="NAME",
+        help="open axis whose rows do not know each other, where it is not called batch, something with it, or N",
+    )
+    parser.add_argument(
+        "--max-body", type=_positive, metavar="BYTES", help="largest body of a request (default: 67108864)"
+    )
+    parser.add_argument(
+        "--queue-rows", type=_positive, metavar="N", help="most rows that may wait for each model (default: 1024)"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="longest time in seconds to a result (default: 60)"
+    )
+    parser.add_argument(
+        "--drain",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="longest time in seconds for requests in flight at the end (default: 30)",
     )
     parser.set_defaults(command=_serve)
 

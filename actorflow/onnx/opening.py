@@ -51,8 +51,8 @@ def open_axes(file: File) -> None:
     if needing:
         tried = [f"{name!r} ({n} in the file, {n + _LONGER} tried)" for name, n in file.opened.items()]
         raise GraphError(
-            f"an axis that the file fixes cannot be opened, {', '.join(tried)}: these nodes need its length. Export the "
-            f"model with that axis dynamic.\n{listed([*needing.values()])}"
+            f"an axis that the file fixes cannot be opened, {', '.join(tried)}: these nodes need its length. "
+            f"Export the model with that axis dynamic.\n{listed([*needing.values()])}"
         )
 
 

@@ -232,15 +232,15 @@ def test_both_ends_of_a_name_are_kept() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_whoever_reads_may_stop(module: str, options: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", ["show MODULE:model", "show MODULE:model --json", "doctor --json"])
+def test_whoever_reads_may_stop(module: str, arguments: str, tmp_path: Path) -> None:
     """As `actorflow show MODEL | head -1`: no traceback, and no error."""
     reader, writer = os.pipe()
     os.close(reader)
     root = str(Path(af.__file__).parents[1])
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "actorflow", "show", f"{module}:model", *options],
+            [sys.executable, "-m", "actorflow", *arguments.replace("MODULE", module).split()],
             cwd=tmp_path, env={"PYTHONPATH": root, "PATH": ""}, stdout=writer, stderr=subprocess.PIPE, check=False,
         )  # fmt: skip
     finally:

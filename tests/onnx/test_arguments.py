@@ -50,7 +50,9 @@ def test_a_proto_whose_weights_are_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", [None, 3, io.BytesIO(), PROTO.graph, af.Graph("g")])
 def test_what_is_no_source(source: Any) -> None:
-    expected = f"expected the path of an ONNX file, its contents as bytes, or an onnx.ModelProto, got {type(source).__name__}"
+    expected = (
+        f"expected the path of an ONNX file, its contents as bytes, or an onnx.ModelProto, got {type(source).__name__}"
+    )
     with pytest.raises(TypeError) as caught:
         af.onnx.load(source)
     assert str(caught.value) == expected
@@ -61,7 +63,7 @@ def test_what_is_no_argument(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="trainable must be True or False, got 'yes'"):
         given = {"trainable": "yes"}
         af.onnx.load(PROTO, **given)
-    with pytest.raises(TypeError, match="axes must be a mapping, .*, got str"):
+    with pytest.raises(TypeError, match=r"axes must be a mapping, .*, got str"):
         given = {"axes": "batch"}
         af.onnx.load(PROTO, **given)
     with pytest.raises(af.GraphError, match="backend must be 'actorflow' or 'onnxruntime', got None"):
@@ -74,7 +76,7 @@ def test_what_is_no_argument(tmp_path: Path) -> None:
 
 def refusal(*nodes: Any, outputs: Any = (("y", (3,)),), **options: Any) -> str:
     proto = model(list(nodes), [("x", (3,))], list(outputs), {"w": weights(3)})
-    with pytest.raises(af.GraphError, match="these nodes cannot be loaded") as caught:
+    with pytest.raises(af.GraphError, match=r"these nodes cannot be loaded") as caught:
         af.onnx.load(proto, **options)
     return str(caught.value)
 

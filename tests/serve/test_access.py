@@ -58,7 +58,9 @@ async def test_what_a_page_of_another_site_may_send(headers: dict[str, str], sta
 async def test_a_foreign_host_is_told_what_allows_it() -> None:
     async with serve({"model": ten_times()}) as served:
         text = (await served.ask("/v2", None, {"Host": "models.example"})).json["error"]
-    assert text.endswith("serve it with allowed_hosts=['models.example'] (--allowed-host models.example of actorflow serve)")
+    assert text.endswith(
+        "serve it with allowed_hosts=['models.example'] (--allowed-host models.example of actorflow serve)"
+    )
 
 
 async def test_other_addresses_need_a_token() -> None:
