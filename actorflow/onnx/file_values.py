@@ -68,7 +68,7 @@ class FileValues(Mapping[str, "Blob"]):
         why = self._absent.get(name)
         if why is not None:
             raise GraphError(f"the file's {name!r} has no blob: {why}")
-        near = did_you_mean(name, [*self._values, *self._absent])
+        near = did_you_mean(name, [*self._values, *self._absent]) or "; `values` has all names that can be fetched"
         raise _NoTensorError(f"the file has no tensor named {name!r}{near}")
 
     def __contains__(self, name: object) -> bool:
