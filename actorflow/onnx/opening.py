@@ -41,6 +41,7 @@ def open_axes(file: File) -> None:
     values = _values(opening, file, file.inputs)
     opening.walk(nodes, values, file.outputs)
     opening.tell()
+    file.path = None  # what is there is another model
     changed = _changed(file, nodes, values)
     file.declared = file.declared_in(file.model)
     longer = _refused(file, {name: length + _LONGER for name, length in file.opened.items()})
