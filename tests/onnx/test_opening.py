@@ -141,6 +141,21 @@ def test_what_needs_the_length_is_refused_by_name(nodes, constants, shape, refus
     assert refused in str(caught.value)
 
 
+@pytest.mark.parametrize(("target", "opens"), [((6, 1, 2, 2), True), ((0, 1, -1), True), ((3, 1, 8), False)])
+def test_an_axis_is_opened_behind_those_that_stay_as_they_are(target: tuple[int, ...], opens: bool) -> None:
+    """Where others are cut anew before it, the fixed length at its place may be any."""
+    nodes = [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Reshape", "t s", "y", name="cut")]
+    proto = model(nodes, [("x", (1, 6, 4))], [("y", None)], {"s": ints(*target)})
+    if opens:
+        x = weights(5, 6, 4)
+        found = af.onnx.load(proto, axes=OPEN).run_sync({"x": x})["y"]
+        np.testing.assert_array_equal(found.reshape(6, 5, 4), x.transpose(1, 0, 2))
+        assert found.shape[1] == 5
+    else:
+        with pytest.raises(af.GraphError, match="Reshape 'cut': ShapeError"):
+            af.onnx.load(proto, axes=OPEN)
+
+
 def test_lengths_that_weights_have_are_not_open() -> None:
     """That an open axis could be as long as a weight's is found out when it is not."""
     proto = model([node("Add", "x s", "y", name="added")], [("x", (4, 3))], [("y", (4, 3))], {"s": weights(4, 3)})
