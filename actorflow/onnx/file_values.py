@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 from actorflow.errors import GraphError, did_you_mean
 from actorflow.onnx.lowering import Values, legal, names_read
 from actorflow.onnx.values import Value
+from actorflow.runtime.model import NoSuchNameError
 
 if TYPE_CHECKING:
     from onnx import GraphProto
 
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Blob
-
-
-class _NoTensorError(GraphError, KeyError):
-    __str__ = Exception.__str__  # a KeyError's has quotes around it
 
 
 class FileValues(Mapping[str, "Blob"]):
@@ -69,7 +66,7 @@ class FileValues(Mapping[str, "Blob"]):
         if why is not None:
             raise GraphError(f"the file's {name!r} has no blob: {why}")
         near = did_you_mean(name, [*self._values, *self._absent]) or "; `values` has all names that can be fetched"
-        raise _NoTensorError(f"the file has no tensor named {name!r}{near}")
+        raise NoSuchNameError(f"the file has no tensor named {name!r}{near}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._values

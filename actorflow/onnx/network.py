@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from actorflow.onnx.opening import open_axes
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
-from actorflow.runtime.model import Model
+from actorflow.runtime.model import Model, Named
 from actorflow.spec import may_equal
 
 #: What computes a network.
@@ -156,7 +155,8 @@ class Network(Composite[Any]):
     @property
     def weights(self) -> Mapping[str, Variable]:
         """Its variables by the names of the file's initializers; none unless it is trainable."""
-        return MappingProxyType(self._variables)
+        hint = "" if self._trainable else ": load the file with trainable=True, and its floating weights are variables"
+        return Named(dict(self._variables), f"{self._file.name} has no variable", hint)
 
     def _variable(self, name: str, scope: Graph, own: str, array: Any) -> Blob:
         """The variable of an initializer: made at the first build, in the scope that its name says."""

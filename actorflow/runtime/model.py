@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy.typing as npt
 
@@ -18,6 +17,44 @@ from actorflow.plan.validate import chosen
 if TYPE_CHECKING:
     from actorflow.graph.graph import Fetch
     from actorflow.runtime.batched import Batcher
+
+
+_T = TypeVar("_T")
+
+
+class NoSuchNameError(GraphError, KeyError):
+    """A mapping of a model has no such name."""
+
+    __str__ = Exception.__str__  # a KeyError's has quotes around it
+
+
+class Named(Mapping[str, _T]):
+    """Parts of a model by name, whose error for other names says what was meant.
+
+    Args:
+        items: The parts.
+        lacking: Beginning of the message: ``model 'net' has no variable``.
+        hint: End of the message where no name is near.
+    """
+
+    def __init__(self, items: Mapping[str, _T], lacking: str, hint: str = "") -> None:
+        self._items = items
+        self._lacking = lacking
+        self._hint = hint
+
+    def __getitem__(self, name: str) -> _T:
+        if name not in self._items:
+            raise NoSuchNameError(f"{self._lacking} {name!r}{did_you_mean(name, self._items) or self._hint}")
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._items))
 
 
 class Model:
@@ -68,7 +105,8 @@ class Model:
         self.graph = graph
         self.inputs = dict(inputs)
         self.outputs = dict(outputs)
-        self.values = MappingProxyType({**inputs, **outputs}) if values is None else values
+        known = Named({**inputs, **outputs}, f"model {graph.name!r} has no value")
+        self.values: Mapping[str, Blob] = known if values is None else values
         self._variables = variables
 
     @property
@@ -76,7 +114,8 @@ class Model:
         """Its variables by name: those of a file that weights were loaded from, else their own."""
         if self._variables is not None:
             return self._variables
-        return MappingProxyType({variable.name: variable for variable in self.graph.variables})
+        own = {variable.name: variable for variable in self.graph.variables}
+        return Named(own, f"model {self.graph.name!r} has no variable")
 
     @classmethod
     def of(cls, graph: Graph, *, fetch: Fetch = None) -> Model:
@@ -178,12 +217,12 @@ class Model:
         found = self.graph.resolve(name) if name in self.graph else None
         if isinstance(found, Blob):
             return found
-        try:
-            return self.values[name]  # says why there is none
-        except KeyError as error:
-            if found is None and isinstance(error, GraphError):
-                raise
-            return self.graph.resolve(name)
+        if found is not None or isinstance(self.values, Named):
+            try:
+                return self.values[name]  # says why there is none, of what a file has
+            except KeyError:
+                return self.graph.resolve(name)
+        return self.values[name]
 
     def batched(self, **options: Any) -> Batcher:
         """`Graph.batched` with the outputs fetched; takes its other arguments.

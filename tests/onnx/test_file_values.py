@@ -138,7 +138,14 @@ def test_variables_by_their_names_in_the_file() -> None:
     loaded = af.onnx.load(network(), trainable=True)
     assert set(loaded.variables) == {variable.name for variable in loaded.graph.variables}
     assert loaded.variables["head.w"] is loaded.values["head.w"]
-    assert not af.onnx.load(network()).variables
+    for error in (KeyError, af.GraphError):
+        with pytest.raises(error, match=r"has no variable 'head.v'; did you mean 'head.w'"):
+            loaded.variables["head.v"]
+    constant = af.onnx.load(network()).variables
+    assert not constant
+    assert constant.get("head.w") is None
+    with pytest.raises(af.GraphError, match=r"<bytes> has no variable 'head.w': load the file with trainable=True"):
+        constant["head.w"]
 
 
 def test_names_that_no_blob_could_have() -> None:
@@ -170,5 +177,7 @@ def test_values_of_models_that_no_file_was() -> None:
     loaded = af.Model(graph, {"in": x}, {"out": y})
     assert dict(loaded.values) == {"in": x, "out": y}
     assert dict(loaded.variables) == {"w": w}
+    with pytest.raises(KeyError, match="model 'own' has no variable 'v'"):
+        loaded.variables["v"]
     with pytest.raises(af.GraphError, match="has no blob, op or sub-graph named 'outt'"):
         loaded.run_sync({"in": np.ones(2)}, fetch=["outt"])
