@@ -85,11 +85,12 @@ def refusal(*nodes: Any, outputs: Any = (("y", (3,)),), **options: Any) -> str:
 class TestTheOtherBackend:
     HINT = "\n  backend='onnxruntime' may compute it (--backend onnxruntime of the command line)"
 
-    def test_is_named_where_it_may_compute_the_nodes(self) -> None:
+    async def test_is_named_where_it_may_compute_the_nodes(self) -> None:
         drawn = node("RandomUniformLike", "x", "y")
         assert refusal(drawn).endswith(self.HINT)
         loaded = af.onnx.load(model([drawn], [("x", (3,))], [("y", (3,))], {}), backend="onnxruntime")
-        assert loaded.run_sync({"x": X})["y"].shape == (3,)
+        async with loaded.graph:
+            assert (await loaded.run({"x": X}))["y"].shape == (3,)
 
     def test_is_not_where_it_does_not_train(self) -> None:
         assert self.HINT not in refusal(node("RandomUniformLike", "x", "a"), node("Mul", "a w", "y"), trainable=True)
