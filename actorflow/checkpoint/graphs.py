@@ -450,7 +450,7 @@ def _check_names(path: Path, structure: dict[str, Any], names: Names) -> None:
         listed = ", ".join([repr(name[:200]) for name in [*refused][:_SHOWN]])
         raise CheckpointError(
             f"{path}: the file names what is not allowed: {', '.join(shown)}; if you trust it, load it with "
-            f"functions=[{listed}]"
+            f"functions=[{listed}] (--function {next(iter(refused)):.200} of the command line)"
         )
 
 

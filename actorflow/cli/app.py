@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -14,6 +15,8 @@ from actorflow import __version__
 from actorflow.errors import ActorflowError, visible
 
 DEFAULT_PORT = 8080
+#: Exit code where standard output was closed: 128 + SIGPIPE, as shells report it.
+NOBODY_READS = 141
 
 
 def dispatch(argv: Sequence[str] | None) -> int:
@@ -28,10 +31,23 @@ def dispatch(argv: Sequence[str] | None) -> int:
         return done.code if isinstance(done.code, int) else 2
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
-        return command(arguments)
+        code = command(arguments)
+        sys.stdout.flush()  # or Python would find out at its end that nobody reads
+        return code
+    except BrokenPipeError:  # as of `actorflow show MODEL | head`
+        _drop_output()
+        return NOBODY_READS
     except (ActorflowError, OSError) as error:
         print(f"actorflow: error: {visible(_problem(error), lines=True)}", file=sys.stderr)
         return 1
+
+
+def _drop_output() -> None:
+    """Have what is still to be written to standard output go nowhere, the buffer's rest among it."""
+    with contextlib.suppress(OSError, ValueError):  # where it is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _problem(error: Exception) -> str:
@@ -102,30 +118,71 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a file .onnx or .af, or module:attribute; NAME=MODEL and NAME/VERSION=MODEL name it",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind to; others than the loopback need a token")
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help="0 for any (default: %(default)s)"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s); beyond the loopback it needs a token",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=DEFAULT_PORT,
+        metavar="N",
+        help="port to listen on, 0 for any (default: %(default)s)",
     )
     parser.add_argument("--token", help="what clients must show (default: $ACTORFLOW_TOKEN, which others cannot see)")
     parser.add_argument(
-        "--allowed-host", action="append", default=[], metavar="HOST", help="name that clients may ask for, too"
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="further name of this machine that clients may ask for, as behind a proxy; again for each",
     )
-    parser.add_argument("--backend", metavar="NAME", help="what computes models of ONNX, as af.onnx.load has it")
-    parser.add_argument(
-        "--page", action=argparse.BooleanOptionalAction, default=True, help="the live pages, at /graph/NAME/"
+    _add_source(
+        parser,
+        "axis of an input, of all files .onnx: INPUT:POSITION=NAME opens one that the file fixes, as images:0=batch; "
+        "NAME=N fixes an open one, NAME=NAME names it anew; several by commas, or again",
     )
     parser.add_argument(
-        "--max-rows", type=_natural, default=32, metavar="N", help="of a frame, 0 for no batched runs (default: 32)"
+        "--page",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve the live page of each model, at /graph/NAME/",
     )
     parser.add_argument(
-        "--max-wait", type=_seconds, default=0.002, metavar="S", help="of a request for company (default: 0.002)"
+        "--max-rows",
+        type=_natural,
+        default=32,
+        metavar="N",
+        help="most rows that are computed in one run, 0 to run each request by itself (default: 32)",
     )
-    parser.add_argument("--batch-axis", metavar="NAME", help="axis of the rows, where its name does not say so")
-    parser.add_argument("--max-body", type=_positive, metavar="BYTES", help="of a request (default: 67108864)")
-    parser.add_argument("--queue-rows", type=_positive, metavar="N", help="that may wait (default: 1024)")
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="of a request (default: 60)")
     parser.add_argument(
-        "--drain", type=_seconds, default=30.0, metavar="S", help="longest time for requests at the end (default: 30)"
+        "--max-wait",
+        type=_seconds,
+        default=0.002,
+        metavar="S",
+        help="longest time in seconds that a request waits for others to share a run (default: 0.002)",
+    )
+    parser.add_argument(
+        "--batch-axis",
+        metavar="NAME",
+        help="open axis whose rows do not know each other, where it is not called batch, something with it, or N",
+    )
+    parser.add_argument(
+        "--max-body", type=_positive, metavar="BYTES", help="largest body of a request (default: 67108864)"
+    )
+    parser.add_argument(
+        "--queue-rows", type=_positive, metavar="N", help="most rows that may wait for each model (default: 1024)"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="longest time in seconds to a result (default: 60)"
+    )
+    parser.add_argument(
+        "--drain",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="longest time in seconds for requests in flight at the end (default: 30)",
     )
     parser.set_defaults(command=_serve)
 
@@ -139,7 +196,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             models=arguments.models,
             host=arguments.host,
             port=arguments.port,
-            backend=arguments.backend,
+            source=_source(arguments),
             drain_s=arguments.drain,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
@@ -191,8 +248,10 @@ formulas, for one frame; nothing is run. What follows from open axes is shown as
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a file .onnx or .af, or module:attribute")
-    parser.add_argument(
-        "--axes", action="append", type=_lengths, default=[], metavar="NAME=N", help="lengths of open axes, by commas"
+    _add_source(
+        parser,
+        "length of an open axis; of files .onnx another name, too, and INPUT:POSITION=NAME opens an axis that the file "
+        "fixes; several by commas, or again",
     )
     parser.add_argument("--page", action="store_true", help="serve the live page of the graph, too, until Ctrl-C")
     parser.add_argument(
@@ -205,19 +264,51 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     from actorflow.cli.show import show
 
-    axes = {name: length for given in arguments.axes for name, length in given.items()}
-    return show(arguments.model, axes=axes, page=arguments.page, port=arguments.port, as_json=arguments.json)
+    return show(arguments.model, _source(arguments), page=arguments.page, port=arguments.port, as_json=arguments.json)
 
 
-def _lengths(text: str) -> dict[str, int]:
-    """Lengths by name, ``batch=1,steps=4``."""
-    found = {}
+def _axes(text: str) -> list[tuple[str, int | None, int | str]]:
+    """Axes by name, or by input and position: ``batch=1,steps=4``, ``images:0=batch``."""
+    found = []
     for part in text.split(","):
-        name, _, length = part.partition("=")
-        if not name.isidentifier() or not length:
-            raise argparse.ArgumentTypeError(f"expected NAME=N, got {part!r}")
-        found[name] = _natural(length)
+        where, _, said = part.rpartition("=")
+        source, colon, position = where.rpartition(":")
+        is_position = bool(colon and source) and position.isdecimal()
+        is_name = said.isidentifier()
+        if not where or not said or not (is_name or said.lstrip("-").isdecimal()):
+            raise argparse.ArgumentTypeError(f"expected NAME=N, NAME=NAME or INPUT:POSITION=NAME, got {part!r}")
+        name, place = (source, int(position)) if is_position else (where, None)
+        found.append((name, place, said if is_name else _natural(said)))
     return found
+
+
+def _add_source(parser: argparse.ArgumentParser, axes: str) -> None:
+    """The options of models in files."""
+    parser.add_argument("--axes", action="append", type=_axes, default=[], metavar="AXIS=N", help=axes)
+    parser.add_argument(
+        "--function",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="a function that files .af may name, and so have called; again for each",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("actorflow", "onnxruntime"),
+        help="what computes files .onnx (default: actorflow, by operations of its own)",
+    )
+
+
+def _source(arguments: argparse.Namespace) -> Any:
+    from actorflow.cli.source import SourceOptions
+
+    axes: dict[str, Any] = {}
+    for name, position, said in [each for given in arguments.axes for each in given]:
+        if position is None:
+            axes[name] = said
+        elif isinstance(axes.setdefault(name, {}), dict):
+            axes[name][position] = said
+    return SourceOptions(arguments.backend, axes, arguments.function)
 
 
 _TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the

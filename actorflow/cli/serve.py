@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow.cli.source import open_model
+from actorflow.cli.source import SourceOptions, kind_of, open_models
 from actorflow.cli.terminal import count_text
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.loop import run
@@ -32,7 +32,7 @@ class ServeOptions(NamedTuple):
     models: Sequence[str]
     host: str
     port: int
-    backend: str | None
+    source: SourceOptions
     drain_s: float
     limits: Mapping[str, Any]  # those that are given
     app: Mapping[str, Any]  # other arguments of `actorflow.serve.create_app`
@@ -50,7 +50,7 @@ def serve(options: ServeOptions) -> int:
     """
     from actorflow.serve import Limits, create_app
 
-    models = _opened(options.models, options.backend)
+    models = _opened(options.models, options.source)
     try:
         limits = Limits(**options.limits)
         app = create_app(models, limits=limits, own_names=[options.host], **options.app)
@@ -62,18 +62,18 @@ def serve(options: ServeOptions) -> int:
         return 2
 
 
-def _opened(sources: Sequence[str], backend: str | None) -> dict[str, dict[str, Model]]:
+def _opened(given: Sequence[str], options: SourceOptions) -> dict[str, dict[str, Model]]:
     """Models by name and version: ``NAME=MODEL``, ``NAME/VERSION=MODEL``, else by their files' or attributes' names."""
+    labels = [each.rpartition("=") for each in given]
+    opened = open_models([source for _, _, source in labels], options)
     models: dict[str, dict[str, Model]] = {}
-    for each in sources:
-        label, equals, source = each.rpartition("=")
-        if not equals:
-            label = Path(source).stem if Path(source).suffix.lower() in {".onnx", ".af"} else source.rpartition(":")[2]
-        name, _, version = label.partition("/")
+    for (label, equals, source), model in zip(labels, opened, strict=True):
+        own = Path(source).stem if kind_of(source) in {".onnx", ".af"} else source.rpartition(":")[2]
+        name, _, version = (label if equals else own).partition("/")
         versions = models.setdefault(name, {})
         if (version or "1") in versions:
             raise GraphError(f"model {name!r} has two versions {version or '1'!r}: name them, NAME/VERSION=MODEL")
-        versions[version or "1"] = open_model(source, backend=backend)
+        versions[version or "1"] = model
     return models
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from actorflow.cli.page import serve_page
-from actorflow.cli.source import open_model
-from actorflow.cli.terminal import cancel_on_interrupt, count_text, output
+from actorflow.cli.source import SourceOptions, kind_of, open_models
+from actorflow.cli.terminal import Name, cancel_on_interrupt, count_text, output
 from actorflow.errors import GraphError, ShapeError, did_you_mean, visible
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.loop import at_once, run
@@ -28,6 +28,10 @@ from actorflow.spec import Length, TensorSpec, at, axes_in, axis
 _UNITS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
 #: Columns of numbers.
 _NUMBERS = ("parameters", "multiply-adds", "FLOPs", "bytes")
+#: More than the cells of any table.
+_WIDEST = 1 << 20
+#: Columns of texts.
+_WORDS = ("op", "operation", "results")
 
 
 class Row(NamedTuple):
@@ -49,8 +53,8 @@ class Row(NamedTuple):
 
 def show(
     source: str,
+    options: SourceOptions,
     *,
-    axes: Mapping[str, int],
     page: bool = False,
     port: int | None = None,
     as_json: bool = False,
@@ -59,7 +63,7 @@ def show(
 
     Args:
         source: As for `open_model`.
-        axes: Lengths of open axes, by name.
+        options: Likewise; lengths of axes are for models that are no files of ONNX, too.
         page: Whether to serve the live page, too, until Ctrl-C.
         port: Of the page, 0 for any; None for the usual one if it is free.
         as_json: Print one JSON object instead of tables.
@@ -70,7 +74,9 @@ def show(
         OSError: if a file cannot be read, or the port cannot be bound.
         KeyboardInterrupt: after Ctrl-C, when the page has been closed.
     """
-    model = open_model(source)
+    is_onnx = kind_of(source) == ".onnx"
+    axes = {} if is_onnx else options.axes
+    (model,) = open_models([source], options if is_onnx else options._replace(axes={}))
     needed = in_order(model.graph, needed_ops(model.outputs.values()))
     specs = _specs(model, needed, axes)
     ops = [op for op in needed if not isinstance(op.operation, Constant)]  # which are there before a frame
@@ -101,7 +107,7 @@ async def _serve(model: Model, port: int | None, console: Console) -> None:
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
-def _specs(model: Model, ops: Sequence[Op], axes: Mapping[str, int]) -> Mapping[Blob, TensorSpec]:
+def _specs(model: Model, ops: Sequence[Op], axes: Mapping[str, Any]) -> Mapping[Blob, TensorSpec]:
     """The types of all blobs, with lengths in the place of open axes."""
     blobs = dict.fromkeys([*model.inputs.values(), *model.outputs.values()])
     blobs |= dict.fromkeys(blob for op in ops for blob in (*op.inputs, *op.outputs))
@@ -109,6 +115,10 @@ def _specs(model: Model, ops: Sequence[Op], axes: Mapping[str, int]) -> Mapping[
     for name in axes:
         if name not in known:
             raise GraphError(f"model {model.graph.name!r} has no open axis {name!r}{did_you_mean(name, known)}")
+        if not isinstance(axes[name], int):
+            raise GraphError(
+                f"expected the length of axis {name!r}, got {axes[name]!r}: names are for files .onnx alone"
+            )
     if known <= axes.keys():
         at_once(Closed(tuple(sorted(axes.items()))).close(ops))  # raises if they do not fit
     lengths = {name: axes.get(name, axis(name)) for name in known}
@@ -183,13 +193,14 @@ def _print(
         console.print(Text(visible(f"{what}: {listed}")))
     for header, shown in ((("op", "operation", "results"), rows), (("operation", "ops"), kinds)):
         table = Table()
-        for name in header:
-            table.add_column(name, justify="right" if name == "ops" else "left", overflow="fold")
-        for name in _NUMBERS:
-            table.add_column(name, justify="right")
+        for name in (*header, *_NUMBERS):
+            table.add_column(Name(name), justify="left" if name in _WORDS else "right")
         for row in shown:
             words = (row.name, row.operation, row.shapes) if shown is rows else (row.operation, row.name)
-            table.add_row(*[Text(visible(word)) for word in words], *map(_text, row.numbers))
+            table.add_row(*map(Name, (*words, *map(_text, row.numbers))))
+        natural = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+        if natural > console.width:  # rather names than lines between them
+            table.box, table.pad_edge = None, False
         console.print(table)
     unknown = sum(row.cost is None for row in rows)
     parts = [f"{_text(number)} {what}" for number, what in zip(total.numbers, _NUMBERS, strict=True)]

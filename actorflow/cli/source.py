@@ -5,40 +5,80 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from actorflow.errors import GraphError, text_of
 from actorflow.graph.graph import Graph
 from actorflow.runtime.model import Model
 
 
-def open_model(source: str, *, backend: str | None = None) -> Model:
+class SourceOptions(NamedTuple):
+    """How models in files are opened.
+
+    Attributes:
+        backend: Of files ``.onnx``, as for `actorflow.onnx.load`.
+        axes: Likewise.
+        functions: Names of functions that files ``.af`` may have called, ``module:name``, as for `actorflow.load`.
+    """
+
+    backend: str | None = None
+    axes: Mapping[str, Any] = MappingProxyType({})
+    functions: Sequence[str] = ()
+
+    def wanted(self) -> Iterator[tuple[str, str]]:
+        """The options that are given, and the files that they are for."""
+        if self.backend is not None:
+            yield "a backend is", ".onnx"
+        if self.axes:
+            yield "axes are", ".onnx"
+        if self.functions:
+            yield "functions are", ".af"
+
+
+def open_models(sources: Sequence[str], options: SourceOptions) -> list[Model]:
+    """The models that texts name, as `open_model` has them; each option must be for one of them."""
+    kinds = {kind_of(source) for source in sources}
+    for what, kind in options.wanted():
+        if kind not in kinds:
+            raise GraphError(f"{', '.join(sources)}: {what} for files {kind} alone")
+    return [open_model(source, options) for source in sources]
+
+
+def kind_of(source: str) -> str:
+    """Ending of a file's name, in lower case."""
+    return Path(source).suffix.lower()
+
+
+def open_model(source: str, options: SourceOptions | None = None) -> Model:
     """The model that a text names.
 
     Args:
         source: A file ``.onnx`` or ``.af``, or ``module:attribute``, a model, a graph, or a function without arguments
             that returns one. Modules are looked for in the current directory, too.
-        backend: As for `actorflow.onnx.load`, for files of ONNX alone.
+        options: For files; those of another kind do not matter.
     Raises:
         GraphError: if it names none.
         OSError: if a file cannot be read.
         ...: what the module raises when it is imported, and what the function does.
     """
-    kind = Path(source).suffix.lower()
-    if backend is not None and kind != ".onnx":
-        raise GraphError(f"{source}: a backend is for files .onnx alone")
+    options = options or SourceOptions()
+    kind = kind_of(source)
     found: Any
     if kind == ".onnx":
         from actorflow.onnx import load
 
-        options: Any = {} if backend is None else {"backend": backend}
-        found = load(source, **options)
+        backend: Any = options.backend or "actorflow"
+        found = load(source, axes=options.axes, backend=backend)
     elif kind == ".af":
         from actorflow.checkpoint import load_sync
 
-        found = load_sync(source)
+        if options.functions:
+            _look_here()
+        found = load_sync(source, functions=options.functions)
     else:
         found = _attribute(source)
     if isinstance(found, Graph):
@@ -48,12 +88,17 @@ def open_model(source: str, *, backend: str | None = None) -> Model:
     return found
 
 
+def _look_here() -> None:
+    """Have modules be looked for in the current directory, too."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def _attribute(source: str) -> Any:
     module, colon, path = source.partition(":")
     if not (module and colon and path):
         raise GraphError(f"{source}: expected a file .onnx or .af, or module:attribute")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _look_here()
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+from actorflow.errors import visible
 
 
 @contextmanager
@@ -35,14 +40,55 @@ def cancel_on_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
+#: Cells of a name that are shown, however narrow the terminal is.
+_LEAST = 8
 #: Width of output that is not a terminal: nothing is cut off or broken there.
 _PLAIN_WIDTH = 240
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704  rich calls this while it handles the error, which is the command line's to report
+
+
 def output() -> Console:
     """Standard output: as wide as the terminal is, and wide enough for anything where there is none."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+    console = _Output(highlight=False)
+    return console if console.is_terminal else _Output(highlight=False, width=_PLAIN_WIDTH)
+
+
+class Name:
+    """A text of one line that loses its middle where there is no room for all of it, as names differ at their ends.
+
+    Args:
+        text: The text.
+        style: As rich has it.
+    """
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self._text = visible(text)
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened(self._text, options.max_width), self._style, no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self._text)
+        return Measurement(min(width, _LEAST), width)
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most so many cells of a terminal, without its middle if need be."""
+    if cell_len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    start = set_cell_size(text, (width - 1) // 2).rstrip(" ")
+    room = width - 1 - cell_len(start)
+    end = text[max(len(text) - room, 0) :] if room else ""
+    while cell_len(end) > room:  # characters of two cells
+        end = end[1:]
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{end}"
 
 
 def count_text(count: int, what: str) -> str:

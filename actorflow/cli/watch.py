@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.cli.terminal import cancel_on_interrupt, count_text, output
+from actorflow.cli.terminal import Name, cancel_on_interrupt, count_text, output
 from actorflow.errors import visible
 from actorflow.loop import run
 from actorflow.trace.counters import NodeState
@@ -138,7 +138,7 @@ def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
     total_us = states.calls * states.mean_us.astype(np.float64)
     whole_us = max(float(total_us.sum()), 1e-9)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=expand)
-    table.add_column("op", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("op", ratio=1)
     table.add_column("state")
     failures = ["failed"] if picture.failed.any() else []
     for header in ("calls", *failures, "total", "mean", "p50", "p99", "share"):
@@ -147,7 +147,7 @@ def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
     for row in np.argsort(-total_us, kind="stable")[:rows].tolist():
         state = NodeState(states.state[row])
         table.add_row(
-            Text(visible(picture.ops[row])),
+            Name(picture.ops[row]),
             Text(state.name.lower(), _STYLES.get(state, "dim")),
             f"{states.calls[row]:,}",
             *[f"{picture.failed[row]:,}" if picture.failed[row] else "" for _ in failures],

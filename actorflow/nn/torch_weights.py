@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,10 @@ Renaming = Mapping[str, str | None] | Callable[[str], str | None]
 _NAMES: Mapping[str, str] = MappingProxyType({"scale": "weight", "shift": "bias", "running_variance": "running_var"})
 #: What torch counts and nothing here needs.
 _COUNTER = "num_batches_tracked"
+#: Where torch's exporter has made weights of its own.
+_RENAMED = """
+  names with :: are of weights that torch has changed when it wrote the file of ONNX, and joined batch norms into: \
+torch.onnx.export(..., training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False) keeps them as they are"""
 #: Scopes of the layers of a recurrent network, which are one module there.
 _RECURRENT = re.compile(r"(?:(?P<of>.*)/)?layer(?P<number>\d+)(?P<reverse>_reverse)?")
 #: Operations whose results are images: the channels are the last axis here, and the first one after the batch there.
@@ -57,12 +61,8 @@ class _Need(NamedTuple):
     shape: tuple[int, ...]  # in torch's order
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.path, self.parameter
-
-    @property
     def name(self) -> str:
-        return f"{self.path}.{self.parameter}" if self.path else self.parameter
+        return _joined(self.path, self.parameter)
 
 
 class _Recipe(NamedTuple):
@@ -88,15 +88,19 @@ class _Tensor(NamedTuple):
     @property
     def new(self) -> str:
         """Its name, renamed."""
-        return f"{self.path}.{self.parameter}" if self.path else self.parameter
+        return _joined(self.path, self.parameter)
 
     @property
     def is_renamed(self) -> bool:
         return self.new != self.name
 
 
-#: Tensors that are bound to what needs them.
-_Bound = dict[tuple[str, str], _Tensor]
+def _joined(path: str, parameter: str) -> str:
+    return f"{path}.{parameter}" if path else parameter
+
+
+#: Tensors by the names of what needs them.
+_Bound = dict[str, _Tensor]
 #: What tells layers of one kind from others: their parameters, with the number of their axes.
 _Kind = frozenset[tuple[str, int]]
 
@@ -143,7 +147,7 @@ def load_torch(
     bound, unexpected = _bind(own, recipes, tensors, given=isinstance(map, Mapping))
     values: dict[Variable, Array] = {}
     for variable, recipe in recipes.items():
-        found = [bound.get(need.key) for need in recipe.needs]
+        found = [bound.get(need.name) for need in recipe.needs]
         wrong = [
             _problem(own[variable], variable, recipe, need, tensor)
             for need, tensor in zip(recipe.needs, found, strict=True)
@@ -157,11 +161,14 @@ def load_torch(
         problems.append(f"not expected: {tensor.name!r} {tensor.shape}{new}")
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        raise CheckpointError(f"the state dict does not fit {scope.name!r}, and nothing has been changed:{lines}")
+        hint = _RENAMED if any("::" in name for name in own.values()) else ""
+        raise CheckpointError(f"the state dict does not fit {scope.name!r}, and nothing has been changed:{lines}{hint}")
     rank = root.world.rank
     copies = {each: values[each.replica_of].copy() for each in variables if each.replica_of in variables}
     assign(root, {each: value for each, value in {**values, **copies}.items() if each.place.rank == rank})
-    return {own[variable]: tuple(bound[need.key].name for need in recipe.needs) for variable, recipe in recipes.items()}
+    return {
+        own[variable]: tuple(bound[need.name].name for need in recipe.needs) for variable, recipe in recipes.items()
+    }
 
 
 def _problem(name: str, variable: Variable, recipe: _Recipe, need: _Need, tensor: _Tensor | None) -> str | None:
@@ -238,7 +245,9 @@ def _recipes(variables: Mapping[Variable, str]) -> dict[Variable, _Recipe]:
     places = _Places(variables)
     layers: dict[str, dict[str, Variable]] = {}
     for variable, name in variables.items():
-        path, _, last = name.rpartition("/")
+        path, _, last = name.replace(".", "/").rpartition("/")  # of a file of ONNX, names are torch's
+        if last in layers.get(path, ()):  # a.b beside a/b
+            path, last = "", name
         layers.setdefault(path, {})[last] = variable
     found: dict[Variable, _Recipe] = {}
     for path, own in layers.items():
@@ -400,31 +409,46 @@ def _bind(
     Args:
         given: Whether renamed tensors are for what has that name, and for nothing else.
     """
-    needs = {need.key: need for recipe in recipes.values() for need in recipe.needs}
-    known = {names[each].replace("/", "."): recipe.needs[0].key for each, recipe in recipes.items()}
-    known |= {need.name: need.key for need in needs.values()}
+    needs = {need.name: need for recipe in recipes.values() for need in recipe.needs}
+    known = {names[each].replace("/", "."): recipe.needs[0].name for each, recipe in recipes.items()}
+    known |= {name: name for name in needs}
     bound = {known[tensor.new]: tensor for tensor in tensors if tensor.is_renamed and tensor.new in known}
     placed = {tensor.name for tensor in bound.values()}
-    modules: dict[str, dict[str, _Tensor]] = {}
-    for tensor in tensors:
-        if tensor.name not in placed and not (given and tensor.is_renamed):
-            modules.setdefault(tensor.path, {})[tensor.parameter] = tensor
-    layers: dict[str, dict[str, _Need]] = {}
-    for key, need in needs.items():
-        if key not in bound:
-            layers.setdefault(need.path, {})[need.parameter] = need
+    free = {t.new: t for t in tensors if t.name not in placed and not (given and t.is_renamed)}
+    wanted = {name: need for name, need in needs.items() if name not in bound}
+    layers, modules = _by_path(wanted.values()), _by_path(free.values())
+    if any(_is_part(*sides) for sides in ((wanted, free), (layers, modules))):
+        bound |= {name: free[name] for name in wanted if name in free}
+        return bound, _left(tensors, bound)
     pairs: dict[str, str] = {}
-    if modules.keys() <= layers.keys() or layers.keys() <= modules.keys():
-        pairs = {path: path for path in layers if path in modules}
-    else:
-        for kind in (_kind_of, _kind_without_ones):
-            here = {path: kind(own) for path, own in layers.items() if path not in pairs}
-            there = {path: kind(own) for path, own in modules.items() if path not in pairs.values()}
-            pairs |= _in_order(here, there)
+    for kind in (_kind_of, _kind_without_ones):
+        here = {path: kind(own) for path, own in layers.items() if path not in pairs}
+        there = {path: kind(own) for path, own in modules.items() if path not in pairs.values()}
+        pairs |= _in_order(here, there)
     for path, module in pairs.items():
-        bound |= {(path, name): modules[module][name] for name in layers[path] if name in modules[module]}
+        bound |= {_joined(path, each): modules[module][each] for each in layers[path] if each in modules[module]}
+    return bound, _left(tensors, bound)
+
+
+_Named = TypeVar("_Named", _Need, _Tensor)
+
+
+def _by_path(parameters: Iterable[_Named]) -> dict[str, dict[str, _Named]]:
+    """Parameters by the path of what they are of, and their names there."""
+    found: dict[str, dict[str, _Named]] = {}
+    for each in parameters:
+        found.setdefault(each.path, {})[each.parameter] = each
+    return found
+
+
+def _is_part(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether the names of one side are all among those of the other."""
+    return some.keys() <= others.keys() or others.keys() <= some.keys()
+
+
+def _left(tensors: Sequence[_Tensor], bound: _Bound) -> list[_Tensor]:
     used = {tensor.name for tensor in bound.values()}
-    return bound, [tensor for tensor in tensors if tensor.name not in used]
+    return [tensor for tensor in tensors if tensor.name not in used]
 
 
 def _kind_of(own: Mapping[str, _Need | _Tensor]) -> _Kind:

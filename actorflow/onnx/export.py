@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,7 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
         fetch: Of a graph, its outputs, as for `Graph.run`; by default the sinks that ONNX's operators have.
         opset: Version of ONNX's operators, 18 at least; 20 for ``gelu``.
     Raises:
+        TypeError: if it is given something else.
         GraphError: if there are operations that ONNX does not have, or not as they are used: all of them, with their
             lines; if the result is more than a file can have, 2 GB; if frames are in flight.
         OSError: if the file cannot be written.
@@ -62,6 +63,8 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
     by_default = fetch is None and isinstance(model, Graph)
     if isinstance(model, Graph):
         model = Model.of(model, fetch=fetch)
+    elif not isinstance(cast(object, model), Model):
+        raise TypeError(f"onnx.save: expected a graph or a model, got {type(model).__name__}")
     elif fetch is not None:
         raise GraphError("onnx.save: a model has its outputs, leave fetch out")
     newest = defs.onnx_opset_version()

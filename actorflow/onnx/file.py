@@ -10,13 +10,16 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, ValueInfoProto, checker, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, checker, helper
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, did_you_mean
 from actorflow.onnx.functions import inlined
-from actorflow.spec import MOST_AXES, TensorSpec
+from actorflow.spec import MOST_AXES, Length, TensorSpec
 
+#: Axes as users give them: by their names, or by inputs and positions.
+Axes = Mapping[str, int | str | Mapping[int, int | str]]
+_AXES = "{'height': 224, 'N': 'batch', 'images': {0: 'batch'}}"
 #: What code raises that reads a file which is not as ONNX says: a name may be bytes, or a number missing.
 BROKEN = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, StopIteration, TypeError, ValueError,
@@ -44,7 +47,8 @@ class File:
 
     Args:
         source: A path, or the bytes of a file.
-        axes: For names of open axes in the file, a length or another name.
+        axes: For names of open axes in the file, a length or another name; for names of inputs, such by position, which
+            may also be names for axes that the file fixes.
 
     Attributes:
         path: Where it was read; None for bytes.
@@ -54,22 +58,29 @@ class File:
         unusable: Inputs that are no tensors of numbers, by name, and what they are.
         outputs: Names of the outputs.
         declared: Types of tensors, by name, where all lengths are known.
+        opened: Lengths in the file of axes that it fixes and ``axes`` names, by their names: see
+            `actorflow.onnx.opening`.
+        fixed: What ``declared`` was before these were opened.
 
     Raises:
         GraphError: if it cannot be read, or is not a valid model.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None = None) -> None:
+    def __init__(self, source: str | os.PathLike[str] | bytes, axes: Axes | None = None) -> None:
         self.path = None if isinstance(source, bytes) else os.fspath(source)
         self.name = self.path or "<bytes>"
+        checked = checked_axes(axes)
         with naming(self.name):
-            self._load(source, axes)
+            self._load(source, checked)
 
-    def _load(self, source: str | os.PathLike[str] | bytes, axes: Mapping[str, int | str] | None) -> None:
+    def _load(self, source: str | os.PathLike[str] | bytes, axes: Axes) -> None:
         model = _checked(source)
         graph = model.graph
         given = {tensor.name for tensor in graph.initializer}
-        self._axes: dict[str, int | str] = dict(axes or {})
+        self._axes = {name: each for name, each in axes.items() if not isinstance(each, Mapping)}
+        self._by_input = {name: dict(each) for name, each in axes.items() if isinstance(each, Mapping)}
+        self.opened: dict[str, int] = {}
+        self.fixed: dict[str, TensorSpec] = {}
         self._used: set[str] = set()
         self._spelt: dict[str | tuple[str, int], str] = {}  # names here of axes of the file
         fed = [each for each in graph.input if each.name not in given]
@@ -77,13 +88,21 @@ class File:
         self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
         self.outputs = [each.name for each in graph.output]
         self.opsets = {each.domain: each.version for each in model.opset_import}
-        self.declared = self._declared(model)
+        if self.opened:
+            self.fixed = self.declared_in(model)
+            self._open(graph)
+        self.declared = self.declared_in(model)
+        for name, left in self._by_input.items():
+            if name not in self.inputs:
+                raise GraphError(f"axes: the file has no input {name!r}{did_you_mean(name, self.inputs)}")
+            if left:
+                raise GraphError(f"axes: input {name!r} {self.inputs[name]} has no axis {', '.join(map(str, left))}")
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
             open_axes = ", ".join(map(repr, sorted(self._used))) or "none"
             raise GraphError(
                 f"no open axis of an input has the name {', '.join(map(repr, unknown))}; open are {open_axes} "
-                "(a length that is fixed in the file can be opened by exporting it with dynamic axes)"
+                f"(one that is fixed in the file is opened by its position, {_how_to_open(self.inputs)})"
             )
         if not isinstance(source, bytes):
             _load_external(model, Path(source).parent)
@@ -92,7 +111,7 @@ class File:
     def __repr__(self) -> str:
         return f"<File {self.name!r}>"
 
-    def _declared(self, model: ModelProto) -> dict[str, TensorSpec]:
+    def declared_in(self, model: ModelProto) -> dict[str, TensorSpec]:
         """Types of tensors that the file declares, where all lengths are known: what follows of them is lowered so.
 
         ONNX's rules are left alone here: applied to a whole file, they take memory without bounds.
@@ -125,12 +144,43 @@ class File:
         return TensorSpec.of([self._length(info.name, i, each) for i, each in enumerate(tensor.shape.dim)], dtype)
 
     def _length(self, name: str, position: int, dim: Any) -> int | str:
+        given = self._by_input.get(name, {}).pop(position, None)
         if dim.HasField("dim_value") and dim.dim_value >= 0:
-            return int(dim.dim_value)
+            return int(dim.dim_value) if given is None else self._opened(name, position, dim.dim_value, given)
+        if given is not None:
+            return axis_name(given) if isinstance(given, str) else given
         said = dim.dim_param
         return (
             self._named(said) if any(c.isalnum() for c in said) else self._named(f"{name}_{position}", (name, position))
         )
+
+    def _opened(self, name: str, position: int, length: int, given: int | str) -> int | str:
+        """The name that an axis gets which the file fixes."""
+        if not isinstance(given, str):
+            if given == length:
+                return length
+            raise GraphError(
+                f"axes: axis {position} of input {name!r} has length {length} in the file, and {given} is another one: "
+                "give it a name, and it may have any length"
+            )
+        legal = axis_name(given)
+        if self.opened.setdefault(legal, length) != length:
+            raise GraphError(f"axes: {given!r} would be of {length} and of {self.opened[legal]} elements in the file")
+        self._spelt[legal] = legal
+        return legal
+
+    def _open(self, graph: GraphProto) -> None:
+        """Have the proto say what `inputs` does, and nothing of what follows from it."""
+        for each in graph.input:
+            spec = self.inputs.get(each.name)
+            lengths: tuple[Any, ...] = () if spec is None else spec.shape
+            for dim, length in zip(each.type.tensor_type.shape.dim, lengths, strict=False):
+                if isinstance(length, Length) and str(length) in self.opened:
+                    dim.dim_param = str(length)
+        del graph.value_info[:]
+        for each in graph.output:
+            for dim in each.type.tensor_type.shape.dim:
+                dim.Clear()
 
     def _named(self, own: str, key: str | tuple[str, int] | None = None) -> int | str:
         """The length or the name that an axis of the file has here; different axes have different names.
@@ -221,6 +271,29 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
             for graph in (attribute.g, *attribute.graphs):
                 yield from graph.initializer
                 nodes += graph.node
+
+
+def checked_axes(axes: object) -> Axes:
+    """What ``axes`` says.
+
+    Raises:
+        TypeError: if it says something else than axes.
+    """
+    if axes is None:
+        return {}
+    if not isinstance(axes, Mapping):
+        raise TypeError(f"axes must be a mapping, {_AXES}, got {type(axes).__name__}")
+    for name, each in axes.items():
+        given = [*each.values()] if isinstance(each, Mapping) else [each]
+        keys = [*each] if isinstance(each, Mapping) else []
+        numbers = [*keys, *[one for one in given if not isinstance(one, str)]]
+        if not isinstance(name, str) or not all(isinstance(n, int) and n >= 0 for n in numbers) or "" in given:
+            raise TypeError(f"axes must be like {_AXES}, got {{{name!r}: {each!r}}}")
+    return axes
+
+
+def _how_to_open(inputs: Mapping[str, TensorSpec]) -> str:
+    return f"axes={{{next(iter(inputs), 'input')!r}: {{0: 'batch'}}}}"
 
 
 def axis_name(name: str) -> str:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
+from google.protobuf.message import EncodeError
+from onnx import GraphProto, ModelProto
 
 from actorflow import ops
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import ActorflowError, DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob
+from actorflow.graph.nodes import Blob, Variable
 from actorflow.onnx import constants
-from actorflow.onnx.file import File, listed, naming
-from actorflow.onnx.lowering import Lowering, Values, legal, names_read
+from actorflow.onnx.file import BROKEN, Axes, File, listed, naming
+from actorflow.onnx.file_values import FileValues
+from actorflow.onnx.lowering import Lowering, Values, is_trained, legal, names_read
+from actorflow.onnx.opening import open_axes
 from actorflow.onnx.parts import forward_part
 from actorflow.onnx.runtime import load_onnxruntime
 from actorflow.onnx.values import Value, usual
-from actorflow.runtime.model import Model
+from actorflow.runtime.model import Model, Named
 from actorflow.spec import may_equal
 
 #: What computes a network.
 Backend = Literal["actorflow", "onnxruntime"]
-Source = str | os.PathLike[str] | bytes
+Source = str | os.PathLike[str] | bytes | ModelProto
 
 
 class Network(Composite[Any]):
@@ -35,17 +39,21 @@ class Network(Composite[Any]):
     with their axes, its top the outputs.
 
     Args:
-        source: Path of the file, or its contents.
+        source: Path of the file, its contents as bytes, or an ``onnx.ModelProto``.
         trainable: Whether its weights are variables, under their names in the file, and not constants.
-        axes: For names of open axes in the file, a length or another name.
-        backend: What computes it.
+        axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
+            of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
+            follows can have another length.
+        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
         name: Scope of its ops and variables.
 
     Attributes:
         inputs: Types of the inputs, by name.
         outputs: Names of the outputs.
+        values: Blobs by the names of the file's tensors, of the latest build: see `FileValues`.
 
     Raises:
+        TypeError: if the source, or an argument, is of another type.
         GraphError: if the file cannot be read or is not a valid model; when it is built, if nodes cannot be lowered:
             the message lists all of them.
     """
@@ -55,20 +63,26 @@ class Network(Composite[Any]):
         source: Source,
         *,
         trainable: bool = False,
-        axes: Mapping[str, int | str] | None = None,
+        axes: Axes | None = None,
         backend: Backend = "actorflow",
         name: str | None = None,
     ) -> None:
         if backend not in ("actorflow", "onnxruntime"):
             raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
+        if not isinstance(cast(object, trainable), bool):
+            raise TypeError(f"trainable must be True or False, got {trainable!r}")
         if backend == "onnxruntime":
             load_onnxruntime()
         super().__init__(name or _name_of(source))
-        self._file = File(source, axes)
+        self._file = File(_read(source), axes)
+        if self._file.opened:
+            with naming(self._file.name), np.errstate(all="ignore"):
+                open_axes(self._file)
         self._trainable = trainable
         self._backend = backend
         self.inputs = self._file.inputs
         self.outputs = self._file.outputs
+        self.values: Mapping[str, Blob] = {}
 
     def build(self, *bottom: Blob, training: bool) -> Blob | Sequence[Blob]:
         """Make the ops of the file's nodes on ``bottom``."""
@@ -100,13 +114,17 @@ class Network(Composite[Any]):
         if self._backend == "onnxruntime":
             left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
             values.update(given)
+        if self._trainable:
+            _untie(left)
         values.update(lowering.initializers(left))
         lowering.walk(left.node, values, self.outputs)
         read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
-            raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{self._hint(lowering.refused)}")
+            hints = f"{self._hint(lowering.refused)}{self._elsewhere()}"
+            raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{hints}")
         outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
+        self.values = FileValues(graph.current_scope, file.model.graph, self._backend, values)
         # What only the lengths of an input are read of is an input all the same: its feed says them.
         unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
         return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
@@ -118,6 +136,18 @@ class Network(Composite[Any]):
             return ""
         return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
 
+    def _elsewhere(self) -> str:
+        """Who may compute what cannot be loaded, if all that is to be known of it before a run is."""
+        if self._backend == "onnxruntime" or self._trainable:
+            return ""
+        graph = Graph("elsewhere")
+        try:
+            types = {name: graph.blob(_input_name(graph, name), *spec) for name, spec in self.inputs.items()}
+            forward_part(self._file, graph, types, False)
+        except (ActorflowError, *BROKEN):
+            return ""
+        return "\n  backend='onnxruntime' may compute it (--backend onnxruntime of the command line)"
+
     def _output(self, graph: Graph, name: str, values: Values, fed: set[Blob]) -> Blob:
         value = values.get(name)
         if value is None:
@@ -126,6 +156,12 @@ class Network(Composite[Any]):
             blob = value.blob()
             copied: Blob = ops.copy(blob) if blob in fed else blob
         return copied
+
+    @property
+    def weights(self) -> Mapping[str, Variable]:
+        """Its variables by the names of the file's initializers; none unless it is trainable."""
+        hint = "" if self._trainable else ": load the file with trainable=True, and its floating weights are variables"
+        return Named(dict(self._variables), f"{self._file.name} has no variable", hint)
 
     def _variable(self, name: str, scope: Graph, own: str, array: Any) -> Blob:
         """The variable of an initializer: made at the first build, in the scope that its name says."""
@@ -145,23 +181,72 @@ def load(
 ) -> Model:
     """The model that an ONNX file is: its graph, and its inputs and outputs under their names in the file.
 
+    Each value in between has a name in the file, too: ``await model.run(inputs, fetch=["conv1_out"])``, and
+    ``model.values["conv1_out"]`` is its blob. With ``trainable=True``, ``model.variables["fc.weight"]`` is the variable
+    of a weight.
+
     Args:
-        source, trainable, axes, backend: Those of `Network`.
+        source: Path of the file, its contents as bytes, or an ``onnx.ModelProto``.
+        trainable: Whether its weights are variables, under their names in the file, and not constants.
+        axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
+            of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
+            follows can have another length.
+        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
     Raises:
-        GraphError: as for `Network`.
+        TypeError: if the source, or an argument, is of another type.
+        GraphError: if the file cannot be read or is not a valid model; if nodes cannot be lowered, or need the length
+            of an axis that is to be opened: the message lists all of them.
+        MissingExtraError: if ONNX Runtime is to compute it, and is not installed.
     """
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
-    outputs = network.lower(graph, [*inputs.values()])
-    return Model(graph, inputs, dict(zip(network.outputs, outputs, strict=True)))
+    outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
+    return Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+
+
+def _untie(graph: GraphProto) -> None:
+    """Make weights of copies of weights: PyTorch writes only one of several that are equal, though they are not tied.
+
+    So a new batch norm's shift is its mean, too, and would be trained as such.
+    """
+    weights = {tensor.name: tensor for tensor in graph.initializer if is_trained(tensor)}
+    outputs = {each.name for each in graph.output}
+    for node in [*graph.node]:
+        if node.op_type == "Identity" and node.input[0] in weights and node.output[0] not in outputs:
+            copied = graph.initializer.add()
+            copied.CopyFrom(weights[node.input[0]])
+            copied.name = node.output[0]
+            weights[copied.name] = copied
+            graph.node.remove(node)
 
 
 def _input_name(graph: Graph, name: str) -> str:
     return graph.unique_name(legal(name))
 
 
+def _read(source: Source) -> str | os.PathLike[str] | bytes:
+    """A path, or the bytes of a file."""
+    if isinstance(source, ModelProto):
+        try:
+            contents: bytes = source.SerializeToString()
+            return contents
+        except (EncodeError, ValueError) as error:  # of more than 2 GB
+            raise GraphError(f"a model so large is loaded from its file: {error}") from error
+    if isinstance(source, bytearray | memoryview):
+        return bytes(source)
+    return source
+
+
 def _name_of(source: Source) -> str:
-    return "onnx" if isinstance(source, bytes) else legal(Path(source).stem)
+    if isinstance(source, str | os.PathLike):
+        return legal(Path(source).stem)
+    if isinstance(source, ModelProto):
+        return legal(source.graph.name or "onnx")
+    if isinstance(cast(object, source), bytes | bytearray | memoryview):
+        return "onnx"
+    raise TypeError(
+        f"expected the path of an ONNX file, its contents as bytes, or an onnx.ModelProto, got {type(source).__name__}"
+    )

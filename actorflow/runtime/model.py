@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy.typing as npt
 
@@ -19,6 +19,44 @@ if TYPE_CHECKING:
     from actorflow.runtime.batched import Batcher
 
 
+_T = TypeVar("_T")
+
+
+class NoSuchNameError(GraphError, KeyError):
+    """A mapping of a model has no such name."""
+
+    __str__ = Exception.__str__  # a KeyError's has quotes around it
+
+
+class Named(Mapping[str, _T]):
+    """Parts of a model by name, whose error for other names says what was meant.
+
+    Args:
+        items: The parts.
+        lacking: Beginning of the message: ``model 'net' has no variable``.
+        hint: End of the message where no name is near.
+    """
+
+    def __init__(self, items: Mapping[str, _T], lacking: str, hint: str = "") -> None:
+        self._items = items
+        self._lacking = lacking
+        self._hint = hint
+
+    def __getitem__(self, name: str) -> _T:
+        if name not in self._items:
+            raise NoSuchNameError(f"{self._lacking} {name!r}{did_you_mean(name, self._items) or self._hint}")
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._items))
+
+
 class Model:
     """A graph with named inputs and outputs.
 
@@ -29,17 +67,33 @@ class Model:
         graph: The graph, a root.
         inputs: Blobs that are fed, by name.
         outputs: Blobs that are fetched, by name, one at least.
+        values: Blobs in between that have names outside, too; by default those of inputs and outputs.
+        variables: Its variables by their names outside; by default those of the graph under their own names.
 
     Attributes:
         graph: The graph.
         inputs: As above, in their order.
         outputs: Likewise.
+        values: As above.
 
     Raises:
         GraphError: if a blob is not of the graph, or if the outputs need a source that is no input.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Blob],
+        outputs: Mapping[str, Blob],
+        *,
+        values: Mapping[str, Blob] | None = None,
+        variables: Mapping[str, Variable] | None = None,
+    ) -> None:
+        if not isinstance(cast(object, graph), Graph):
+            raise TypeError(f"a model is made of a graph, got {type(graph).__name__}")
+        for what, blobs in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(cast(object, blobs), Mapping):
+                raise TypeError(f"{what} of a model must be blobs by name, {{name: blob}}, got {type(blobs).__name__}")
         for blob in (*inputs.values(), *outputs.values()):
             if not isinstance(graph.resolve(blob), Blob):
                 raise GraphError(f"model {graph.name!r}: expected a blob, got {blob!r}")
@@ -51,6 +105,17 @@ class Model:
         self.graph = graph
         self.inputs = dict(inputs)
         self.outputs = dict(outputs)
+        known = Named({**inputs, **outputs}, f"model {graph.name!r} has no value")
+        self.values: Mapping[str, Blob] = known if values is None else values
+        self._variables = variables
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """Its variables by name: those of a file that weights were loaded from, else their own."""
+        if self._variables is not None:
+            return self._variables
+        own = {variable.name: variable for variable in self.graph.variables}
+        return Named(own, f"model {self.graph.name!r} has no variable")
 
     @classmethod
     def of(cls, graph: Graph, *, fetch: Fetch = None) -> Model:
@@ -61,6 +126,8 @@ class Model:
             fetch: Its outputs, as for `Graph.run`; by default those of the file that it was loaded from, or the sinks.
                 Its inputs are the sources that these need.
         """
+        if not isinstance(cast(object, graph), Graph):
+            raise TypeError(f"expected a graph, got {type(graph).__name__}")
         if fetch is None and graph._interface is not None:
             return cls(graph, *graph._interface)
         targets = targets_of(fetch)
@@ -80,6 +147,9 @@ class Model:
         Raises:
             FeedError: if an input is missing, or there is none of that name.
         """
+        if not isinstance(cast(object, inputs), Mapping):
+            got = type(inputs).__name__
+            raise TypeError(f"inputs must be arrays by name, {{{next(iter(self.inputs), 'x')!r}: array}}, got {got}")
         for name in inputs:
             if name not in self.inputs:
                 raise FeedError(f"model {self.graph.name!r} has no input {name!r}{did_you_mean(name, self.inputs)}")
@@ -92,26 +162,27 @@ class Model:
         self,
         inputs: Mapping[str, npt.ArrayLike],
         *,
-        fetch: Iterable[str] | None = None,
+        fetch: str | Blob | Iterable[str | Blob] | None = None,
         timeout: float | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Compute the outputs in one frame.
 
         Args:
             inputs: Arrays by the names of inputs, used without a copy.
-            fetch: Names of outputs, or of any blobs of the graph; the default is all outputs.
+            fetch: Names of outputs, of `values`, or of any blobs of the graph, or blobs; the default is all outputs.
             timeout: As for `Graph.run`.
         Returns:
-            An array per output, by name, in their order.
+            An array per output, by what it was asked for by, in their order.
         Raises:
             FeedError: if an input is missing or unknown; else what `Graph.run` raises.
+            TypeError: if the inputs are not arrays by name.
         """
         wanted = self._wanted(fetch)
         result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout)
         return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
     def run_sync(
-        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: Iterable[str] | None = None
+        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: str | Blob | Iterable[str | Blob] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
         """`run` for scripts, as `Graph.run_sync`."""
         wanted = self._wanted(fetch)
@@ -130,18 +201,32 @@ class Model:
         """`save` for scripts, as `Graph.save_sync`."""
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
-    def _wanted(self, fetch: Iterable[str] | None) -> dict[str, Blob]:
+    def _wanted(self, fetch: str | Blob | Iterable[str | Blob] | None) -> dict[Any, Blob]:
         """Blobs by the names that they are asked for by."""
         if fetch is None:
             return self.outputs
-        found: dict[str, Blob] = {}
-        for name in [fetch] if isinstance(fetch, str) else fetch:
-            node = self.outputs[name] if name in self.outputs else self.graph.resolve(name)
+        found: dict[Any, Blob] = {}
+        for name in [fetch] if isinstance(fetch, str | Blob) else fetch:
+            node = self._named(name)
             if not isinstance(node, Blob):
                 outputs = ", ".join([repr(each.name) for each in getattr(node, "outputs", ())]) or "none"
                 raise GraphError(f"model {self.graph.name!r}: {name!r} is no blob; its outputs: {outputs}")
             found[name] = node
         return found
+
+    def _named(self, name: Any) -> object:
+        for blobs in (self.outputs, self.values):
+            if name in blobs:
+                return blobs[name]
+        found = self.graph.resolve(name) if name in self.graph else None
+        if isinstance(found, Blob):
+            return found
+        if found is not None or isinstance(self.values, Named):
+            try:
+                return self.values[name]  # says why there is none, of what a file has
+            except KeyError:
+                return self.graph.resolve(name)
+        return self.values[name]
 
     def batched(self, **options: Any) -> Batcher:
         """`Graph.batched` with the outputs fetched; takes its other arguments.

@@ -260,7 +260,10 @@ def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
         if found is None or found != wanted:
             axis = wanted or "batch"
             shape = ", ".join(map(repr, (axis, *blob.shape[1:])))
-            advice = f"name the axis, shape=({shape})" if type(first) is int else "every source must"
+            advice = "every source must"
+            if type(first) is int:
+                option = f"axes={{{blob.name!r}: {{0: {axis!r}}}}} (--axes {blob.name}:0={axis})"
+                advice = f"name the axis, shape=({shape}), or, if it comes from a file of ONNX, {option}"
             raise GraphError(
                 f"blob {blob.name!r} {blob.spec} cannot be fed in batches: it does not begin with an open axis"
                 f"{f' {wanted!r}' if wanted else ''}; {advice}"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from aiohttp import web
 
@@ -299,13 +299,18 @@ def create_app(
             inputs begin with, if it is called ``batch``, something with it, or ``N``; models that have none, or whose
             results are not by rows, run each request by itself.
     Raises:
+        TypeError: if an argument is of another type.
         ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
             range.
         DTypeError: if an input or an output has a dtype that the protocol lacks.
         GraphError: if ``batch_axis`` cannot be batched.
     """
-    limits = limits or Limits()
-    allowed, own = tuple(allowed_hosts), tuple(own_names)
+    limits = Limits() if limits is None else limits
+    if not isinstance(cast(object, limits), Limits):
+        raise TypeError(f"limits must be af.serve.Limits(...), got {type(limits).__name__}")
+    if token is not None and not isinstance(cast(object, token), str):
+        raise TypeError(f"the token must be a text, got {type(token).__name__}")
+    allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
     found = Models(models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis)
     service = Service(found, limits, token, allowed, own)
     app = web.Application(middlewares=[_as_protocol])
@@ -321,6 +326,13 @@ def create_app(
     app.cleanup_ctx.append(service.run)
     app.on_shutdown.append(_drain)
     return app
+
+
+def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    texts = () if isinstance(given, str) else tuple(given)
+    if isinstance(given, str) or not all(isinstance(each, str) for each in texts):
+        raise TypeError(f"{what} must be a list of texts, got {given!r}")
+    return texts
 
 
 async def _drain(app: web.Application) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,17 @@ class Limits:
     queue_rows: int = 1024
     in_flight: int = 2
     warm_up_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_number(f"limits: {field.name}", getattr(self, field.name), whole=not field.name.endswith("_s"))
+
+
+def check_number(what: str, value: object, *, whole: bool) -> None:
+    """Refuse what is no number.
+
+    Raises:
+        TypeError: if it is of another type.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
+        raise TypeError(f"{what} must be {'a whole number' if whole else 'a number'}, got {value!r}")

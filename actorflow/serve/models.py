@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 
@@ -19,7 +19,7 @@ from actorflow.interchange import to_numpy
 from actorflow.runtime.batched import Batcher
 from actorflow.runtime.model import Model
 from actorflow.serve.answers import refused
-from actorflow.serve.limits import Limits
+from actorflow.serve.limits import Limits, check_number
 from actorflow.serve.tensors import Tensor
 from actorflow.trace.batches import SECONDS, Histogram
 
@@ -72,6 +72,10 @@ class Hosted:
         max_wait: float = 0.002,
         batch_axis: str | None = None,
     ) -> None:
+        check_number("max_rows", max_rows, whole=True)
+        check_number("max_wait", max_wait, whole=False)
+        if not isinstance(cast(object, batch_axis), str | None):
+            raise TypeError(f"batch_axis must be the name of an axis, got {batch_axis!r}")
         self.name = name
         self.version = version
         self.model = model
@@ -228,12 +232,16 @@ class Models:
     """
 
     def __init__(self, models: Mapping[str, Versions], limits: Limits, **options: Any) -> None:
+        if not isinstance(cast(object, models), Mapping):
+            raise TypeError(f"expected models by name, {{'name': model}}, got {type(models).__name__}")
         if not models:
             raise ValueError("expected at least one model to serve")
         self._models: dict[str, dict[str, Hosted]] = {}
         for name, given in models.items():
             versions = given if isinstance(given, Mapping) else {"1": given}
             for each in (name, *versions):
+                if not isinstance(cast(object, each), str):
+                    raise TypeError(f"names and versions must be texts, got {each!r}")
                 if not _NAME.fullmatch(each) or not each.strip("."):
                     raise ValueError(f"expected letters, digits and any of ._~@+- in names and versions, got {each!r}")
             if not versions:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from aiohttp import web
 
 from actorflow.serve.app import SERVICE
+from actorflow.serve.limits import check_number
 from actorflow.web.server import Log, at_most, for_url, is_loopback
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Server:
         port: The port.
 
     Raises:
+        TypeError: if the application is another one.
         ValueError: if the address is not the loopback and the application has no token.
         OSError: when it starts, if the address cannot be bound.
     """
@@ -52,6 +54,11 @@ class Server:
     def __init__(
         self, app: web.Application, host: str = "127.0.0.1", port: int = 8080, *, max_connections: int = 1024
     ) -> None:
+        if not isinstance(cast(object, app), web.Application) or SERVICE not in app:
+            raise TypeError(f"expected the application that af.serve.create_app makes, got {type(app).__name__}")
+        if not isinstance(cast(object, host), str):
+            raise TypeError(f"host must be a text, got {host!r}")
+        check_number("port", port, whole=True)
         if not is_loopback(host) and not app[SERVICE].needs_token:
             raise ValueError(f"serving on {host}, which others can reach, needs a token")
         self.host = host

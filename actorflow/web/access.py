@@ -179,7 +179,12 @@ def _how_to_allow(host: str) -> str:
         _checked_hosts([host])
     except ValueError:
         return ""
-    return f": if it is meant to be, serve it with allowed_hosts=[{host!r}]"
+    return f": if it is meant to be, serve it with {allowing(host)}"
+
+
+def allowing(host: str) -> str:
+    """The argument, and the option, by which a host is allowed."""
+    return f"allowed_hosts=[{host!r}] (--allowed-host {host} of actorflow serve)"
 
 
 def _kept(request: Request) -> list[str]:

@@ -22,6 +22,7 @@ from aiohttp import (
     WSServerHandshakeError,
 )
 
+from actorflow.web.access import allowing
 from actorflow.web.http import CloseCode
 from actorflow.web.wire import HEADER, OpStates
 
@@ -243,7 +244,7 @@ def _refused(address: Address, status: int) -> str:
         case 403:
             host = urlsplit(address.url).netloc
             return (
-                f"{address.url} lets nobody in by this name (HTTP 403): serve it with allowed_hosts=[{host!r}], "
+                f"{address.url} lets nobody in by this name (HTTP 403): serve it with {allowing(host)}, "
                 "or name the path that the page is below"
             )
         case 426:  # what uvicorn answers without a library for WebSockets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
 
 import actorflow as af
 from actorflow.cli import main
+from actorflow.cli.terminal import shortened
 
 #: A module with a model whose function must never be called.
 MODULE = """
@@ -139,7 +145,12 @@ def test_a_file_of_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "code", "message"),
     [
         (["MODULE:model", "--axes", "bach=1"], 1, "has no open axis 'bach'; did you mean 'batch'?"),
-        (["MODULE:model", "--axes", "batch"], 2, "expected NAME=N, got 'batch'"),
+        (["MODULE:model", "--axes", "batch"], 2, "expected NAME=N, NAME=NAME or INPUT:POSITION=NAME, got 'batch'"),
+        (["MODULE:model", "--axes", "=1"], 2, "expected NAME=N, NAME=NAME or INPUT:POSITION=NAME, got '=1'"),
+        (["MODULE:model", "--axes", "batch=rows"], 1, "expected the length of axis 'batch', got 'rows'"),
+        (["MODULE:model", "--function", "a:b"], 1, "functions are for files .af alone"),
+        (["MODULE:model", "--backend", "onnxruntime"], 1, "a backend is for files .onnx alone"),
+        (["MODULE:model", "--backend", "none"], 2, "invalid choice: 'none'"),
         (["MODULE:model", "--axes", "batch=-1"], 2, "expected a whole number of at least 0, got '-1'"),
         (["MODULE:never_there"], 1, "never_there"),
         (["missing.onnx"], 1, "missing.onnx"),
@@ -148,6 +159,93 @@ def test_a_file_of_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_errors(module: str, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", *(each.replace("MODULE", module) for each in arguments)]) == code
     assert message in capsys.readouterr().err
+
+
+def test_axes_that_an_onnx_file_fixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    graph = af.Graph("g")
+    af.nn.LeNet(10)(graph.blob("x", (1, 28, 28, 1)), training=False)
+    path = str(tmp_path / "lenet.onnx")
+    af.onnx.save(graph, path)
+    assert main(["show", path, "--axes", "x:0=batch"]) == 0
+    assert capsys.readouterr().out.startswith("inputs: x float32[batch, 28, 28, 1]\n")
+    assert main(["show", path, "--axes", "x:0=batch", "--axes", "x:1=28,x:3=1"]) == 0
+    assert capsys.readouterr().out.startswith("inputs: x float32[batch, 28, 28, 1]\n")
+    assert main(["show", path, "--axes", "x:1=height"]) == 1
+    assert "these nodes need its length" in capsys.readouterr().err
+
+
+def test_functions_that_a_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    name = f"own_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    graph = af.Graph("g")
+    x = graph.blob("x", (2,))
+    graph.function("double", __import__(name).double, x.spec)(x)
+    graph.save_sync(tmp_path / "own.af")
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, name)  # another process, whose current directory alone has it
+    assert main(["show", "own.af"]) == 1
+    assert f"functions=['{name}:double'] (--function {name}:double" in capsys.readouterr().err
+    assert main(["show", "own.af", "--function", f"{name}:double", "--function", "math:sqrt"]) == 0
+    assert tables(capsys.readouterr().out)[0][1][:2] == ["double", "Function"]
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 240])
+def test_narrow_terminals_shorten_names_in_the_middle(
+    width: int, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from actorflow.cli import show
+
+    monkeypatch.setattr(show, "output", lambda: Console(width=width, highlight=False))
+    assert main(["show", f"{module}:model", "--axes", "batch=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if "144" in line and ("fc" in line) and "[" not in line.split()[0]]
+    assert len([line for line in lines if re.match("(│ )?conv", line)]) == 3  # one line for each op
+    assert rows
+    if width == 80:
+        assert any("…" in line and line.startswith("conv/conv") for line in lines)
+    if width == 240:
+        assert "…" not in "".join(lines)
+
+
+@given(st.text(max_size=30), st.integers(0, 40))
+def test_shortened_texts_fit(text: str, width: int) -> None:
+    found = shortened(text, width)
+    assert cell_len(found) <= width
+    if cell_len(text) <= width:
+        assert found == text
+    elif width > 3:
+        start, _, end = found.rpartition("…") if "…" not in text else (found[0], "", found[-1])
+        assert text.startswith(start.rstrip()) or not start
+        assert text.endswith(end)
+
+
+def test_both_ends_of_a_name_are_kept() -> None:
+    assert shortened("stem/block/conv.bias", 11) == "stem/….bias"
+    assert shortened("漢字漢字", 5) == "漢…字"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
+@pytest.mark.parametrize("arguments", ["show MODULE:model", "show MODULE:model --json", "doctor --json"])
+def test_whoever_reads_may_stop(module: str, arguments: str, tmp_path: Path) -> None:
+    """As `actorflow show MODEL | head -1`: no traceback, and no error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    root = str(Path(af.__file__).parents[1])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "actorflow", *arguments.replace("MODULE", module).split()],
+            cwd=tmp_path, env={"PYTHONPATH": root, "PATH": ""}, stdout=writer, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

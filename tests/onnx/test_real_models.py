@@ -62,6 +62,25 @@ async def compare(model: bytes | Path, backend: Any, feeds: list[dict[str, Any]]
                 np.testing.assert_allclose(mine, its, rtol=0, atol=TOLERANCE * largest)
 
 
+@pytest.mark.parametrize(("name", "shape"), [("cls", (2, 3, 48, 96)), ("rec", (1, 3, 48, 61))])
+async def test_all_values_in_between(name: str, shape: tuple[int, ...]) -> None:
+    path = models.reading(name)
+    loaded = af.onnx.load(path)
+    (source,) = loaded.inputs
+    names = [each for each in loaded.values if each != source]
+    assert len(names) > 150
+    proto = onnx.load(path)
+    del proto.graph.output[:]
+    proto.graph.output.extend([onnx.ValueInfoProto(name=each) for each in names])
+    x = picture(*shape)
+    expected = session(proto.SerializeToString()).run(names, {source: x})
+    async with loaded.graph:
+        found = await loaded.run({source: x}, fetch=names)
+    for each, its in zip(names, expected, strict=True):
+        assert found[each].shape == its.shape, each
+        np.testing.assert_allclose(found[each], its, rtol=0, atol=TOLERANCE * np.abs(its).max(), err_msg=each)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 class TestTrained:
     @pytest.mark.parametrize(
@@ -80,6 +99,22 @@ class TestTrained:
         async with model.graph:
             with pytest.raises(af.ActorflowError, match="100"):  # the height, which would not become one line
                 await model.run({"x": noise(1, 3, 100, 64)})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", models.LIGHT if FULL else QUICK[:2])
+async def test_batches_of_files_with_a_batch_of_one(name: str, backend: Any) -> None:
+    model = models.light(name).SerializeToString()
+    peer = session(model)
+    (source,) = peer.get_inputs()
+    assert source.shape[0] == 1
+    loaded = af.onnx.load(model, backend=backend, axes={source.name: {0: "batch"}})
+    rows = [noise(*source.shape, seed=seed) for seed in range(3)]
+    expected = np.concatenate([peer.run(None, {source.name: row})[0] for row in rows])
+    async with loaded.graph:
+        (found,) = (await loaded.run({source.name: np.concatenate(rows)})).values()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

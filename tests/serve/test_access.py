@@ -55,6 +55,14 @@ async def test_what_a_page_of_another_site_may_send(headers: dict[str, str], sta
             assert (await served.ask(path, body, headers)).status == status
 
 
+async def test_a_foreign_host_is_told_what_allows_it() -> None:
+    async with serve({"model": ten_times()}) as served:
+        text = (await served.ask("/v2", None, {"Host": "models.example"})).json["error"]
+    assert text.endswith(
+        "serve it with allowed_hosts=['models.example'] (--allowed-host models.example of actorflow serve)"
+    )
+
+
 async def test_other_addresses_need_a_token() -> None:
     for host in ("0.0.0.0", "192.0.2.1", "::", "models.example", ""):
         with pytest.raises(ValueError, match="which others can reach, needs a token"):

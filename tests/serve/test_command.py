@@ -19,12 +19,19 @@ import pytest
 
 import actorflow as af
 from actorflow.cli import main
-from actorflow.cli.source import open_model
+from actorflow.cli.serve import _opened
+from actorflow.cli.source import SourceOptions, open_model, open_models
 from actorflow.errors import GraphError
 from tests.serve.serving import GRACE_S, Answer, Client, tensor
 
 ROOT = Path(__file__).parents[2]
 ROWS = np.arange(3, dtype=np.float32).reshape(1, 3)
+
+
+def ten_times(x: Any) -> Any:
+    return 10 * x
+
+
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
@@ -65,9 +72,27 @@ class TestSources:
         with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
             open_model("lacking:x")
 
+    def test_options_are_for_the_files_of_their_kind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("onnx", reason="onnx is not installed")
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+        graph = af.Graph("own")
+        x = graph.blob("x", (1, 3))
+        af.onnx.save(af.Model(graph, {"x": x}, {"y": af.ops.relu(x)}), tmp_path / "relu.onnx")
+        graph.function("own", ten_times, x.spec)(x)
+        graph.save_sync(tmp_path / "own.af")
+        monkeypatch.chdir(tmp_path)
+        options = SourceOptions(axes={"x": {0: "batch"}}, functions=["tests.serve.test_command:ten_times"])
+        opened = _opened(["relu.onnx", "v/2=own.af", "p=tests.serve.programs:slow"], options)
+        assert {name: [*versions] for name, versions in opened.items()} == {"relu": ["1"], "v": ["2"], "p": ["1"]}
+        assert str(opened["relu"]["1"].outputs["y"].spec) == "float32[batch, 3]"
+        with pytest.raises(GraphError, match=r"own\.af: axes are for files \.onnx alone"):
+            _opened(["own.af"], options)
+        with pytest.raises(GraphError, match=r"relu\.onnx: functions are for files \.af alone"):
+            _opened(["relu.onnx"], options)
+
     def test_a_backend_is_for_onnx(self) -> None:
         with pytest.raises(GraphError, match="a backend is for files"):
-            open_model("tests.serve.programs:slow", backend="onnxruntime")
+            open_models(["tests.serve.programs:slow"], SourceOptions(backend="onnxruntime"))
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ class TestFollow:
     async def test_a_name_that_is_not_allowed(self, served, training, monkeypatch) -> None:
         async with served(training.graph) as client:
             monkeypatch.setattr("actorflow.web.access.HostCheck._is_known", lambda *_: False)
-            with pytest.raises(ConnectionError, match=r"allowed_hosts=\['127.0.0.1:\d+'\], or name the path"):
+            with pytest.raises(ConnectionError, match=r"allowed_hosts=\['127.0.0.1:\d+'\] \(.*\), or name the path"):
                 await first_of(address(client))
 
     async def test_nobody_is_there(self) -> None:

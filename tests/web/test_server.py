@@ -292,7 +292,7 @@ async def test_a_foreign_host_is_told_what_allows_it(served, training) -> None:
             text = await (await client.get("/", headers={"Host": host})).text()
             assert text == (
                 f"403: this page is not served to host {host!r}: if it is meant to be, serve it with "
-                f"allowed_hosts=[{host!r}]\n"
+                f"allowed_hosts=[{host!r}] (--allowed-host {host} of actorflow serve)\n"
             )
         origin = f"http://graphs.example.com:{client.port}"
         text = await (await client.get("/", headers={"Origin": origin})).text()
