@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError, ShapeError, did_you_mean, require
+from actorflow.errors import GraphError, NotFiniteError, ShapeError, did_you_mean, require
 from actorflow.graph import options
 from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
 from actorflow.graph.store import Store
@@ -103,6 +103,9 @@ class Graph:
             power of two; each takes 32 bytes.
         max_plans: Number of plans that the graph keeps, one for each different ``fetch`` and lengths of open axes; what
             was used least recently goes first.
+        check_finite: Look at what each op has made: the first whose result has a NaN or an infinity where its inputs
+            have none fails with `NotFiniteError`, which says what they are. `FiniteCheck` says more exactly what to
+            look for, and lets the graph pause instead. Nothing is fused or captured meanwhile; see `check_finite`.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -129,6 +132,7 @@ class Graph:
         world: Transport | None = None,
         trace_capacity: int = 1 << 16,
         max_plans: int = 64,
+        check_finite: bool | options.FiniteCheck = False,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -156,6 +160,7 @@ class Graph:
             options.capacity_of(trace_capacity),
             options.plans_of(max_plans),
         )
+        self._check_finite = options.finite_check_of(check_finite)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
@@ -842,6 +847,23 @@ class Graph:
     def streams(self) -> list[FrameStream]:
         """The streams that run, oldest first."""
         return self.engine.streams
+
+    @property
+    def check_finite(self) -> options.FiniteCheck | None:
+        """What is looked for in the results of ops; None for nothing. Set it at any time: it is for frames that start.
+
+        It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
+        """
+        return self.root._check_finite
+
+    @check_finite.setter
+    def check_finite(self, check: bool | options.FiniteCheck | None) -> None:
+        self.root._check_finite = options.finite_check_of(check)
+
+    @property
+    def not_finite(self) -> NotFiniteError | None:
+        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing."""
+        return self.engine.not_finite
 
     def pause(self, reason: str = "") -> None:
         """Start no further frame. Those in flight go on to their end; runs and streams wait, in their order.

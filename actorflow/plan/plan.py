@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.graph.options import FiniteCheck
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.place import Place
@@ -98,6 +99,7 @@ class Plan:
         folded: Steps that are computed once, when the program is built, on the host; in a topological order, too. Their
             indices are positions in this list.
         lengths: Lengths of the open axes that it was made for.
+        check: What is looked for in the results of its ops; None for nothing.
     """
 
     graph: Graph
@@ -113,6 +115,7 @@ class Plan:
     identity: Identity | None = None
     folded: Sequence[PlannedOp] = ()
     lengths: Lengths = ()
+    check: FiniteCheck | None = None
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together."""

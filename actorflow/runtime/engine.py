@@ -15,13 +15,14 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
-from actorflow.errors import GraphError, RunCancelledError, RunTimeoutError
+from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, in_slices, wait_out
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
-from actorflow.plan.float_errors import traps_here, with_traps
+from actorflow.plan.finite import check_here
 from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import planning
@@ -50,8 +51,8 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
-#: Targets, floating-point errors that are raised, lengths of open axes.
-_Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
+#: Targets, what is looked for in results, lengths of open axes.
+_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None]
 
 #: Ops whose tapes are made at once, in a millisecond or less.
 _FEW_OPS = 64
@@ -95,7 +96,7 @@ class Engine:
         self.queue = resources.queue
         self.observer = Observer(resources)
         self.frames = self.observer.counts
-        self.errors = self.observer.errors
+        self.errors = resources.errors
         self.segments = resources.segments
         self.next_number = graph._first_frame
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
@@ -131,6 +132,11 @@ class Engine:
         return self.resources.scalars
 
     @property
+    def not_finite(self) -> NotFiniteError | None:
+        """What a check that pauses has found; see `Graph.not_finite`."""
+        return self.resources.not_finite
+
+    @property
     def monitor(self) -> Monitor | None:
         """States of the nodes, while they are watched; see `Resources.watch`."""
         return self.resources.monitor
@@ -149,9 +155,10 @@ class Engine:
         known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
-        plan = at_once(self._planning(targets, lengths))
+        check = check_here(self.graph)
+        plan = at_once(self._planning(targets, check, lengths))
         if lengths is not None:
-            self._planned[targets, traps_here(), lengths] = plan
+            self._planned[targets, check, lengths] = plan
         return plan
 
     def program(self, fetch: Fetch, feeds: Feeds) -> Program:
@@ -173,7 +180,7 @@ class Engine:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
         axes = self._open_axes(targets) if self._is_open else None
-        return targets, traps_here(), None if axes is None else lengths or axes.of(feeds)
+        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds)
 
     async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
         """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
@@ -217,9 +224,14 @@ class Engine:
     def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
 
-    def _planning(self, targets: tuple[Any, ...] | None, lengths: Lengths | None) -> Steps[Plan]:
-        fuse = self._fuses and traps_here() is None
-        return planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+    def _planning(
+        self, targets: tuple[Any, ...] | None, check: FiniteCheck | None, lengths: Lengths | None
+    ) -> Steps[Plan]:
+        fuse = self._fuses and check is None
+        plan = yield from planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+        if check is not None:
+            plan.check, plan.segments = check, ()  # what was captured is launched without a look at each op
+        return plan
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
@@ -232,13 +244,10 @@ class Engine:
         known = self._programs.get(key)
         if known is not None:
             return (yield from with_tapes(known))
-        targets, traps, lengths = key
         plan = self._planned.pop(key, None)
         if plan is None:
-            plan = yield from self._planning(targets, lengths)
+            plan = yield from self._planning(*key)
         self._note(plan)
-        if traps is not None:
-            plan = with_traps(plan, traps)
         return (yield from self.build(plan, self.resources))
 
     def _is_due(self, program: Program) -> bool:
