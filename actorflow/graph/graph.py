@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Pause
     from actorflow.runtime.program import Result
     from actorflow.runtime.stream import FrameStream
+    from actorflow.runtime.taps import Tap
     from actorflow.trace.recording import Recording
     from actorflow.trace.statistics import GraphStatistics
 
@@ -908,6 +909,42 @@ class Graph:
             GraphError: if there is no such frame in flight.
         """
         return self._runnable().cancel_frames(frame, reason)
+
+    def tap(self, *targets: Blob | Op | str, every: int = 1, interval: float = 0.0) -> Tap:
+        """Look at values while frames of other callers compute them: an async iterator of `Result`.
+
+        ::
+
+            async with graph.tap(loss, "conv1/out", every=100) as tap:
+                async for sample in tap:
+                    print(sample.frames, sample[loss], sample["conv1/out"].std())
+
+        A frame that is sampled keeps these values to its end, as if they were fetched too, so they are not joined with
+        what follows them; all other frames run as if nobody looked. Nothing is computed that a run does not need: a
+        sample has those of the values that its frame had. No frame is sampled while a sample waits to be taken out.
+
+        Args:
+            targets: Blobs, variables among them, and ops, for their outputs.
+            every: Sample every so many frames, at most.
+            interval: Seconds between the starts of frames that are sampled, at least.
+        Raises:
+            GraphError: if the graph has no such node, there is no target, or the graph runs on several ranks.
+            ValueError: if ``every`` is below 1 or ``interval`` is negative.
+        """
+        engine = self._runnable()
+        if every < 1 or not interval >= 0:
+            raise ValueError(f"tap: expected every >= 1 and interval >= 0, got {every} and {interval}")
+        if self.world.size > 1:
+            raise GraphError(f"graph {self.name!r} runs on {self.world.size} ranks: taps are for graphs of one process")
+        blobs: dict[Blob, None] = {}
+        for target in targets:
+            node = self.resolve(target)
+            if isinstance(node, Graph):
+                raise GraphError(f"tap: {node.name!r} is a sub-graph: name its blobs or ops")
+            blobs |= dict.fromkeys([node] if isinstance(node, Blob) else node.outputs)
+        if not blobs:
+            raise GraphError(f"tap: graph {self.name!r} has no values to look at: name blobs or ops with outputs")
+        return engine.tap(tuple(blobs), every, interval)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 

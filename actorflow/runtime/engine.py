@@ -34,6 +34,7 @@ from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.tapes import with_tapes
+from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child
 from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
@@ -51,8 +52,8 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
-#: Targets, what is looked for in results, lengths of open axes.
-_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None]
+#: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
+_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
 
 #: Ops whose tapes are made at once, in a millisecond or less.
 _FEW_OPS = 64
@@ -156,9 +157,9 @@ class Engine:
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
         check = check_here(self.graph)
-        plan = at_once(self._planning(targets, check, lengths))
+        plan = at_once(self._planning(targets, check, lengths, ()))
         if lengths is not None:
-            self._planned[targets, check, lengths] = plan
+            self._planned[targets, check, lengths, ()] = plan
         return plan
 
     def program(self, fetch: Fetch, feeds: Feeds) -> Program:
@@ -180,7 +181,9 @@ class Engine:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
         axes = self._open_axes(targets) if self._is_open else None
-        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds)
+        taps = self.resources.taps
+        tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
+        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds), tapped
 
     async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
         """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
@@ -225,13 +228,20 @@ class Engine:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
 
     def _planning(
-        self, targets: tuple[Any, ...] | None, check: FiniteCheck | None, lengths: Lengths | None
+        self,
+        targets: tuple[Any, ...] | None,
+        check: FiniteCheck | None,
+        lengths: Lengths | None,
+        tapped: tuple[Blob, ...],
     ) -> Steps[Plan]:
         fuse = self._fuses and check is None
-        plan = yield from planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+        plan = yield from planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths, tapped=tapped)
         if check is not None:
             plan.check, plan.segments = check, ()  # what was captured is launched without a look at each op
         return plan
+
+    def _now_s(self) -> float:
+        return self.resources.dispatcher.loop.time()
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
@@ -426,6 +436,8 @@ class Engine:
         frame = program.frame(self.next_number, values, self.observer, atomic)
         self.next_number += 1
         self.observer.started(frame)
+        if program.tapped:
+            self.resources.taps.begin(frame, program, self._now_s())
         frame.guarded(self._set_out, program, frame)
         return frame
 
@@ -492,6 +504,13 @@ class Engine:
         number, self._batcher_count = self._batcher_count, self._batcher_count + 1
         self.batchers[number] = batcher
         return number
+
+    def tap(self, blobs: Sequence[Blob], every: int, interval_s: float) -> Tap:
+        """Look at values of frames from now on; see `Graph.tap`."""
+        taps = self.resources.taps
+        tap = Tap(taps, blobs, every, interval_s)
+        taps.add(tap)
+        return tap
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from actorflow.ranks.edges import ChannelLane
 from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
 from actorflow.runtime.pause import StartQueue
+from actorflow.runtime.taps import Taps
 from actorflow.threads import forget_in_child, held_at_fork
 from actorflow.trace.counters import FailureRecord, Monitor, NodeState, OpProfile, Scalars, SegmentProfile
 from actorflow.trace.ring import Trace
@@ -79,6 +80,7 @@ class Resources:
         self.not_finite: NotFiniteError | None = None  # see `Graph.not_finite`
         self.scalars = Scalars()  # fetched 0-d numbers by frame
         self.monitor: Monitor | None = None  # states of the nodes, while they are watched
+        self.taps = Taps()  # those who look at values of frames
         self._watchers = 0
         self._peers: Peers | None = None
         self._watching: Watching | None = None
