@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
@@ -83,7 +85,7 @@ class Tap:
             finally:
                 self._waiter = None
         self._sample = None
-        if any(getattr(value, "__array__", None) is None for value in sample._values):
+        if any(type(value) is not np.ndarray for value in sample._values):
             sample._values[:] = await in_thread(lambda: [*map(to_numpy, sample._values)])
         return sample
 

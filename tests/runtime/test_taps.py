@@ -34,7 +34,7 @@ async def looked_at(graph: af.Graph, frames: int, tap: Any) -> list[af.Result]:
     looking = asyncio.create_task(look())
     await asyncio.sleep(0)
     for number in range(frames):
-        result = await graph.run({"x": np.full(3, number, "f")}, fetch="last")
+        result = await graph.run({"x": np.full(3, number, "f")}, fetch=["last/out", "step"])
         assert list(result) == ["last/out"]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -163,7 +163,7 @@ async def test_several_taps(graph: af.Graph) -> None:
     first, second = graph.tap("sum", every=2), graph.tap("double", "sum", every=3)
     frames: dict[Any, list[int]] = {first: [], second: []}
     for _ in range(12):
-        await graph.run({"x": np.zeros(3, "f")}, fetch="last")
+        await graph.run({"x": np.zeros(3, "f")}, fetch=["last/out", "step"])
         for tap in (first, second):
             if tap.is_waiting:
                 frames[tap].append((await anext(tap)).frames[0])
