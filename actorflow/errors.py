@@ -48,7 +48,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Op
-    from actorflow.trace.values import ValueStatistics
 
 __all__ = [
     "ActorflowError",
@@ -288,6 +287,26 @@ class FailedCall(Protocol):
         """What it read."""
 
 
+class HeldValues(Protocol):
+    """What an error says of an array; see `actorflow.trace.values.ValueStatistics`."""
+
+    @property
+    def nan(self) -> int:
+        """Number of NaN."""
+
+    @property
+    def infinite(self) -> int:
+        """Number of infinities."""
+
+    @property
+    def minimum(self) -> float:
+        """The least of the elements that are finite."""
+
+    @property
+    def maximum(self) -> float:
+        """The greatest of them."""
+
+
 class OpError(ActorflowError, RuntimeError):
     """An operation failed while it ran; the cause is chained.
 
@@ -385,7 +404,7 @@ class NotFiniteResultError(FloatingPointError):
     """
 
     def __init__(
-        self, what: str, inputs: Mapping[str, ValueStatistics] | None = None, results: Sequence[ValueStatistics] = ()
+        self, what: str, inputs: Mapping[str, HeldValues] | None = None, results: Sequence[HeldValues] = ()
     ) -> None:
         super().__init__(what)
         self.inputs = inputs or {}
