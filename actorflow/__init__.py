@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from actorflow.errors import GraphError as GraphError
     from actorflow.errors import KernelNotFoundError as KernelNotFoundError
     from actorflow.errors import MissingExtraError as MissingExtraError
+    from actorflow.errors import NotFiniteError as NotFiniteError
     from actorflow.errors import OpError as OpError
     from actorflow.errors import OpTimeoutError as OpTimeoutError
     from actorflow.errors import OutOfMemoryError as OutOfMemoryError
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob as Blob
     from actorflow.graph.nodes import Op as Op
     from actorflow.graph.nodes import Variable as Variable
+    from actorflow.graph.options import FiniteCheck as FiniteCheck
     from actorflow.interchange import to_numpy as to_numpy
     from actorflow.loop import run as run
     from actorflow.place import Place as Place
@@ -99,6 +101,7 @@ _HOMES = {
     "graph.graph": ("Graph",),
     "graph.nodes": ("Blob", "Op", "Variable"),
     "graph.composite": ("Chain", "Composite"),
+    "graph.options": ("FiniteCheck",),
     "place": ("Place",),
     "spec": ("TensorSpec",),
     "plan.plan": ("Plan",),
@@ -145,6 +148,7 @@ __all__ = [
     "DeviceError",
     "DeviceUnavailableError",
     "FeedError",
+    "FiniteCheck",
     "FrameStream",
     "Graph",
     "GraphError",
@@ -152,6 +156,7 @@ __all__ = [
     "KernelNotFoundError",
     "MissingExtraError",
     "Model",
+    "NotFiniteError",
     "Op",
     "OpError",
     "OpTimeoutError",

@@ -15,7 +15,8 @@
     │   ├── DeviceUnavailableError
     │   ├── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
     │   └── RaceError                        work on a simulated device is not ordered; names both ops
-    ├── OpError (RuntimeError)               .op, .op_name, .updated, .replay(), .__cause__: an operation failed
+    ├── OpError (RuntimeError)               .op, .op_name, .frame, .updated, .replay(), .to_graph(), .__cause__
+    │   ├── NotFiniteError                   .inputs, .results: an op made a NaN or an infinity of what has none
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
     ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
@@ -45,6 +46,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Op
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "GraphError",
     "KernelNotFoundError",
     "MissingExtraError",
+    "NotFiniteError",
     "OpError",
     "OpTimeoutError",
     "OutOfMemoryError",
@@ -284,23 +287,46 @@ class FailedCall(Protocol):
         """What it read."""
 
 
+class HeldValues(Protocol):
+    """What an error says of an array; see `actorflow.trace.values.ValueStatistics`."""
+
+    @property
+    def nan(self) -> int:
+        """Number of NaN."""
+
+    @property
+    def infinite(self) -> int:
+        """Number of infinities."""
+
+    @property
+    def minimum(self) -> float:
+        """The least of the elements that are finite."""
+
+    @property
+    def maximum(self) -> float:
+        """The greatest of them."""
+
+
 class OpError(ActorflowError, RuntimeError):
     """An operation failed while it ran; the cause is chained.
 
     Attributes:
         op_name: Name of the failed node.
+        frame: Number of the frame; None where it failed before there was one.
         updated: Names of the variables that the frame had updated before; the others have their old values.
     """
 
-    _local = ("_op", "_replay")
+    _local = ("_op", "_replay", "_alone")
     _op: Any = None
     _replay: Callable[[], Any] | None = None
+    _alone: Callable[[], Graph] | None = None
 
     def __init__(self, op: FailedCall, what: str) -> None:
         inputs = ", ".join(f"{blob.name} {blob.spec} on {blob.place}" for blob in op.inputs) or "none"
         super().__init__(f"op {op.name!r} ({text_of(op.operation)}) {what}\n  inputs: {inputs}\n  created at {op.site}")
         self._op = op
         self.op_name = op.name
+        self.frame: int | None = None
         self.updated: tuple[str, ...] = ()
 
     @property
@@ -316,13 +342,30 @@ class OpError(ActorflowError, RuntimeError):
         return op
 
     @classmethod
-    def of(cls, op: FailedCall, cause: BaseException, replay: Callable[[], Any] | None = None) -> OpError:
-        """The error of an op whose call raised ``cause``."""
+    def of(
+        cls,
+        op: FailedCall,
+        cause: BaseException,
+        replay: Callable[[], Any] | None = None,
+        alone: Callable[[], Graph] | None = None,
+    ) -> OpError:
+        """The error of an op whose call raised ``cause``.
+
+        Args:
+            op: The op.
+            cause: What it raised.
+            replay: Runs the call again; None if its inputs are not there.
+            alone: Makes a graph of the call; likewise.
+        """
         if isinstance(cause, OpTimeoutError):
             return cause
-        error = cls(op, f"failed with {type(cause).__name__}: {text_of(cause)}")
+        error = (
+            NotFiniteError(op, cause)
+            if isinstance(cause, NotFiniteResultError)
+            else cls(op, f"failed with {type(cause).__name__}: {text_of(cause)}")
+        )
         error.__cause__ = cause
-        error._replay = replay
+        error._replay, error._alone = replay, alone
         return error
 
     def replay(self) -> Any:
@@ -337,6 +380,51 @@ class OpError(ActorflowError, RuntimeError):
         if self._replay is None:
             raise GraphError(f"op {self.op_name!r} cannot be replayed: its inputs were not kept")
         return self._replay()
+
+    def to_graph(self) -> Graph:
+        """A graph of the failed call alone, to save (`Graph.save`) and to run elsewhere.
+
+        The arrays that the call had are its variables; it counts frames from the one that failed, so that random
+        streams are the same, and has the ``check_finite`` of the graph that it comes from.
+
+        Raises:
+            GraphError: if the inputs are not there, as for `replay`, or are Python objects.
+        """
+        if self._alone is None:
+            raise GraphError(f"op {self.op_name!r} cannot be made a graph: its inputs were not kept")
+        return self._alone()
+
+
+class NotFiniteResultError(FloatingPointError):
+    """What a look at the results of an op has found; becomes a `NotFiniteError`.
+
+    Attributes:
+        inputs: What the inputs hold, by the names of their blobs.
+        results: What the results hold.
+    """
+
+    def __init__(
+        self, what: str, inputs: Mapping[str, HeldValues] | None = None, results: Sequence[HeldValues] = ()
+    ) -> None:
+        super().__init__(what)
+        self.inputs = inputs or {}
+        self.results = tuple(results)
+
+
+class NotFiniteError(OpError):
+    """An op made a NaN or an infinity where its inputs have none; see `Graph`, ``check_finite``.
+
+    Attributes:
+        inputs: What the inputs held, by the names of their blobs.
+        results: What the results held.
+    """
+
+    def __init__(self, op: FailedCall, finding: NotFiniteResultError) -> None:
+        lines = [f"\n    {name!r} held {each}" for name, each in finding.inputs.items()]
+        lines += [f"\n    the result is {each}" for each in finding.results]
+        super().__init__(op, f"failed with FloatingPointError: {finding}" + "".join(lines))
+        self.inputs = dict(finding.inputs)
+        self.results = finding.results
 
 
 class OpTimeoutError(OpError, TimeoutError):

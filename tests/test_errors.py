@@ -138,6 +138,7 @@ def every_error() -> dict[str, af.ActorflowError]:
     made: dict[str, af.ActorflowError] = {
         "CycleError": af.CycleError([f"n{number}" for number in range(100)]),
         "OpError": af.OpError.of(op, ZeroDivisionError("by nothing"), lambda: 1 / 0),
+        "NotFiniteError": af.NotFiniteError(op, errors.NotFiniteResultError("the result has 1 NaN, the inputs none")),
         "OpTimeoutError": af.OpTimeoutError(op, 1.5),
         "QueueFullError": af.QueueFullError("g", 3, 6, 8),
         "RunCancelledError": af.RunCancelledError("g", 7, "by somebody", ["w", "v"]),
@@ -166,7 +167,7 @@ class TestPickling:
         found = pickle.loads(pickle.dumps(error, protocol))
         assert type(found) is type(error)
         assert (str(found), repr(found), found.args) == (str(error), repr(error), error.args)
-        left = {"_op", "_replay"}
+        left = {"_op", "_replay", "_alone"}
         assert vars(found) == {key: value for key, value in vars(error).items() if key not in left}
         assert found.__notes__ == ["a note"]
         assert getattr(found, "name", None) == getattr(error, "name", None)

@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
@@ -184,14 +185,16 @@ class Frame:
         if self.state is FrameState.RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
-            self.stop_with(OpError.of(node or actor.node, cause, partial(actor.replay, inputs, self.number)))
+            number = self.number
+            alone, replay = partial(graph_of_call, actor, inputs, number), partial(actor.replay, inputs, number)
+            self.stop_with(OpError.of(node or actor.node, cause, replay, alone))
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
         if self.state is FrameState.RUNNING:
             self.error = error
             if isinstance(error, OpError):
-                error.updated = tuple(self.updated)
+                error.frame, error.updated = self.number, tuple(self.updated)
                 if self.lengths:
                     error.args = (f"{error}\n  with {said(self.lengths)}",)
             self._stop(FrameState.FAILED)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError, ShapeError, did_you_mean, require
+from actorflow.errors import GraphError, NotFiniteError, ShapeError, did_you_mean, require
 from actorflow.graph import options
 from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
 from actorflow.graph.store import Store
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Pause
     from actorflow.runtime.program import Result
     from actorflow.runtime.stream import FrameStream
+    from actorflow.runtime.taps import Tap
     from actorflow.trace.recording import Recording
     from actorflow.trace.statistics import GraphStatistics
 
@@ -103,6 +104,9 @@ class Graph:
             power of two; each takes 32 bytes.
         max_plans: Number of plans that the graph keeps, one for each different ``fetch`` and lengths of open axes; what
             was used least recently goes first.
+        check_finite: Look at what each op has made: the first whose result has a NaN or an infinity where its inputs
+            have none fails with `NotFiniteError`, which says what they are. `FiniteCheck` says more exactly what to
+            look for, and lets the graph pause instead. Nothing is fused or captured meanwhile; see `check_finite`.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
@@ -129,6 +133,7 @@ class Graph:
         world: Transport | None = None,
         trace_capacity: int = 1 << 16,
         max_plans: int = 64,
+        check_finite: bool | options.FiniteCheck = False,
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
@@ -156,6 +161,7 @@ class Graph:
             options.capacity_of(trace_capacity),
             options.plans_of(max_plans),
         )
+        self._check_finite = options.finite_check_of(check_finite)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}: {len(self.ops)} ops, {len(self.blobs)} blobs>"
@@ -864,6 +870,23 @@ class Graph:
         """The streams that run, oldest first."""
         return self.engine.streams
 
+    @property
+    def check_finite(self) -> options.FiniteCheck | None:
+        """What is looked for in the results of ops; None for nothing. Set it at any time: it is for frames that start.
+
+        It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
+        """
+        return self.root._check_finite
+
+    @check_finite.setter
+    def check_finite(self, check: bool | options.FiniteCheck | None) -> None:
+        self.root._check_finite = options.finite_check_of(check)
+
+    @property
+    def not_finite(self) -> NotFiniteError | None:
+        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing."""
+        return self.engine.not_finite
+
     def pause(self, reason: str = "") -> None:
         """Start no further frame. Those in flight go on to their end; runs and streams wait, in their order.
 
@@ -907,6 +930,42 @@ class Graph:
             GraphError: if there is no such frame in flight.
         """
         return self._runnable().cancel_frames(frame, reason)
+
+    def tap(self, *targets: Blob | Op | str, every: int = 1, interval: float = 0.0) -> Tap:
+        """Look at values while frames of other callers compute them: an async iterator of `Result`.
+
+        ::
+
+            async with graph.tap(loss, "conv1/out", every=100) as tap:
+                async for sample in tap:
+                    print(sample.frames, sample[loss], sample["conv1/out"].std())
+
+        A frame that is sampled keeps these values to its end, as if they were fetched too, so they are not joined with
+        what follows them; all other frames run as if nobody looked. Nothing is computed that a run does not need: a
+        sample has those of the values that its frame had. No frame is sampled while a sample waits to be taken out.
+
+        Args:
+            targets: Blobs, variables among them, and ops, for their outputs.
+            every: Sample every so many frames, at most.
+            interval: Seconds between the starts of frames that are sampled, at least.
+        Raises:
+            GraphError: if the graph has no such node, there is no target, or the graph runs on several ranks.
+            ValueError: if ``every`` is below 1 or ``interval`` is negative.
+        """
+        engine = self._runnable()
+        if every < 1 or not interval >= 0:
+            raise ValueError(f"tap: expected every >= 1 and interval >= 0, got {every} and {interval}")
+        if self.world.size > 1:
+            raise GraphError(f"graph {self.name!r} runs on {self.world.size} ranks: taps are for graphs of one process")
+        blobs: dict[Blob, None] = {}
+        for target in targets:
+            node = self.resolve(target)
+            if isinstance(node, Graph):
+                raise GraphError(f"tap: {node.name!r} is a sub-graph: name its blobs or ops")
+            blobs |= dict.fromkeys([node] if isinstance(node, Blob) else node.outputs)
+        if not blobs:
+            raise GraphError(f"tap: graph {self.name!r} has no values to look at: name blobs or ops with outputs")
+        return engine.tap(tuple(blobs), every, interval)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 

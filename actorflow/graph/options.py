@@ -47,6 +47,23 @@ class Hints(NamedTuple):
     force_cpu: bool = False
 
 
+class FiniteCheck(NamedTuple):
+    """What is looked for in the results of ops whose inputs have none of it, and what follows; see `Graph`.
+
+    Attributes:
+        nan: Whether a NaN is.
+        infinity: Whether an infinity is, which masks may have on purpose.
+        pause: Whether to warn and to pause the graph, where the run would fail otherwise; the frame goes on to its end.
+        kernels_of_host: Whether to look at results of kernels on the host alone, not at those of functions and of
+            accelerators, as ``np.errstate(invalid="raise")`` around a run does.
+    """
+
+    nan: bool = True
+    infinity: bool = True
+    pause: bool = False
+    kernels_of_host: bool = False
+
+
 class GraphOptions(NamedTuple):
     """Settings of a root graph; see `Graph`."""
 
@@ -110,6 +127,19 @@ def plans_of(count: int) -> int:
     if count < 1:
         raise GraphError(f"max_plans must be positive, got {count}")
     return count
+
+
+def finite_check_of(check: object) -> FiniteCheck | None:
+    """What is looked for in results; None for nothing.
+
+    Raises:
+        GraphError: if it is neither a bool nor a `FiniteCheck`.
+    """
+    if isinstance(check, FiniteCheck):
+        return check if check.nan or check.infinity else None
+    if not isinstance(check, bool | None):
+        raise GraphError(f"check_finite must be True, False or a FiniteCheck, got {check!r}")
+    return FiniteCheck() if check else None
 
 
 def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.graph.options import FiniteCheck
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.place import Place
@@ -98,6 +99,8 @@ class Plan:
         folded: Steps that are computed once, when the program is built, on the host; in a topological order, too. Their
             indices are positions in this list.
         lengths: Lengths of the open axes that it was made for.
+        tapped: Slot of each blob that is kept for those who look on, and not returned.
+        check: What is looked for in the results of its ops; None for nothing.
     """
 
     graph: Graph
@@ -113,6 +116,8 @@ class Plan:
     identity: Identity | None = None
     folded: Sequence[PlannedOp] = ()
     lengths: Lengths = ()
+    check: FiniteCheck | None = None
+    tapped: Mapping[Blob, int] = field(default_factory=dict)
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together."""

@@ -59,6 +59,7 @@ def planning(
     *,
     fuse: bool | None = None,
     lengths: Lengths | None = None,
+    tapped: Sequence[Blob] = (),
 ) -> Steps[Plan]:
     """Check a graph, or the part of it that ``targets`` need, and plan it. The graph must not change meanwhile.
 
@@ -67,6 +68,7 @@ def planning(
         targets: Blobs, ops and sub-graphs; None for the whole graph.
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
         lengths: Lengths of the axes that are open there; None if there are none.
+        tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
             lengths that do not fit (`ShapeError`).
@@ -83,8 +85,16 @@ def planning(
     if lengths is not None:
         closed = Closed(lengths)
         yield from closed.close(ordered)
-    plan = yield from _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed).plan(fetched)
+    if tapped:
+        used = {blob for op in ops for blob in (*op.inputs, *op.outputs)}
+        tapped = [blob for blob in tapped if blob in used]
+    planner = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed)
+    plan = yield from planner.plan((*fetched, *tapped) if tapped else fetched)
     plan.lengths = lengths or ()
+    if tapped:
+        kept = plan.fetches
+        plan.fetches = {blob: kept[blob] for blob in fetched if blob in kept}
+        plan.tapped = {blob: kept[blob] for blob in tapped if blob in kept}
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan

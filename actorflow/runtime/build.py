@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from graphlib import TopologicalSorter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
+from actorflow.actors.checked import Checked, checked
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.joined import FusedActor, StreamFusedActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring, kernel_inline_ns
@@ -30,6 +31,8 @@ from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
+
+_Kind = TypeVar("_Kind", bound=OpActor)
 
 #: Operations whose ops exchange messages with other ranks.
 _MESSAGES = (Send, Receive, AllReduce)
@@ -240,11 +243,11 @@ class Builder:
         )
         if speaks:
             return self._channel_actor(op, wiring)
-        actor: OpActor
-        if isinstance(op.operation, Function):
-            actor = self._function_actor(op, device, wiring)
-        else:
-            actor = self._kernel_actor(op, device, wiring)
+        make = self._function_actor if isinstance(op.operation, Function) else self._kernel_actor
+        actor: OpActor = make(op, device, wiring)
+        if isinstance(actor, Checked):
+            assert self._plan.check is not None
+            actor.check, actor.found = self._plan.check, resources.found
         if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
             self._next = actor
         return actor
@@ -277,14 +280,15 @@ class Builder:
         turnstile = self._resources.turnstile(op.node)
         if device.is_stream and not operation.is_async:
             more = self._on_stream(op, device)
-            return self.stream_function_kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
-        kind = self.async_kind if operation.is_async else self.function_kind
+            on_stream = self._kind(self.stream_function_kind, op, device)
+            return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
+        kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
         return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile)
 
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots
         operation, kernel = op.operation, op.kernel
-        kind: type[KernelActor] = self.stream_kernel_kind if device.is_stream else self.kernel_kind
+        kind = self._kind(self.stream_kernel_kind if device.is_stream else self.kernel_kind, op, device)
         more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
             kernel, kind = _made(operation.kind, device, np.copyto), stream.StagingActor
@@ -303,6 +307,13 @@ class Builder:
         buckets = tuple([self._bucket(slots[slot], op) for slot in op.outputs])
         reuses = self._reuses_input(op, buckets)
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
+
+    def _kind(self, kind: type[_Kind], op: PlannedOp, device: Device) -> type[_Kind]:
+        """The kind of an op's actor: one that looks at its results, if that is wanted."""
+        check, is_function = self._plan.check, isinstance(op.operation, Function)
+        if check is None or (check.kernels_of_host and (is_function or not device.is_host)):
+            return kind
+        return checked(kind) if op.inputs or is_function else kind  # what is written down is meant
 
     def _is_own(self, slot: Slot) -> bool:
         """Return whether nobody writes into the arrays that a slot has, for as long as something refers to them."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from actorflow.actors.checked import look
 from actorflow.errors import GraphError, OpError
 from actorflow.ops.fills import Constant
 from actorflow.ops.transfer import Transfer
@@ -25,7 +28,10 @@ def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
     """
     if plan.graph.options.dry_run or not plan.folded:
         return {}
+    # Of a plan that looks at what is made, all are made anew.
     slots, known = plan.slots, resources.constants
+    if plan.check is not None:
+        known = defaultdict(WeakValueDictionary)
     keys: dict[int, Hashable] = {}
     varying: set[int] = set()  # slots of what is another value for other lengths of axes
     for op in plan.folded:
@@ -47,14 +53,14 @@ def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
             needed.update(op.inputs)
     with np.errstate(all="ignore"):
         for op in reversed(steps):
-            found = _compute(op, [values[slot] for slot in op.inputs], slots, resources)
+            found = _compute(op, [values[slot] for slot in op.inputs], plan, resources)
             values.update(zip(op.outputs, found, strict=True))
     for slot in read:
         known[slot.place][keys[slot.index]] = values[slot.index]
     return {slot.index: values[slot.index] for slot in read}
 
 
-def _compute(op: PlannedOp, inputs: list[Any], slots: Sequence[Slot], resources: Resources) -> Sequence[Any]:
+def _compute(op: PlannedOp, inputs: list[Any], plan: Plan, resources: Resources) -> Sequence[Any]:
     try:
         if isinstance(op.operation, Transfer):
             device = resources.device(op.operation.target)
@@ -63,11 +69,14 @@ def _compute(op: PlannedOp, inputs: list[Any], slots: Sequence[Slot], resources:
             return [value]
         if type(op.operation) is Constant:
             return [op.operation.value]
-        return _call(op, inputs, slots)
+        found = _call(op, inputs, plan.slots)
+        if plan.check is not None and op.inputs:
+            look(plan.check, op.node, inputs, found)
+        return found
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        replay = None if op.kernel is None else partial(_call, op, inputs, slots)
+        replay = None if op.kernel is None else partial(_call, op, inputs, plan.slots)
         raise OpError.of(op.node, error, replay) from error
 
 

@@ -17,15 +17,16 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
-from actorflow.errors import GraphError, RunCancelledError, RunTimeoutError
+from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, in_slices, wait_out
 from actorflow.ops.function import Function
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
-from actorflow.plan.float_errors import traps_here, with_traps
+from actorflow.plan.finite import check_here
 from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import planning
@@ -37,6 +38,7 @@ from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.tapes import with_tapes
+from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
 from actorflow.threads import forget_in_child, in_thread
 from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
@@ -54,8 +56,8 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
-#: Targets, floating-point errors that are raised, lengths of open axes.
-_Key = tuple[tuple[Any, ...] | None, Any, Lengths | None]
+#: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
+_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
 
 #: Ops whose tapes are made at once, in a millisecond or less.
 _FEW_OPS = 64
@@ -103,7 +105,7 @@ class Engine:
         self.queue = resources.queue
         self.observer = Observer(resources)
         self.frames = self.observer.counts
-        self.errors = self.observer.errors
+        self.errors = resources.errors
         self.segments = resources.segments
         self.next_number = graph._first_frame
         self.notes: deque[NodeNote] = deque(maxlen=10_000)
@@ -139,6 +141,11 @@ class Engine:
         return self.resources.scalars
 
     @property
+    def not_finite(self) -> NotFiniteError | None:
+        """What a check that pauses has found; see `Graph.not_finite`."""
+        return self.resources.not_finite
+
+    @property
     def monitor(self) -> Monitor | None:
         """States of the nodes, while they are watched; see `Resources.watch`."""
         return self.resources.monitor
@@ -152,33 +159,33 @@ class Engine:
 
     def plan(self, fetch: Fetch, axes: Mapping[str, int] | None = None) -> Plan:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
-        targets, lengths = self._asked(fetch, axes)
-        plan = at_once(self._planning(targets, lengths))
-        if lengths is not None:
-            self._planned[targets, traps_here(), lengths] = plan
+        key = self._asked(fetch, axes)
+        plan = at_once(self._planning(*key))
+        if plan.lengths:
+            self._planned[key] = plan
         return plan
 
-    def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> tuple[tuple[Any, ...] | None, Lengths | None]:
-        """Targets and lengths of open axes, as they are in a key."""
+    def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> _Key:
+        """What a program is kept by that is asked for ahead of time, for lengths of open axes."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
-        known = self._open_axes(targets) if self._is_open else None
-        if known is None and not axes:
-            return targets, None
-        return targets, (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
+        known, lengths = self._open_axes(targets) if self._is_open else None, None
+        if known is not None or axes:
+            lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
+        return targets, check_here(self.graph), lengths, ()
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
         """Have ready what the first runs would wait for; see `Graph.warm_up`."""
         async with asyncio.timeout(timeout_s):
-            targets, lengths = self._asked(fetch, axes)
-            revision, plan = self.graph.revision, await in_slices(self._planning(targets, lengths))
+            key = self._asked(fetch, axes)
+            revision, plan = self.graph.revision, await in_slices(self._planning(*key))
             if revision == self.graph.revision:
-                self._planned[targets, traps_here(), lengths] = plan
+                self._planned[key] = plan
             if not _is_unfelt(plan):
                 return False
             feeds = {blob: _zeros(plan.slots[slot].spec) for blob, slot in plan.feeds.items()}
             for _ in range(_WARM_RUNS):
-                await self.run(feeds, targets)
+                await self.run(feeds, key[0])
                 while not await in_thread(partial(wait_compiled, _LOOK_S)):
                     pass
         return True
@@ -202,7 +209,9 @@ class Engine:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
         axes = self._open_axes(targets) if self._is_open else None
-        return targets, traps_here(), None if axes is None else lengths or axes.of(feeds)
+        taps = self.resources.taps
+        tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
+        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds), tapped
 
     async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
         """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
@@ -246,9 +255,21 @@ class Engine:
     def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
 
-    def _planning(self, targets: tuple[Any, ...] | None, lengths: Lengths | None) -> Steps[Plan]:
-        fuse = self._fuses and traps_here() is None
-        return planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths)
+    def _planning(
+        self,
+        targets: tuple[Any, ...] | None,
+        check: FiniteCheck | None,
+        lengths: Lengths | None,
+        tapped: tuple[Blob, ...],
+    ) -> Steps[Plan]:
+        fuse = self._fuses and check is None
+        plan = yield from planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths, tapped=tapped)
+        if check is not None:
+            plan.check, plan.segments = check, ()  # what was captured is launched without a look at each op
+        return plan
+
+    def _now_s(self) -> float:
+        return self.resources.dispatcher.loop.time()
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
@@ -261,13 +282,10 @@ class Engine:
         known = self._programs.get(key)
         if known is not None:
             return (yield from with_tapes(known))
-        targets, traps, lengths = key
         plan = self._planned.pop(key, None)
         if plan is None:
-            plan = yield from self._planning(targets, lengths)
+            plan = yield from self._planning(*key)
         self._note(plan)
-        if traps is not None:
-            plan = with_traps(plan, traps)
         return (yield from self.build(plan, self.resources))
 
     def _is_due(self, program: Program) -> bool:
@@ -443,6 +461,8 @@ class Engine:
         frame = program.frame(self.next_number, values, self.observer, atomic)
         self.next_number += 1
         self.observer.started(frame)
+        if program.tapped:
+            self.resources.taps.begin(frame, program, self._now_s())
         frame.guarded(self._set_out, program, frame)
         return frame
 
@@ -509,6 +529,13 @@ class Engine:
         number, self._batcher_count = self._batcher_count, self._batcher_count + 1
         self.batchers[number] = batcher
         return number
+
+    def tap(self, blobs: Sequence[Blob], every: int, interval_s: float) -> Tap:
+        """Look at values of frames from now on; see `Graph.tap`."""
+        taps = self.resources.taps
+        tap = Tap(taps, blobs, every, interval_s)
+        taps.add(tap)
+        return tap
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

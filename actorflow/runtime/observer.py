@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.errors import OpError, RunCancelledError, text_of
@@ -26,7 +25,6 @@ class Observer:
 
     def __init__(self, resources: Resources) -> None:
         self.counts = FrameCounts()  # how many frames started, finished, failed and were cancelled
-        self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
         self.limits = FrameLimits(resources.graph, resources.queue)  # ends and reports frames that take too long
         self._resources = resources
         self._idle: asyncio.Event | None = None
@@ -53,7 +51,7 @@ class Observer:
         elif frame.state is FrameState.FAILED:
             self.counts.failed += 1
             op_id = frame.error.op.id if isinstance(frame.error, OpError) else None
-            self.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
+            self._resources.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
         else:
             self.counts.cancelled += 1
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameListener, FrameObserver
+from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import OpActor
@@ -137,6 +137,7 @@ class Program:
         uses: Its reads and updates of variables whose frames take turns.
         tapes: The ops of it that fire as one here.
         twins: Those that are another actor here, since others follow them.
+        tapped: Blobs whose values are kept for taps.
         pace: Says when to look for tapes again.
     """
 
@@ -212,6 +213,10 @@ class Program:
             if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
         self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
+        # What a frame makes for itself alone is handed out as it is, all else is copied: it is another one's memory.
+        self.tapped = tuple(plan.tapped)
+        kept = [built.blobs[index] for index in plan.tapped.values()]
+        self._kept = [(each.slot, type(each) is not BlobActor or each.bucket is None) for each in kept]
         self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
@@ -389,10 +394,28 @@ class Program:
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
         await frame.wait()
+        if self.tapped:
+            self.hand_out(frame)
         result = self.result(frame)
         for name, index in self._scalars:
             self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
         return result
+
+    def hand_out(self, frame: Frame) -> None:
+        """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
+        waiting = [tap for tap in self._resources.taps.open if tap.sampled is frame]
+        if not waiting or frame.state is not FrameState.FINISHED or self._is_dry:
+            return
+        values: dict[Blob, Any] = {}
+        for blob, (slot, is_shared) in zip(self.tapped, self._kept, strict=True):
+            value = frame.values[slot]
+            if type(value) is np.ndarray:
+                value = read_only(value.copy() if is_shared else value)
+            values[blob] = value
+        for tap in waiting:
+            found = {blob: i for i, blob in enumerate(blob for blob in tap.blobs if blob in values)}
+            names = {blob.name: i for blob, i in found.items()}
+            tap.put(frame, Result(found, names, [values[blob] for blob in found], (frame.number,), self._lengths))
 
     # -- feeds ---------------------------------------------------------------------------------------------------------
 

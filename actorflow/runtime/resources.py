@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,7 +18,7 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, NotFiniteError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
@@ -25,9 +27,12 @@ from actorflow.ranks.edges import ChannelLane
 from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
 from actorflow.runtime.pause import StartQueue
+from actorflow.runtime.taps import Taps
 from actorflow.threads import forget_in_child, held_at_fork
-from actorflow.trace.counters import Monitor, NodeState, OpProfile, Scalars, SegmentProfile
+from actorflow.trace.counters import FailureRecord, Monitor, NodeState, OpProfile, Scalars, SegmentProfile
 from actorflow.trace.ring import Trace
+
+_log = logging.getLogger("actorflow")
 
 
 class Claim:
@@ -71,8 +76,11 @@ class Resources:
         self._profile: dict[int, OpProfile] = {}
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}  # of ops that are launched as one, by `Node.id`
         self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
+        self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
+        self.not_finite: NotFiniteError | None = None  # see `Graph.not_finite`
         self.scalars = Scalars()  # fetched 0-d numbers by frame
         self.monitor: Monitor | None = None  # states of the nodes, while they are watched
+        self.taps = Taps()  # those who look at values of frames
         self._watchers = 0
         self._peers: Peers | None = None
         self._watching: Watching | None = None
@@ -139,6 +147,25 @@ class Resources:
         if self.budget is None and any(limit is not None for limit in limits):
             self.budget = Budget()
         return self.budget
+
+    # -- what a check that pauses has found ----------------------------------------------------------------------------
+
+    def found(self, error: NotFiniteError) -> None:
+        """Take note of it. To be called from any thread."""
+        loop = self.dispatcher.loop
+        if asyncio._get_running_loop() is loop:
+            self._found(error)
+        else:
+            loop.call_soon_threadsafe(self._found, error)
+
+    def _found(self, error: NotFiniteError) -> None:
+        _log.warning("graph %r: frame %s: %s", self.graph.name, error.frame, error)
+        assert error.frame is not None
+        self.errors.append(FailureRecord(time.time(), error.frame, error.op.id, str(error)))
+        if self.queue.pause is None or self.not_finite is None:
+            self.not_finite = error
+        if self.queue.pause is None:
+            self.queue.close(f"op {error.op_name!r} has made what is not finite")
 
     # -- other ranks ---------------------------------------------------------------------------------------------------
 
