@@ -161,7 +161,7 @@ class Engine:
         """Check and plan the part of the graph that ``fetch`` needs; see `Graph.compile`."""
         key = self._asked(fetch, axes)
         plan = at_once(self._planning(*key))
-        if plan.lengths:
+        if key[2] is not None:
             self._planned[key] = plan
         return plan
 
