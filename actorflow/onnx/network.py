@@ -143,7 +143,7 @@ class Network(Composite[Any]):
         graph = Graph("elsewhere")
         try:
             types = {name: graph.blob(_input_name(graph, name), *spec) for name, spec in self.inputs.items()}
-            forward_part(self._file, graph, types, False)
+            forward_part(self._file, graph, types, False, is_trial=True)
         except (ActorflowError, *BROKEN):
             return ""
         return "\n  backend='onnxruntime' may compute it (--backend onnxruntime of the command line)"

@@ -13,6 +13,7 @@ from onnx.defs import get_schema
 
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
+from actorflow.onnx.constants import affords
 from actorflow.onnx.file import File, listed
 from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
 from actorflow.onnx.runtime import OnnxRuntime, Session
@@ -22,11 +23,15 @@ from actorflow.spec import MOST_AXES, Length, TensorSpec
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
+#: Operators whose result has no more elements than their first input, whatever the others say.
+_NO_LARGER = {"Cast", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 #: Initializers of more elements say nothing of shapes.
 _MOST_LENGTHS = 1024
 
 
-def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: bool) -> tuple[GraphProto, Values]:
+def forward_part(
+    file: File, graph: Graph, fed: Mapping[str, Blob], trainable: bool, *, is_trial: bool = False
+) -> tuple[GraphProto, Values]:
     """Make the op of what a file computes without trained weights.
 
     It is the largest part that none of them leads to. What is constant there, or follows from lengths of axes alone, is
@@ -37,6 +42,7 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
         graph: Where the op is made.
         fed: Blobs of the file's inputs.
         trainable: Whether weights are trained.
+        is_trial: Whether only to see what is known of it without ONNX Runtime; no op is made then.
     Returns:
         The rest of the file, and what the part gives to it, or to the outside.
     Raises:
@@ -57,13 +63,21 @@ def forward_part(file: File, graph: Graph, fed: Mapping[str, Blob], trainable: b
     left.initializer.extend([tensor for tensor in proto.initializer if tensor.name in read])
     if not given:
         return left, {}
-    values = _Types(file, graph, part, fed).of(given, by_onnx=not rest)
+    types = _Types(file, graph, part, fed)
+    values = types.of(given, by_onnx=not rest)
     computed = [name for name in given if values[name].numbers is None]
-    if computed:
+    if computed and not is_trial:
         model = _model(file.model, part, fed, computed, weights=True)
         inputs = [each.name for each in model.graph.input]
         alone = graph.options.sequential or graph.options.deterministic
-        session = Session(file.name, _source(file, model, whole=not rest), inputs, computed, 1 if alone else None)
+        session = Session(
+            file.name,
+            _source(file, model, whole=not rest),
+            inputs,
+            computed,
+            1 if alone else None,
+            folds=affords(types.constant_bytes, size=1),
+        )
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
             if spec.dtype.isbuiltin != 1:
@@ -133,6 +147,7 @@ class _Types:
         self._graph = graph
         self._part = part
         self._fed = fed
+        self.constant_bytes = 0.0  # of what constants alone lead to; infinite where a length is not known
 
     def of(self, names: Sequence[str], by_onnx: bool) -> dict[str, Value]:
         """The values.
@@ -183,16 +198,23 @@ class _Types:
         symbols: dict[Length, str] = {}  # short names: each type that follows has them again
         types: dict[str, TypeProto] = {}
         for name, blob in self._fed.items():
-            given: tuple[Any, ...] = blob.shape
-            shape = [symbols.setdefault(n, f"n{len(symbols)}") if isinstance(n, Length) else n for n in given]
+            lengths_fed: tuple[Any, ...] = blob.shape
+            shape = [symbols.setdefault(n, f"n{len(symbols)}") if isinstance(n, Length) else n for n in lengths_fed]
             types[name] = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape)
         for info in model.graph.input:  # large constants among them
             types.setdefault(info.name, info.type)
         constants = {tensor.name: tensor for tensor in model.graph.initializer}
         for tensor in constants.values():
             types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        known = {tensor.name: 8.0 * math.prod(tensor.dims) for tensor in self._file.model.graph.initializer}
         for node in model.graph.node:
-            types.update(_given(node, types, constants, self._file.opsets))
+            given = _given(node, types, constants, self._file.opsets)
+            types.update(given)
+            if all(name in known for name in node.input if name):
+                bound = known[node.input[0]] if node.op_type in _NO_LARGER else math.inf
+                made = {name: min(_bytes(given.get(name)), bound) for name in node.output if name}
+                known.update(made)
+                self.constant_bytes += sum(made.values())
         lengths = {symbol: length for length, symbol in symbols.items()}
         return {name: _spec(types[name], lengths) if name in types else None for name in names}
 
@@ -212,6 +234,13 @@ def _given(
     except Exception:  # noqa: BLE001  there are no types of what is not valid, and its errors are of many kinds
         return {}
     return {name: each for name, each in found.items() if len(each.tensor_type.shape.dim) <= MOST_AXES}
+
+
+def _bytes(described: TypeProto | None) -> float:
+    if described is None or not described.tensor_type.HasField("shape"):
+        return math.inf
+    dims = described.tensor_type.shape.dim
+    return 8 * math.prod([dim.dim_value if dim.HasField("dim_value") else math.inf for dim in dims])
 
 
 def _spec(described: TypeProto, lengths: Mapping[str, Any]) -> TensorSpec | None:

@@ -48,6 +48,7 @@ class Session:
         inputs: Names of its inputs.
         outputs: Names of the outputs that are wanted.
         threads: Number of threads to begin with; by default, that of one lane more than there are now.
+        folds: Whether what follows from constants alone is computed at once, and kept.
     Raises:
         GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
@@ -59,12 +60,15 @@ class Session:
         inputs: Sequence[str],
         outputs: Sequence[str],
         threads: int | None = None,
+        *,
+        folds: bool = True,
     ) -> None:
         self.name = name
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._model = model
         self._module = load_onnxruntime()
+        self._without = [] if folds else ["ConstantFolding"]
         self._threads = blas_threads.next_share if threads is None else threads
         self._made = self._session()
         self._is_settled = False  # whether it has the threads of where it runs
@@ -113,7 +117,8 @@ class Session:
         # Threads that wait for its next run in a loop would take cores from other lanes.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            return self._module.InferenceSession(self._model, options, providers=["CPUExecutionProvider"])
+            providers = ["CPUExecutionProvider"]
+            return self._module.InferenceSession(self._model, options, providers, disabled_optimizers=self._without)
         except MemoryError:
             raise
         except Exception as error:
