@@ -248,7 +248,7 @@ class WorkerLane(Lane):
             finished.append(fence)
             is_last = queue.empty()
             if is_last:
-                member.at_work = False
+                team.rest(member)
             if fence.urgent or is_last or fence.error is not None:
                 self.wake()
             del fence  # while the queue is empty, nothing of the last run may be kept alive
