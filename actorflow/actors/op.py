@@ -63,6 +63,8 @@ class OpActor(ABC):
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
         parts: The ops that it stands for, if it stands for several.
+        joins: Whether it may be a part of a tape on a lane although it takes long: it computes, and nobody waits for
+            when it begins.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -90,6 +92,7 @@ class OpActor(ABC):
     )
 
     parts: Sequence[OpActor] = ()
+    joins = False
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
@@ -118,13 +121,22 @@ class OpActor(ABC):
         """The op that is called, while a call of ``frame`` is under way."""
         return self.node
 
-    def twin(self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> Self:
-        """The same op in another program, where others follow it, or it gives back other blobs."""
-        if followers == self.followers and freed == self.freed:
+    def twin(
+        self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...], lane: Lane, key_on: Callable[[int], int]
+    ) -> Self:
+        """The same op in another program, where others follow it, it gives back other blobs, or has another lane.
+
+        Args:
+            followers, freed, lane: As in `Wiring`.
+            key_on: Gives the key of a call in the trace, on that lane.
+        """
+        if followers == self.followers and freed == self.freed and lane is self.lane:
             return self
         twin = copy(self)
         twin.followers = followers
         twin.freed = freed
+        if lane is not self.lane:
+            twin.lane, twin.key = lane, key_on(self.key)
         if self.attempts is not None:
             twin.attempts = OpAttempts(twin, self.attempts.policy)
         return twin
@@ -405,6 +417,8 @@ def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
 
 class KernelActor(OpActor):
     """An op with a registered kernel."""
+
+    joins = True
 
     __slots__ = ("buckets", "kernel", "operation", "reuses")
 

@@ -8,7 +8,7 @@ many calls at once, before somebody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from time import perf_counter_ns
 from typing import Any, TypeAlias
@@ -17,9 +17,9 @@ import numpy as np
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.joined import Joined, parts_of
-from actorflow.actors.op import INLINE_NS, OpActor, Wiring
+from actorflow.actors.op import FOREVER_NS, INLINE_NS, OpActor, Wiring
 from actorflow.actors.turnstile import Turnstiles
-from actorflow.devices.base import Fence
+from actorflow.devices.base import Fence, Stopped
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.trace.counters import NodeState
@@ -44,13 +44,27 @@ class TapeActor(Joined):
     being one of several. Ops of one lane follow what is on the lane, as a single op does; ops of several lanes run on
     the loop alone, and wait until it has seen what they need.
 
+    Long ops of one lane are one piece of work there with what lies between them (``is_long``). It goes to the lane, but
+    for one that fits into a slice of the loop's time while nothing else is under way: a thread would have to be woken
+    for it, and then the loop.
+
     Args:
         wiring: Of all of them together.
         parts: The ops, in a topological order.
         changed: Called when they take longer than they did, so that they should not be one tape any more.
+        is_long: Whether some of them are long.
+        running: The frames in flight.
     """
 
-    def __init__(self, wiring: Wiring, *, parts: Sequence[OpActor], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        parts: Sequence[OpActor],
+        changed: Callable[[], None],
+        is_long: bool,
+        running: Collection[Frame],
+    ) -> None:
         super().__init__(wiring)
         self.parts = tuple(parts)
         self._stays_on_loop = any(part.lane is not wiring.lane for part in parts)
@@ -58,14 +72,15 @@ class TapeActor(Joined):
         self.turnstile = Turnstiles(turnstiles, alone=self._stays_on_loop) if turnstiles else None
         self._steps = [part.bound() for part in parts]
         self._changed = changed
+        self._is_long = is_long
+        self._running = running
         self._stamps: dict[Frame, list[int]] = {}  # of the calls under way
         self._ids = np.array([leaf.node_id for leaf in parts_of(self)], np.intp)
         self._owed: list[_Played] = []  # not written to trace and profile yet
         self._trace: Trace | None = None  # where they are to be written
         self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts])
         self._slow: list[int] | None = None  # stamps of the last call, if that was slow
-        self._expect()
-        self.cost_ns = self.last_ns = self._slow_ns
+        self.cost_ns = self.last_ns = self._expect()
 
     @property
     def what(self) -> str:
@@ -108,6 +123,8 @@ class TapeActor(Joined):
         return not self._stays_on_loop and super()._follows(fence)
 
     def _call_inline(self, frame: Frame) -> int:
+        if self._is_long and len(self._running) > 1:
+            return self.begin(frame)
         try:
             self._play(frame)
         except BaseException as error:  # noqa: BLE001  as of a single op
@@ -122,6 +139,11 @@ class TapeActor(Joined):
 
     def _show(self, frame: Frame, state: int) -> None:
         """Nothing is shown of all of them at once: each shows itself as it is called."""
+
+    def _take_end(self, frame: Frame, fence: Fence) -> None:
+        if type(fence.error) is Stopped:
+            self._account_each(frame, self._stamps.pop(frame, []), self.key)
+        super()._take_end(frame, fence)
 
     # -- what is told of it --------------------------------------------------------------------------------------------
 
@@ -158,9 +180,11 @@ class TapeActor(Joined):
         culprit = self.parts[min(len(stamps), len(self.parts)) - 1]
         culprit._failed(frame, error, end_ns - stamps[-1], end_ns, self._key_of(culprit, key))
 
-    def _expect(self) -> None:
-        """Note how long a call takes if no part has become slow."""
-        self._slow_ns = sum([part.cost_ns for part in self.parts]) + INLINE_NS
+    def _expect(self) -> int:
+        """Note how long a call takes if no part has become slow; where some always were, that does not matter."""
+        expected_ns = sum([part.cost_ns for part in self.parts])
+        self._slow_ns = FOREVER_NS if self._is_long else expected_ns + INLINE_NS
+        return expected_ns
 
     def _look(self, stamps: list[int]) -> None:
         """A call was slow; if the one before was, too, that is no accident."""

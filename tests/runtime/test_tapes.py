@@ -86,7 +86,7 @@ def _programs(draw: st.DrawFn) -> tuple[list[Any], list[set[int]]]:
     for index in range(draw(st.integers(0, 14))):
         reads.append(draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set())
         cost_ns = draw(st.sampled_from((10, 100, 1 << 40)))
-        ops.append(_Op(index, cost_ns, draw(st.sampled_from(lanes))))
+        ops.append(_Op(index, cost_ns, draw(st.sampled_from(lanes)), joins=draw(st.booleans())))
         for each in reads[-1]:
             ops[each].followers += (ops[index],)
     return ops, reads
@@ -102,12 +102,12 @@ class _Use:
 
 
 class _Op:
-    attempts = None
+    attempts = turnstile = None
     updates = ()
     inline_ns = 100
 
-    def __init__(self, index: int, cost_ns: int, lane: Any) -> None:
-        self.index, self.cost_ns, self.lane = index, cost_ns, lane
+    def __init__(self, index: int, cost_ns: int, lane: Any, joins: bool = False) -> None:
+        self.index, self.cost_ns, self.lane, self.joins = index, cost_ns, lane, joins
         self.followers: tuple[_Op, ...] = ()
 
 
@@ -126,13 +126,22 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
         slow.append(frozenset(before | ({-1 - op.index} if op.index in turns else set())))
         assert all(place[i] <= place[op.index] for i in sources), "each unit behind those that it reads from"
     for unit in units:
-        assert len({slow[op.index] for op in unit}) == 1, "all wait for the same"
+        position = {op.index: i for i, op in enumerate(unit)}
+        own = frozenset(position)
+        assert len({slow[op.index] - own for op in unit}) == 1, "all wait for the same"
         if len(unit) > 1:
-            assert all(op.cost_ns <= 100 for op in unit)
-            assert sum(op.cost_ns for op in unit) <= tape_ns
-            assert len({op.lane for op in unit}) == 1 or not slow[unit[0].index]
-            position = {op.index: i for i, op in enumerate(unit)}
+            is_long = [op.cost_ns > 100 for op in unit]
+            assert all(op.joins for op in unit if op.cost_ns > 100)
+            assert sum(op.cost_ns for op in unit) <= tape_ns or any(is_long)
+            assert len({op.lane for op in unit}) == 1 or not (slow[unit[0].index] or any(is_long))
             assert all(position.get(i, -1) < at for index, at in position.items() for i in reads[index])
+            awaited = [i for i, op in enumerate(unit) if _is_awaited(op)]
+            assert not any(is_long[awaited[0] + 1 :] if awaited else []), "nobody is told late of what is not long"
+
+
+def _is_awaited(op: _Op) -> bool:
+    """Whether others wait for it than what follows on its lane."""
+    return any(each.lane is not op.lane or (each.cost_ns > 100 and not each.joins) for each in op.followers)
 
 
 def test_pieces_of_two_lanes_do_not_wait_for_each_other() -> None:
