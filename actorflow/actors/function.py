@@ -52,6 +52,27 @@ class FunctionActor(OpActor):
             result = context.run(self.fn, frame.values[slot])
         self.store(frame, result)
 
+    def bound(self) -> Callable[[Frame], None]:
+        slot, result_slot = self.only_input, self.only_slot
+        if slot is None or result_slot is None or type(self).compute is not FunctionActor.compute:
+            return self.compute
+        fn, shape, dtype, freed, store = self.fn, self.only_shape, self.only_dtype, self.freed, self.store
+
+        def step(frame: Frame) -> None:
+            values = frame.values
+            result = frame.context.copy().run(fn, values[slot])
+            if type(result) is not np.ndarray or result.dtype is not dtype or result.shape != shape:
+                store(frame, result)
+                return
+            values[result_slot] = result
+            readers = frame.readers
+            for blob in freed:  # as `release`
+                tokens = readers[blob.slot]
+                if tokens is None or tokens.pop():
+                    blob.drop(frame)
+
+        return step
+
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self.fn(*inputs)
 

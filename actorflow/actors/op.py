@@ -438,16 +438,23 @@ class KernelActor(OpActor):
 
     def bound(self) -> Callable[[Frame], None]:
         kernel = self.kernel
-        is_plain = not (kernel.returns or kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
+        is_plain = not (kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
         if not is_plain or type(self).compute is not KernelActor.compute:
             return self.compute
         function, operation, read = kernel.function, self.operation, self.read
-        take, slot, freed = self.buckets[0].take, self.outputs[0].slot, self.freed
+        slot, freed, returns, call = self.outputs[0].slot, self.freed, kernel.returns, self._call
+        take = None if returns else self.buckets[0].take
 
         def step(frame: Frame) -> None:
             values = frame.values
-            output = take()
-            function(operation, [*read(values)], [output])
+            if take is not None:
+                output = take()
+                function(operation, [*read(values)], [output])
+            else:
+                results = function(operation, [*read(values)], None)
+                if len(results) != 1:
+                    call(frame)  # says what is wrong
+                output = results[0]
             values[slot] = output
             readers = frame.readers
             for blob in freed:  # as `release`

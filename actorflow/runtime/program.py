@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameListener, FrameObserver
+from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import OpActor
@@ -397,7 +397,8 @@ class Program:
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
-        await frame.wait()
+        if frame.state is not FrameState.FINISHED or not frame.ended.done():  # else there is nothing to wait for
+            await frame.wait()
         result = self.result(frame)
         for name, index in self._scalars:
             self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))

@@ -120,15 +120,35 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
         units = at_once(tapes.find_tapes(ops, [], uses))
     assert sorted(op.index for unit in units for op in unit) == [op.index for op in ops]
     place = {op.index: position for position, unit in enumerate(units) for op in unit}
+    order = [op.index for unit in units for op in unit]
+    ancestors: list[set[int]] = []
     slow: list[frozenset[int]] = []  # what takes time in front of each op
     for op, sources in zip(ops, reads, strict=True):
         before = set().union(*[slow[i] | ({i} if ops[i].cost_ns > 100 else set()) for i in sources])
         slow.append(frozenset(before | ({-1 - op.index} if op.index in turns else set())))
+        ancestors.append(sources.union(*[ancestors[i] for i in sources]))
         assert all(place[i] <= place[op.index] for i in sources), "each unit behind those that it reads from"
+
+    def on_lane(lane: Any) -> frozenset[int]:
+        """What is long there: in front of all that comes later, as the lane is a FIFO."""
+        return frozenset([op.index for op in ops if op.joins and op.lane is lane])
+
+    def in_front(op: _Op) -> frozenset[int]:
+        """What takes time in front of an op, with what ends before that on its lane, having as much in front itself."""
+        return slow[op.index] | {
+            other.index
+            for each in ancestors[op.index]
+            if slow[each] or ops[each].cost_ns > 100
+            for other in ops
+            if other.joins and other.cost_ns > 100 and other.lane is ops[each].lane
+            if order.index(other.index) < order.index(each)
+            if slow[other.index] - on_lane(other.lane) == slow[each] - on_lane(other.lane)
+        }
+
     for unit in units:
         position = {op.index: i for i, op in enumerate(unit)}
-        own = frozenset(position)
-        assert len({slow[op.index] - own for op in unit}) == 1, "all wait for the same"
+        lane = unit[0].lane
+        assert len({in_front(op) - on_lane(lane) for op in unit}) == 1, "all wait for the same"
         if len(unit) > 1:
             is_long = [op.cost_ns > 100 for op in unit]
             assert all(op.joins for op in unit if op.cost_ns > 100)
