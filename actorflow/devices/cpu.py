@@ -22,7 +22,6 @@ from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
 
-
 #: What waking a thread and being woken by it takes, until it has been measured.
 _HANDOVER_NS = 100_000
 

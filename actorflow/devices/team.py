@@ -4,6 +4,9 @@ A lane's thread spreads pieces of work that do not depend on each other (`Team.s
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Which thread computes a
 piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
+A helper that has nothing more to do may linger before it parks: compiled kernels hand it further pieces without Python,
+and without the time that waking it takes (`Lingering`).
+
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
@@ -206,7 +209,7 @@ class Team:
 
     @property
     def _is_at_work(self) -> bool:
-        return any([member.at_work for member in self._members])
+        return any(member.at_work for member in self._members)
 
     @property
     def idle(self) -> int:
@@ -223,15 +226,14 @@ class Team:
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        if len(pieces) > 1 and self.shares:
+        if len(pieces) > 1 and self.may_spread():
             self._work_together(_Call(pieces, work), len(pieces))
             return
         for piece in pieces:
             work(piece)
 
-    @property
-    def shares(self) -> bool:
-        """Whether the calling thread is a lane's, and spreading has not just brought nothing; it is asked once a call."""
+    def may_spread(self) -> bool:
+        """Return whether a call may be spread: the calling thread is a lane's, and there is no pause, or it ends now."""
         return getattr(self._here, "member", None) is not None and not self._skip()
 
     def call_in(self, most: int) -> int:

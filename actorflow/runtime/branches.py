@@ -65,7 +65,9 @@ def _per_frame_ns(base: Program, since: int) -> float | None:
     calls = base.trace.since(since)
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for frame, begin_ns, end_ns in zip(calls.frame.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True):
+    for frame, begin_ns, end_ns in zip(
+        calls.frame.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True
+    ):
         begins[frame] = min(begin_ns, begins.get(frame, FOREVER_NS))
         ends[frame] = max(end_ns, ends.get(frame, 0))
     whole = [frame for frame in begins if min(begins) < frame < max(begins)]  # others may have begun before, or go on

@@ -165,9 +165,7 @@ class Joining:
             profile=first.profile,
         )
         is_long = not all(map(_is_short, unit))
-        return TapeActor(
-            wiring, parts=parts, changed=self._pace.look_now, is_long=is_long, running=self._running
-        )
+        return TapeActor(wiring, parts=parts, changed=self._pace.look_now, is_long=is_long, running=self._running)
 
     def _parts(self, unit: _Unit) -> Steps[list[OpActor]]:
         """The ops, where the last one that reads a blob gives it back if nothing else reads it."""
@@ -258,7 +256,9 @@ def find_tapes(
         if is_short or _joins(op):
             if not is_short and not number:  # what is on the loop may be on several lanes
                 number = numbered(lane, frozenset([0]))
-            others = [each for each in op.followers if lane_of(each) is not lane or not (_is_short(each) or _joins(each))]
+            others = [
+                each for each in op.followers if lane_of(each) is not lane or not (_is_short(each) or _joins(each))
+            ]
             _append(classes[number], op, lane if number else None, is_short, bool(number and others))
             for follower in op.followers:
                 # From lane to lane they are told by the loop, and are no pieces of one order.

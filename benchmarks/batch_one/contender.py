@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from statistics import median
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def _onnx(task: Task, cores: int) -> Run:
             (scores,) = session.run(None, feeds)
             times.append(perf_counter() - start)
             if pause_s:
-                sleep(pause_s)
+                await asyncio.sleep(pause_s)
         return times, scores
 
     return run
@@ -113,7 +113,7 @@ def _products(cores: int, stack: AsyncExitStack) -> Run:
             list(pool.map(some, outs))
             times.append(perf_counter() - start)
             if pause_s:
-                sleep(pause_s)
+                await asyncio.sleep(pause_s)
         return times, 0.0
 
     return run

@@ -1,4 +1,4 @@
-"""Which ops fire as one in tests, from the first frame on: none, two at a time, all that ever may, or long ones alone."""
+"""Which ops fire as one in tests, from the first frame on: none, two at a time, all that may, or long ones alone."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class Crew:
     """The block, and the rules by which a call is shared.
 
     One call is shared at a time. Others, of other lanes, are worked off by their own threads alone, as is what runs on
-    the loop, and what is not worth it (`Team.shares`).
+    the loop, and what is not worth it (`Team.may_spread`).
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class Crew:
         told += (0,) * (6 + _ARGUMENTS - 1 - len(told))
         call = _call().function
         assert call is not None
-        if not team.shares or not self._turn.acquire(blocking=False):
+        if not team.may_spread() or not self._turn.acquire(blocking=False):
             call(self._own_address(), self._give_way, *told)
             return
         try:
