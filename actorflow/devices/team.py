@@ -233,7 +233,7 @@ class Team:
             work(piece)
 
     def may_spread(self) -> bool:
-        """Return whether a call may be spread: the calling thread is a lane's, and there is no pause, or it ends now."""
+        """Return whether a call may be spread: the calling thread is a lane's, and there is no pause."""
         return getattr(self._here, "member", None) is not None and not self._skip()
 
     def call_in(self, most: int) -> int:

@@ -23,6 +23,8 @@ from benchmarks.process import Process
 __all__ = ["budgets_for", "measure"]
 
 _PAUSES_S = {"back to back": 0.0, "5 ms between runs": 0.005}
+#: Runs of a round with pauses, and of products.
+_MOST_APART, _MOST_PRODUCTS = 30, 10
 #: What onnxruntime gains from more cores, where we have to gain, and how much.
 _PEER_GAINS, _GAIN = 1.4, 1.25
 
@@ -49,12 +51,13 @@ async def measure(harness: Harness) -> list[Table]:
 async def _compare(
     harness: Harness, task: Task, rhythm: str, pause_s: float, processes: dict[str, Process]
 ) -> Sequence[Table]:
-    runs = harness.pick(task.runs, 2)
+    runs = harness.pick(min(task.runs, _MOST_APART) if pause_s else task.runs, 2)
     answers: dict[str, list[Any]] = {name: [] for name in processes}
 
     def case(name: str) -> Case:
         async def figure() -> float:
-            answer = await processes[name].ask(task.name, runs, pause_s)
+            count = min(runs, _MOST_PRODUCTS) if name in (PRODUCTS, PRODUCTS_ALL) else runs
+            answer = await processes[name].ask(task.name, count, pause_s)
             answers[name].append(answer)
             return float(answer["ms"])
 

@@ -27,7 +27,7 @@ from benchmarks.inference.onnx_networks import Network
 
 #: Computes so often, with a pause after each: (s of each run, the scores).
 Run = Callable[[int, float], Awaitable[tuple[list[float], Any]]]
-_WARM_UP, _PRODUCT_SIZE, _PRODUCTS = 40, 512, 8
+_WARM_UP, _PRODUCT_SIZE, _PRODUCTS = 25, 384, 8
 
 
 async def serve(name: str, cores: int) -> None:
