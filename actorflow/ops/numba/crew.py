@@ -25,7 +25,7 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.numba.assembly import Text, entry, leave
 from actorflow.ops.numba.machine import processor
 from actorflow.ops.numba.routine import Routine
-from actorflow.threads import forget_in_child
+from actorflow.threads import forget_in_child, held_at_fork
 
 #: Where what is in the block, counted in words; what different threads write to lies in different lines of the cache.
 _OPEN, _INSIDE, _NEXT, _WAITING, _STOP, _TAKEN, _CALL, _GIVEN, _WORDS = 0, 16, 32, 48, 64, 80, 96, 102, 128
@@ -165,8 +165,7 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        self._own = threading.local()
-        self._turn = threading.Lock()
+        self._turn = held_at_fork(threading.Lock(), is_outer=True)
         self.forget_parent()
         self._looks = 0
         self._give_way = _give_way()
@@ -174,8 +173,8 @@ class Crew:
 
     def forget_parent(self) -> None:
         """Begin: at first, and in the child of a fork, in which nobody is inside."""
+        self._own = threading.local()
         self._block, self._words, self._address = _block()
-        self._turn = threading.Lock()
 
     @property
     def is_ready(self) -> bool:
@@ -200,15 +199,15 @@ class Crew:
             call(self._own_address(), self._give_way, *told)
             return
         try:
-            words = self._words
-            has_help = words[_WAITING] or (work_ns >= _WORTH_WAKING_NS and team.call_in(count - 1))
-            if not has_help:
+            if not self._words[_WAITING]:
+                if work_ns >= _WORTH_WAKING_NS:
+                    team.call_in(count - 1)  # who comes late, as it may be, lingers
                 call(self._address, self._give_way, *told)
                 return
             start, busy = perf_counter_ns(), thread_time_ns()
             call(self._address, self._give_way, *told)
-            taken = words[_TAKEN]
-            if taken < count:  # else those who were called have come late, which says little
+            taken = self._words[_TAKEN]
+            if taken < count:  # else they have parked just then
                 team.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * count / max(1, taken))
         finally:
             self._turn.release()
