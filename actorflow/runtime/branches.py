@@ -43,7 +43,8 @@ class Branches:
             return _AS_PLANNED
         since, self._since = self._since, base.trace.total
         if len(self._spent_ns) < 2:
-            spent_ns = _per_frame_ns(base, since)
+            # Not of the first frames, in which kernels are compiled and memory is new.
+            spent_ns = _per_frame_ns(base, since) if since else None
             is_tried = bool(self._spent_ns) or _gain(base, movable) >= _GAIN
             if not is_tried:
                 self._is_apart = False

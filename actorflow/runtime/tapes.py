@@ -202,7 +202,7 @@ class _Class:
         self.alone: list[OpActor] = []  # ops that take time, or are no part of a tape for another reason
         self.pieces: list[_Piece] = []
         self.open: dict[Lane | None, _Piece] = {}  # the last piece on each lane
-        self.begun: defaultdict[Lane, int] = defaultdict(int)  # how many long ops each lane has had
+        self.begun: defaultdict[Lane | None, int] = defaultdict(int)  # how many long ops each lane has had
 
 
 def find_tapes(

@@ -50,10 +50,12 @@ def test_one_lane_where_waking_threads_costs_more() -> None:
 @pytest.mark.parametrize("one_lane_ns", [1_000_000, 100_000_000])
 def test_both_are_tried_where_it_may_pay(one_lane_ns: int) -> None:
     program, branches = diamond(50_000_000), Branches()
-    run(program, range(5), 50_000_000)
+    run(program, range(5), 1)
+    assert branches.lanes(program) == {}, "the first frames do not count"
+    run(program, range(5, 10), 50_000_000)
     one_lane = dict.fromkeys(program.ops, LANES[0])
     assert branches.lanes(program) == one_lane
-    run(program, range(5, 10), one_lane_ns)
+    run(program, range(10, 15), one_lane_ns)
     for _ in range(3):  # it stays so
         assert branches.lanes(program) == (one_lane if one_lane_ns < 50_000_000 else {})
 

@@ -76,8 +76,8 @@ def _work_off() -> str:
     text.do(f"br i1 {text.let(f'icmp slt i64 {piece}, {count}')}, label %take, label %done")
     text.do("take:")
     row, own = text.times(piece, width), text.at("i64", arguments, given)
-    with text.loop(0, width) as i:
-        text.store("i64", text.load("i64", text.at("i64", rows, text.add(row, i))), text.at("i64", own, i))
+    with text.loop(0, width) as k:
+        text.store("i64", text.load("i64", text.at("i64", rows, text.add(row, k))), text.at("i64", own, k))
     values = ", ".join(f"i64 {text.load('i64', arguments, i)}" for i in range(_ARGUMENTS))
     text.do(f"call i32 {target}(ptr {nowhere}, ptr {text.at('i64', nowhere, 1)}, {values})")
     text.store("i64", text.add(text.load("i64", "%taken"), 1), "%taken")
@@ -249,7 +249,7 @@ def _block() -> tuple[Array, memoryview, int]:
     room = np.zeros(_WORDS + 16, np.int64)
     start = -(room.ctypes.data // 8) % 16
     words = room[start : start + _WORDS]
-    return room, memoryview(words), words.ctypes.data
+    return room, words.data, words.ctypes.data
 
 
 def _give_way() -> int:
