@@ -54,13 +54,15 @@ class FunctionActor(OpActor):
 
     def bound(self) -> Callable[[Frame], None]:
         slot, result_slot = self.only_input, self.only_slot
-        if slot is None or result_slot is None or type(self).compute is not FunctionActor.compute:
+        if result_slot is None or type(self).compute is not FunctionActor.compute:
             return self.compute
-        fn, shape, dtype, freed, store = self.fn, self.only_shape, self.only_dtype, self.freed, self.store
+        fn, read, shape, dtype = self.fn, self.read, self.only_shape, self.only_dtype
+        freed, store = self.freed, self.store
 
         def step(frame: Frame) -> None:
             values = frame.values
-            result = frame.context.copy().run(fn, values[slot])
+            run = frame.context.copy().run
+            result = run(fn, *read(values)) if slot is None else run(fn, values[slot])
             if type(result) is not np.ndarray or result.dtype is not dtype or result.shape != shape:
                 store(frame, result)
                 return
@@ -69,7 +71,10 @@ class FunctionActor(OpActor):
             for blob in freed:  # as `release`
                 tokens = readers[blob.slot]
                 if tokens is None or tokens.pop():
-                    blob.drop(frame)
+                    if blob.bucket is None and frame.budget is None:  # as `drop` would, at half the price
+                        values[blob.slot] = None
+                    else:
+                        blob.drop(frame)
 
         return step
 

@@ -67,7 +67,7 @@ def test_lanes_that_are_named_stay() -> None:
     assert branches.lanes(program) == {}
 
 
-class Where(Operation):
+class Witnessed(Operation):
     """Its input, and the name of the thread that was there."""
 
     arguments = ("*x",)
@@ -79,8 +79,8 @@ class Where(Operation):
 seen: list[str] = []
 
 
-@kernel(Where)
-def _where(_operation: Where, inputs: Any, outputs: Any) -> None:
+@kernel(Witnessed)
+def _witnessed(_operation: Witnessed, inputs: Any, outputs: Any) -> None:
     seen.append(threading.current_thread().name)
     np.add(inputs[0], 1, out=outputs[0])
 
@@ -90,9 +90,9 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
     monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
     graph = af.Graph("branches")
     x = y = graph.blob("x", (2,), "float64")
-    y = graph.op("begin", Where())(y)
-    sides = [graph.op(f"side{i}", Where())(y) for i in range(2)]
-    graph.op("end", Where())(*sides)
+    y = graph.op("begin", Witnessed())(y)
+    sides = [graph.op(f"side{i}", Witnessed())(y) for i in range(2)]
+    graph.op("end", Witnessed())(*sides)
     async with graph:
         for _ in range(3):
             result = await graph.run({x: [0.0, 1.0]})
