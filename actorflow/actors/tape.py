@@ -26,7 +26,7 @@ from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
 
 _RUNNING, _DONE = int(NodeState.RUNNING), int(NodeState.DONE)
-#: A tape that takes longer runs on its lane.
+#: A tape that takes longer runs on its lane, or goes on there.
 _SLICE_NS = 1_000_000
 #: Calls of ops that are accounted for together.
 _MOST_OWED = 4096
@@ -99,8 +99,8 @@ class TapeActor(Joined):
         if frame.monitor is None:
             self._play(frame)
             return
-        stamps = self._stamps[frame] = [perf_counter_ns()]  # in a thread, beside those who watch
-        for part in self.parts:
+        stamps = self._begun(frame)  # in a thread, beside those who watch
+        for part in self.parts[len(stamps) - 1 :]:
             part._show(frame, _RUNNING)
             part.compute(frame)
             stamps.append(perf_counter_ns())
@@ -108,13 +108,26 @@ class TapeActor(Joined):
             if frame.halted:
                 return
 
-    def _play(self, frame: Frame) -> None:
-        stamps = self._stamps[frame] = [perf_counter_ns()]
-        for step in self._steps:
+    def _play(self, frame: Frame, slice_ns: int = FOREVER_NS) -> bool:
+        """Call the ops that are left; False if the time for that has passed before the last one."""
+        stamps = self._begun(frame)
+        due_ns = stamps[0] + slice_ns
+        for step in self._steps[len(stamps) - 1 :]:
             step(frame)
-            stamps.append(perf_counter_ns())
+            now_ns = perf_counter_ns()
+            stamps.append(now_ns)
             if frame.halted:
-                return
+                return True
+            if now_ns > due_ns:
+                return len(stamps) > len(self._steps)
+        return True
+
+    def _begun(self, frame: Frame) -> list[int]:
+        """The stamps of a call that begins, or goes on, now."""
+        stamps = self._stamps.get(frame)
+        if stamps is None:
+            stamps = self._stamps[frame] = [perf_counter_ns()]
+        return stamps
 
     def begin(self, frame: Frame) -> int:
         return self._call_inline(frame) if self._stays_on_loop else super().begin(frame)
@@ -126,7 +139,8 @@ class TapeActor(Joined):
         if self._is_long and len(self._running) > 1:
             return self.begin(frame)
         try:
-            self._play(frame)
+            if not self._play(frame, FOREVER_NS if self._stays_on_loop else _SLICE_NS):
+                return self._go_on_elsewhere(frame)
         except BaseException as error:  # noqa: BLE001  as of a single op
             end_ns = perf_counter_ns()
             self._failed(frame, error, 0, end_ns, self.node_id)
@@ -136,6 +150,13 @@ class TapeActor(Joined):
             self._announce(frame)
         self.leave()
         return end_ns
+
+    def _go_on_elsewhere(self, frame: Frame) -> int:
+        """Ops have become slow: the rest of the call goes to the lane."""
+        if frame.monitor is not None:
+            for part in self.parts[: len(self._stamps[frame]) - 1]:
+                part._show(frame, _DONE)
+        return self.begin(frame)
 
     def _show(self, frame: Frame, state: int) -> None:
         """Nothing is shown of all of them at once: each shows itself as it is called."""

@@ -46,7 +46,7 @@ class Lingering(Protocol):
         """Number of threads that linger."""
 
     def linger(self) -> None:
-        """Look for work for some tens of microseconds, on a helper's thread, without the GIL."""
+        """Look for work for a moment, on a helper's thread, without the GIL."""
 
     def part(self) -> None:
         """Have those who linger come back at once. Any thread may call it."""

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
+from actorflow.actors import tape as tape_module
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.tape import TapeActor
 from actorflow.loop import at_once
@@ -284,6 +285,35 @@ async def test_a_cancelled_frame_stops_behind_the_op_that_runs(on_lane: bool) ->
         await graph.run({x: ONES})
         assert called == [0, 1, 2, 0, 1, 2, 3, 4]
         assert not tape._stamps
+
+
+@pytest.mark.usefixtures("all_as_one")
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_is_slow_on_the_loop_goes_on_on_the_lane(monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+    threads: list[threading.Thread] = []
+
+    def look(x: Any) -> Any:
+        threads.append(threading.current_thread())
+        return x + 1
+
+    graph, x = chain_of([look] * 5)
+    async with graph:
+        for _ in range(2):
+            await graph.run({x: ONES})
+        (tape,) = fired(graph)
+        monkeypatch.setattr(tape_module, "_SLICE_NS", -1)  # it is over when the first op has ended
+        monitor = graph.engine.resources.watch() if watched else None
+        tape.cost_ns = 0
+        threads.clear()
+        result = await graph.run({x: ONES})
+        np.testing.assert_array_equal(result["f4/out"], ONES + 5)
+        assert threads[0] is threading.current_thread()
+        assert {thread.name for thread in threads[1:]} == {"actorflow-main"}
+        assert len(threads) == 5
+        assert not tape._stamps
+        calls = graph.engine.trace.since(10)
+        assert calls.node.tolist() == [op.id for op in graph.ops]
+        assert monitor is None or {monitor.states[op.id] for op in graph.ops} == {NodeState.DONE}
 
 
 @pytest.mark.usefixtures("all_as_one")

@@ -2,7 +2,7 @@
 
 The calling thread writes down what is to be called and for which pieces, and takes one after the other itself. Threads
 of the team that linger look at that place all the time, so they begin a microsecond later, where waking one takes 50.
-They linger for some tens of microseconds after the last piece, then they park; see `actorflow.devices.team`.
+They linger for 100 us after the last piece, then they park; see `actorflow.devices.team`.
 
 All of it is one block of memory: whether there is a call, how many helpers are inside, the next piece. A helper says
 that it is inside before it looks whether there is a call, and the caller ends the call before it looks whether somebody
@@ -34,7 +34,7 @@ _ARGUMENTS = 14
 #: How often the caller looks for helpers that still are at a piece before it lets other threads have the core.
 _LOOKS = 2_000
 #: Looks of a helper that measures how long one takes, and how long a helper looks for the next call.
-_MEASURED, _LINGER_NS = 2_000, 60_000
+_MEASURED, _LINGER_NS = 2_000, 100_000
 #: Work that takes less is not worth waking a thread for; threads that linger take part in it.
 _WORTH_WAKING_NS = 100_000
 
