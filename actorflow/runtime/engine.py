@@ -445,9 +445,7 @@ class Engine:
         return frame
 
     def _set_out(self, program: Program, frame: Frame) -> None:
-        limits = self.observer.limits
-        if limits.is_set:
-            limits.begin(frame, self.resources.dispatcher.loop)
+        self.observer.limits.begin(frame, self.resources.dispatcher.loop)
         program.begin(frame)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:

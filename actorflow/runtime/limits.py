@@ -34,7 +34,6 @@ class FrameLimits:
         queue: Knows whether the graph is paused.
 
     Attributes:
-        is_set: Whether frames are to be told of that begin.
         late: Stopped frames with a call in a thread, and the timer that will report it.
     """
 
@@ -43,7 +42,6 @@ class FrameLimits:
         self._graph = graph
         self._queue = queue
         self._stall_limit_s = graph.options.stall_limit_s
-        self.is_set = graph.options.stall_limit_s is not None or graph.options.block_limit_s is not None
         self._watchdog: LoopWatchdog | None = None
         if graph.options.block_limit_s is not None:
             self._watchdog = LoopWatchdog(graph.name, graph.options.block_limit_s)
