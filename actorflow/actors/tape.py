@@ -26,7 +26,7 @@ from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
 
 _RUNNING, _DONE = int(NodeState.RUNNING), int(NodeState.DONE)
-#: A tape that takes longer runs on its lane, or goes on there.
+#: A tape that takes longer runs on its lane. On the loop, it goes on later.
 _SLICE_NS = 1_000_000
 #: Calls of ops that are accounted for together.
 _MOST_OWED = 4096
@@ -111,7 +111,9 @@ class TapeActor(Joined):
     def _play(self, frame: Frame, slice_ns: int = FOREVER_NS) -> bool:
         """Call the ops that are left; False if the time for that has passed before the last one."""
         stamps = self._begun(frame)
-        due_ns = stamps[0] + slice_ns
+        due_ns = stamps[-1] + slice_ns
+        if frame.halted:  # since it was begun
+            return True
         for step in self._steps[len(stamps) - 1 :]:
             step(frame)
             now_ns = perf_counter_ns()
@@ -129,6 +131,11 @@ class TapeActor(Joined):
             stamps = self._stamps[frame] = [perf_counter_ns()]
         return stamps
 
+    def fire(self, frame: Frame) -> int:
+        if frame in self._stamps:  # the rest of a call
+            return self._call_inline(frame)
+        return super().fire(frame)
+
     def begin(self, frame: Frame) -> int:
         return self._call_inline(frame) if self._stays_on_loop else super().begin(frame)
 
@@ -139,8 +146,8 @@ class TapeActor(Joined):
         if self._is_long and len(self._running) > 1:
             return self.begin(frame)
         try:
-            if not self._play(frame, FOREVER_NS if self._stays_on_loop else _SLICE_NS):
-                return self._go_on_elsewhere(frame)
+            if not self._play(frame, _SLICE_NS):
+                return self._go_on_later(frame)
         except BaseException as error:  # noqa: BLE001  as of a single op
             end_ns = perf_counter_ns()
             self._failed(frame, error, 0, end_ns, self.node_id)
@@ -151,10 +158,14 @@ class TapeActor(Joined):
         self.leave()
         return end_ns
 
-    def _go_on_elsewhere(self, frame: Frame) -> int:
-        """Ops have become slow: the rest of the call goes to the lane."""
+    def _go_on_later(self, frame: Frame) -> int:
+        """Ops have become slow: the rest of the call is for the next slice of the loop's time, or for the lane."""
+        stamps = self._stamps[frame]
+        if not self._is_long:
+            frame.ready.append((self, frame))
+            return stamps[-1]
         if frame.monitor is not None:
-            for part in self.parts[: len(self._stamps[frame]) - 1]:
+            for part in self.parts[: len(stamps) - 1]:
                 part._show(frame, _DONE)
         return self.begin(frame)
 

@@ -289,12 +289,20 @@ async def test_a_cancelled_frame_stops_behind_the_op_that_runs(on_lane: bool) ->
 
 @pytest.mark.usefixtures("all_as_one")
 @pytest.mark.parametrize("watched", [False, True])
-async def test_what_is_slow_on_the_loop_goes_on_on_the_lane(monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_what_is_slow_on_the_loop_goes_on_later(
+    monkeypatch: pytest.MonkeyPatch, is_long: bool, watched: bool
+) -> None:
     threads: list[threading.Thread] = []
+    turns: list[Any] = []
 
     def look(x: Any) -> Any:
         threads.append(threading.current_thread())
+        if not is_long:
+            loop.call_soon(turns.append, [*turns])
         return x + 1
+
+    loop = asyncio.get_running_loop()
 
     graph, x = chain_of([look] * 5)
     async with graph:
@@ -303,13 +311,17 @@ async def test_what_is_slow_on_the_loop_goes_on_on_the_lane(monkeypatch: pytest.
         (tape,) = fired(graph)
         monkeypatch.setattr(tape_module, "_SLICE_NS", -1)  # it is over when the first op has ended
         monitor = graph.engine.resources.watch() if watched else None
-        tape.cost_ns = 0
+        graph.engine.resources.dispatcher.slice_ns = -1
+        tape.cost_ns, tape._is_long = 0, is_long
         threads.clear()
+        turns.clear()
         result = await graph.run({x: ONES})
         np.testing.assert_array_equal(result["f4/out"], ONES + 5)
-        assert threads[0] is threading.current_thread()
-        assert {thread.name for thread in threads[1:]} == {"actorflow-main"}
+        here = threading.current_thread()
+        assert threads[0] is here
+        assert {thread.name for thread in threads[1:]} == {"actorflow-main" if is_long else here.name}
         assert len(threads) == 5
+        assert is_long or [len(before) for before in turns[:4]] == [0, 1, 2, 3], "the loop has its turn between them"
         assert not tape._stamps
         calls = graph.engine.trace.since(10)
         assert calls.node.tolist() == [op.id for op in graph.ops]
