@@ -85,7 +85,9 @@ def _gain(base: Program, movable: list[OpActor]) -> float:
     """How much quicker the ops are on the lanes of the plan than one after the other, by their measured times."""
     ready_ns: dict[OpActor, float] = dict.fromkeys(base.ops, 0.0)
     free_ns: dict[Lane, float] = {}
-    wake_ns = movable[0].lane.handover_ns  # type: ignore[attr-defined]
+    lane = movable[0].lane
+    assert isinstance(lane, WorkerLane)
+    wake_ns = lane.handover_ns
     end_ns = 0.0
     for op in base.ops:
         if op.cost_ns >= FOREVER_NS:
