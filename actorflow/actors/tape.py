@@ -28,6 +28,8 @@ from actorflow.trace.ring import Trace
 _RUNNING, _DONE = int(NodeState.RUNNING), int(NodeState.DONE)
 #: A tape that takes longer runs on its lane. On the loop, it goes on later.
 _SLICE_NS = 1_000_000
+#: One with long ops, from where on a lane costs little: some three times what waking its thread and the loop takes.
+_LONG_NS = 300_000
 #: Calls of ops that are accounted for together.
 _MOST_OWED = 4096
 
@@ -45,8 +47,7 @@ class TapeActor(Joined):
     the loop alone, and wait until it has seen what they need.
 
     Long ops of one lane are one piece of work there with what lies between them (``is_long``). It goes to the lane, but
-    for one that fits into a slice of the loop's time while nothing else is under way: a thread would have to be woken
-    for it, and then the loop.
+    for one that takes little longer than waking a thread for it, and then the loop, while no other frame is in flight.
 
     Args:
         wiring: Of all of them together.
@@ -78,7 +79,7 @@ class TapeActor(Joined):
         self._ids = np.array([leaf.node_id for leaf in parts_of(self)], np.intp)
         self._owed: list[_Played] = []  # not written to trace and profile yet
         self._trace: Trace | None = None  # where they are to be written
-        self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts])
+        self.inline_ns = _LONG_NS if is_long else max(_SLICE_NS, *[part.inline_ns for part in parts])
         self._slow: list[int] | None = None  # stamps of the last call, if that was slow
         self.cost_ns = self.last_ns = self._expect()
 
