@@ -113,9 +113,8 @@ class TapeActor(Joined):
         """Call the ops that are left; False if the time for that has passed before the last one."""
         stamps = self._begun(frame)
         due_ns = stamps[-1] + slice_ns
-        if frame.halted:  # since it was begun
-            return True
-        for step in self._steps[len(stamps) - 1 :]:
+        left = [] if frame.halted else self._steps[len(stamps) - 1 :]  # it may have been stopped since it was begun
+        for step in left:
             step(frame)
             now_ns = perf_counter_ns()
             stamps.append(now_ns)
