@@ -38,6 +38,7 @@ QUESTIONS = (
     "scaling",
     "training",
     "inference",
+    "batch_one",
     "onnx",
 )
 #: Those that need what few machines have: asked by name alone.

@@ -111,4 +111,5 @@ class Dispatcher:
             frame.fail(actor, error)
         finally:
             self._running = self._scheduled = False
-            self.wake()
+            if ready:
+                self.wake()

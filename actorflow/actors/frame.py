@@ -107,19 +107,19 @@ class Frame:
     trace: Trace
     #: Lengths of the open axes.
     lengths: Lengths
-    context: contextvars.Context = field(init=False, default_factory=contextvars.copy_context)
+    context: contextvars.Context = field(init=False)
     #: Fences that have not passed and came with the messages to an op.
-    fences: dict[OpActor, list[Fence]] = field(init=False, default_factory=dict)
+    fences: dict[OpActor, list[Fence]] = field(init=False)
     #: Turns that this frame takes at the variables it may update.
-    turns: dict[VariableActor, Turn] = field(init=False, default_factory=dict)
+    turns: dict[VariableActor, Turn] = field(init=False)
     #: Ops on a lane, or running as a task, that have not reported their end.
-    outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = field(init=False, default_factory=dict)
+    outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = field(init=False)
     #: Ops whose call has failed and will be repeated when a timer ends.
-    resting: dict[OpActor, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    resting: dict[OpActor, asyncio.TimerHandle] = field(init=False)
     #: Updates that wait for the end of an atomic frame.
-    updates: list[UpdateActor] = field(init=False, default_factory=list)
+    updates: list[UpdateActor] = field(init=False)
     #: Names of the variables updated so far.
-    updated: list[str] = field(init=False, default_factory=list)
+    updated: list[str] = field(init=False)
     #: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and the loop
     #: has not been told yet.
     halted: bool = field(init=False, default=False)
@@ -129,6 +129,16 @@ class Frame:
     serial: int = field(init=False, default=-1)
     #: Makes spans of it, if wanted.
     spans: FrameSpans | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        # Not by `default_factory`, whose calls take twice as long.
+        self.context = contextvars.copy_context()
+        self.fences = {}
+        self.turns = {}
+        self.outstanding = {}
+        self.resting = {}
+        self.updates = []
+        self.updated = []
 
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
         """Send ops a message: a value that they read is there, or will be when ``fence`` has passed."""

@@ -52,6 +52,32 @@ class FunctionActor(OpActor):
             result = context.run(self.fn, frame.values[slot])
         self.store(frame, result)
 
+    def bound(self) -> Callable[[Frame], None]:
+        slot, result_slot = self.only_input, self.only_slot
+        if result_slot is None or type(self).compute is not FunctionActor.compute:
+            return self.compute
+        fn, read, shape, dtype = self.fn, self.read, self.only_shape, self.only_dtype
+        freed, store = self.freed, self.store
+
+        def step(frame: Frame) -> None:
+            values = frame.values
+            run = frame.context.copy().run
+            result = run(fn, *read(values)) if slot is None else run(fn, values[slot])
+            if type(result) is not np.ndarray or result.dtype is not dtype or result.shape != shape:
+                store(frame, result)
+                return
+            values[result_slot] = result
+            readers = frame.readers
+            for blob in freed:  # as `release`
+                tokens = readers[blob.slot]
+                if tokens is None or tokens.pop():
+                    if blob.bucket is None and frame.budget is None:  # as `drop` would, at half the price
+                        values[blob.slot] = None
+                    else:
+                        blob.drop(frame)
+
+        return step
+
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self.fn(*inputs)
 

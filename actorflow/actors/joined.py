@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
+from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamKernelActor
+from actorflow.devices.base import Lane
 from actorflow.errors import DeviceError
 from actorflow.ops.fused import Followed, Fused, StepError
 from actorflow.trace.counters import NodeState
@@ -74,6 +76,14 @@ class FusedActor(Joined, KernelActor):
         super().__init__(*arguments, **more)
         self.parts = parts
         self.steps = steps  # for each of them, its last step in the operation
+
+    def twin(
+        self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...], lane: Lane, key_on: Callable[[int], int]
+    ) -> Self:
+        twin = super().twin(followers, freed, lane, key_on)
+        if lane is not self.lane:
+            twin.parts = [part.twin(part.followers, part.freed, lane, key_on) for part in self.parts]
+        return twin
 
     def shares(self) -> Sequence[int]:
         spent_ns = self.operation.times()

@@ -72,6 +72,8 @@ class OpActor(ABC):
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
         parts: The ops that it stands for, if it stands for several.
+        joins: Whether it may be a part of a tape on a lane although it takes long: it computes, and nobody waits for
+            when it begins.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -99,6 +101,7 @@ class OpActor(ABC):
     )
 
     parts: Sequence[OpActor] = ()
+    joins = False
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
@@ -127,13 +130,22 @@ class OpActor(ABC):
         """The op that is called, while a call of ``frame`` is under way."""
         return self.node
 
-    def twin(self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> Self:
-        """The same op in another program, where others follow it, or it gives back other blobs."""
-        if followers == self.followers and freed == self.freed:
+    def twin(
+        self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...], lane: Lane, key_on: Callable[[int], int]
+    ) -> Self:
+        """The same op in another program, where others follow it, it gives back other blobs, or has another lane.
+
+        Args:
+            followers, freed, lane: As in `Wiring`.
+            key_on: Gives the key of a call in the trace, on that lane.
+        """
+        if followers == self.followers and freed == self.freed and lane is self.lane:
             return self
         twin = copy(self)
         twin.followers = followers
         twin.freed = freed
+        if lane is not self.lane:
+            twin.lane, twin.key = lane, key_on(self.key)
         if self.attempts is not None:
             twin.attempts = OpAttempts(twin, self.attempts.policy)
         return twin
@@ -415,6 +427,8 @@ def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
 class KernelActor(OpActor):
     """An op with a registered kernel."""
 
+    joins = True
+
     __slots__ = ("buckets", "kernel", "operation", "reuses")
 
     def __init__(
@@ -433,16 +447,23 @@ class KernelActor(OpActor):
 
     def bound(self) -> Callable[[Frame], None]:
         kernel = self.kernel
-        is_plain = not (kernel.returns or kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
+        is_plain = not (kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
         if not is_plain or type(self).compute is not KernelActor.compute:
             return self.compute
         function, operation, read = kernel.function, self.operation, self.read
-        take, slot, freed = self.buckets[0].take, self.outputs[0].slot, self.freed
+        slot, freed, returns, call = self.outputs[0].slot, self.freed, kernel.returns, self._call
+        take = None if returns else self.buckets[0].take
 
         def step(frame: Frame) -> None:
             values = frame.values
-            output = take()
-            function(operation, [*read(values)], [output])
+            if take is not None:
+                output = take()
+                function(operation, [*read(values)], [output])
+            else:
+                results = function(operation, [*read(values)], None)
+                if len(results) != 1:
+                    call(frame)  # says what is wrong
+                output = results[0]
             values[slot] = output
             readers = frame.readers
             for blob in freed:  # as `release`

@@ -96,6 +96,8 @@ class StagingActor(KernelActor):
 
     __slots__ = ()
 
+    joins = False
+
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
         if isinstance(source, np.ndarray):
@@ -110,6 +112,8 @@ class WorkerTransferActor(KernelActor):
     """A copy to or from a device without streams. What was fed as an array of the target already stays what it is."""
 
     __slots__ = ("target",)
+
+    joins = False
 
     def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
         super().__init__(wiring, **kernel)

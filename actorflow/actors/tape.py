@@ -8,7 +8,7 @@ many calls at once, before somebody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from time import perf_counter_ns
 from typing import Any, TypeAlias
@@ -17,17 +17,19 @@ import numpy as np
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.joined import Joined, parts_of
-from actorflow.actors.op import INLINE_NS, OpActor, Wiring
+from actorflow.actors.op import FOREVER_NS, INLINE_NS, OpActor, Wiring
 from actorflow.actors.turnstile import Turnstiles
-from actorflow.devices.base import Fence
+from actorflow.devices.base import Fence, Stopped
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
 
 _RUNNING, _DONE = int(NodeState.RUNNING), int(NodeState.DONE)
-#: A tape that takes longer runs on its lane.
+#: A tape that takes longer runs on its lane. On the loop, it goes on later.
 _SLICE_NS = 1_000_000
+#: One with long ops, from where on a lane costs little: some three times what waking its thread and the loop takes.
+_LONG_NS = 300_000
 #: Calls of ops that are accounted for together.
 _MOST_OWED = 4096
 
@@ -44,13 +46,26 @@ class TapeActor(Joined):
     being one of several. Ops of one lane follow what is on the lane, as a single op does; ops of several lanes run on
     the loop alone, and wait until it has seen what they need.
 
+    Long ops of one lane are one piece of work there with what lies between them (``is_long``). It goes to the lane, but
+    for one that takes little longer than waking a thread for it, and then the loop, while no other frame is in flight.
+
     Args:
         wiring: Of all of them together.
         parts: The ops, in a topological order.
         changed: Called when they take longer than they did, so that they should not be one tape any more.
+        is_long: Whether some of them are long.
+        running: The frames in flight.
     """
 
-    def __init__(self, wiring: Wiring, *, parts: Sequence[OpActor], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        parts: Sequence[OpActor],
+        changed: Callable[[], None],
+        is_long: bool,
+        running: Collection[Frame],
+    ) -> None:
         super().__init__(wiring)
         self.parts = tuple(parts)
         self._stays_on_loop = any(part.lane is not wiring.lane for part in parts)
@@ -58,14 +73,15 @@ class TapeActor(Joined):
         self.turnstile = Turnstiles(turnstiles, alone=self._stays_on_loop) if turnstiles else None
         self._steps = [part.bound() for part in parts]
         self._changed = changed
+        self._is_long = is_long
+        self._running = running
         self._stamps: dict[Frame, list[int]] = {}  # of the calls under way
         self._ids = np.array([leaf.node_id for leaf in parts_of(self)], np.intp)
         self._owed: list[_Played] = []  # not written to trace and profile yet
         self._trace: Trace | None = None  # where they are to be written
-        self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts])
+        self.inline_ns = _LONG_NS if is_long else max(_SLICE_NS, *[part.inline_ns for part in parts])
         self._slow: list[int] | None = None  # stamps of the last call, if that was slow
-        self._expect()
-        self.cost_ns = self.last_ns = self._slow_ns
+        self.cost_ns = self.last_ns = self._expect()
 
     @property
     def what(self) -> str:
@@ -84,8 +100,8 @@ class TapeActor(Joined):
         if frame.monitor is None:
             self._play(frame)
             return
-        stamps = self._stamps[frame] = [perf_counter_ns()]  # in a thread, beside those who watch
-        for part in self.parts:
+        stamps = self._begun(frame)  # in a thread, beside those who watch
+        for part in self.parts[len(stamps) - 1 :]:
             part._show(frame, _RUNNING)
             part.compute(frame)
             stamps.append(perf_counter_ns())
@@ -93,13 +109,32 @@ class TapeActor(Joined):
             if frame.halted:
                 return
 
-    def _play(self, frame: Frame) -> None:
-        stamps = self._stamps[frame] = [perf_counter_ns()]
-        for step in self._steps:
+    def _play(self, frame: Frame, slice_ns: int = FOREVER_NS) -> bool:
+        """Call the ops that are left; False if the time for that has passed before the last one."""
+        stamps = self._begun(frame)
+        due_ns = stamps[-1] + slice_ns
+        left = [] if frame.halted else self._steps[len(stamps) - 1 :]  # it may have been stopped since it was begun
+        for step in left:
             step(frame)
-            stamps.append(perf_counter_ns())
+            now_ns = perf_counter_ns()
+            stamps.append(now_ns)
             if frame.halted:
-                return
+                return True
+            if now_ns > due_ns:
+                return len(stamps) > len(self._steps)
+        return True
+
+    def _begun(self, frame: Frame) -> list[int]:
+        """The stamps of a call that begins, or goes on, now."""
+        stamps = self._stamps.get(frame)
+        if stamps is None:
+            stamps = self._stamps[frame] = [perf_counter_ns()]
+        return stamps
+
+    def fire(self, frame: Frame) -> int:
+        if frame in self._stamps:  # the rest of a call
+            return self._call_inline(frame)
+        return super().fire(frame)
 
     def begin(self, frame: Frame) -> int:
         return self._call_inline(frame) if self._stays_on_loop else super().begin(frame)
@@ -108,8 +143,11 @@ class TapeActor(Joined):
         return not self._stays_on_loop and super()._follows(fence)
 
     def _call_inline(self, frame: Frame) -> int:
+        if self._is_long and len(self._running) > 1:
+            return self.begin(frame)
         try:
-            self._play(frame)
+            if not self._play(frame, _SLICE_NS):
+                return self._go_on_later(frame)
         except BaseException as error:  # noqa: BLE001  as of a single op
             end_ns = perf_counter_ns()
             self._failed(frame, error, 0, end_ns, self.node_id)
@@ -120,8 +158,24 @@ class TapeActor(Joined):
         self.leave()
         return end_ns
 
+    def _go_on_later(self, frame: Frame) -> int:
+        """Ops have become slow: the rest of the call is for the next slice of the loop's time, or for the lane."""
+        stamps = self._stamps[frame]
+        if not self._is_long:
+            frame.ready.append((self, frame))
+            return stamps[-1]
+        if frame.monitor is not None:
+            for part in self.parts[: len(stamps) - 1]:
+                part._show(frame, _DONE)
+        return self.begin(frame)
+
     def _show(self, frame: Frame, state: int) -> None:
         """Nothing is shown of all of them at once: each shows itself as it is called."""
+
+    def _take_end(self, frame: Frame, fence: Fence) -> None:
+        if type(fence.error) is Stopped:
+            self._account_each(frame, self._stamps.pop(frame, []), self.key)
+        super()._take_end(frame, fence)
 
     # -- what is told of it --------------------------------------------------------------------------------------------
 
@@ -158,9 +212,11 @@ class TapeActor(Joined):
         culprit = self.parts[min(len(stamps), len(self.parts)) - 1]
         culprit._failed(frame, error, end_ns - stamps[-1], end_ns, self._key_of(culprit, key))
 
-    def _expect(self) -> None:
-        """Note how long a call takes if no part has become slow."""
-        self._slow_ns = sum([part.cost_ns for part in self.parts]) + INLINE_NS
+    def _expect(self) -> int:
+        """Note how long a call takes if no part has become slow; where some always were, that does not matter."""
+        expected_ns = sum([part.cost_ns for part in self.parts])
+        self._slow_ns = FOREVER_NS if self._is_long else expected_ns + INLINE_NS
+        return expected_ns
 
     def _look(self, stamps: list[int]) -> None:
         """A call was slow; if the one before was, too, that is no accident."""

@@ -22,9 +22,12 @@ from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
 
+#: What waking a thread and being woken by it takes, until it has been measured.
+_HANDOVER_NS = 100_000
+
 
 class _WorkerFence(Fence):
-    __slots__ = ("is_stopped", "passed", "stops", "told", "urgent", "waiters", "work")
+    __slots__ = ("is_stopped", "passed", "stops", "submitted_ns", "told", "urgent", "waiters", "work")
 
     lane: WorkerLane
 
@@ -40,6 +43,7 @@ class _WorkerFence(Fence):
         self.work: Callable[[Any], None] | None = work
         self.passed = passed
         self.urgent = urgent
+        self.submitted_ns = perf_counter_ns()
         self.told = False
         self.waiters: list[Callable[[], None]] = []
         self.is_stopped = False
@@ -129,11 +133,15 @@ class WorkerLane(Lane):
 
     Attributes:
         outstanding: Works submitted of whose end the loop has not been told.
+        handover_ns: What it takes to wake the thread for work and then the loop for its end, by the last times that the
+            thread had nothing else to do.
     """
 
     def __init__(self, name: str, threads: int = 1, *, computes: bool = True) -> None:
         super().__init__(name)
         self.outstanding = 0
+        self.handover_ns = _HANDOVER_NS
+        self._woken_ns = 0
         self._queue: SimpleQueue[_WorkerFence | None] = SimpleQueue()
         self._finished: deque[_WorkerFence] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,10 +245,13 @@ class WorkerLane(Lane):
         if self._computes:
             np.seterr(all="ignore")  # of this thread: as on the loop, where kernels run, too
             member = team.join()
+        is_last = True
         while (fence := queue.get()) is not None:
             member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
+            if fence.urgent and is_last:
+                self._woken_ns = start - fence.submitted_ns
             _here.fence = fence
             try:
                 assert fence.work is not None
@@ -255,7 +266,7 @@ class WorkerLane(Lane):
             finished.append(fence)
             is_last = queue.empty()
             if is_last:
-                member.at_work = False
+                team.rest(member)
             if fence.urgent or is_last or fence.error is not None:
                 self.wake()
             del fence  # while the queue is empty, nothing of the last run may be kept alive
@@ -267,6 +278,11 @@ class WorkerLane(Lane):
     def _tell(self) -> None:
         self._woken = False
         finished = self._finished
+        if finished and self._woken_ns and self.outstanding == 1:
+            took_ns = self._woken_ns + perf_counter_ns() - finished[0].ended_ns
+            self._woken_ns = 0
+            # A step towards it, and not the mean: a thread that was late for once says little.
+            self.handover_ns += self.handover_ns // 16 if took_ns > self.handover_ns else -self.handover_ns // 16
         try:
             while finished:
                 fence = finished[0]  # it stays there if a waiter raises: the other waiters and its end are told next

@@ -4,6 +4,9 @@ A lane's thread spreads pieces of work that do not depend on each other (`Team.s
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Which thread computes a
 piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
+A helper that has nothing more to do may linger before it parks: compiled kernels hand it further pieces without Python,
+and without the time that waking it takes (`Lingering`).
+
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
@@ -19,10 +22,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
@@ -32,6 +36,20 @@ _P = TypeVar("_P")
 
 #: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
+
+
+class Lingering(Protocol):
+    """What a helper does before it parks: it looks for work that is handed over without Python."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of threads that linger."""
+
+    def linger(self) -> None:
+        """Look for work for a moment, on a helper's thread, without the GIL."""
+
+    def part(self) -> None:
+        """Have those who linger come back at once. Any thread may call it."""
 
 
 class Member:
@@ -150,13 +168,14 @@ class Team:
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
+        self.lingering: Lingering | None = None
         self._lock = held_at_fork(threading.Lock())
         self.forget_parent()
         forget_in_child(self)
 
     def forget_parent(self) -> None:
         """Begin: at first, and in the child of a fork, which has none of these threads."""
-        self._calls: SimpleQueue[tuple[_Call, Callable[..., Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._members: tuple[Member, ...] = ()
         self._here = threading.local()
         self._threads = 0
@@ -181,6 +200,17 @@ class Team:
         for _ in range(ending):
             self._calls.put(None)
 
+    def rest(self, member: Member) -> None:
+        """A lane's thread has nothing more to do: where none has, nobody lingers."""
+        member.at_work = False
+        lingering = self.lingering
+        if lingering is not None and lingering.waiting and not self._is_at_work:
+            lingering.part()
+
+    @property
+    def _is_at_work(self) -> bool:
+        return any(member.at_work for member in self._members)
+
     @property
     def idle(self) -> int:
         """Number of cores that have nothing to do, as far as this process knows."""
@@ -196,18 +226,37 @@ class Team:
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        if len(pieces) > 1 and getattr(self._here, "member", None) is not None and not self._skip():
+        if len(pieces) > 1 and self.may_spread():
             self._work_together(_Call(pieces, work), len(pieces))
             return
         for piece in pieces:
             work(piece)
 
+    def may_spread(self) -> bool:
+        """Return whether a call may be spread: the calling thread is a lane's, and there is no pause."""
+        return getattr(self._here, "member", None) is not None and not self._skip()
+
+    def call_in(self, most: int) -> int:
+        """Have threads that are parked linger, if cores are idle: so many at most; returns how many."""
+        lingering = self.lingering
+        count = min(most, self.idle) - (lingering.waiting if lingering is not None else 0)
+        core = _current_core()
+        return self._call(count, lambda: partial(_leave, core)) if count > 0 else 0
+
     def _invite(self, call: _Call) -> int:
         """Ask idle cores to help with the pieces that are left but one; returns how many."""
-        if call.left < 2 or self.idle <= 0:
+        count = min(call.left - 1, self.idle)
+        if count <= 0:
             return 0
+        if self.lingering is not None and self.lingering.waiting:
+            self.lingering.part()
+        # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
+        return self._call(count, lambda: partial(call.help, copy_context().run))
+
+    def _call(self, count: int, work: Callable[[], Callable[[], object]]) -> int:
+        """Have so many helpers do what ``work()`` gives, or as many as cores are idle; returns how many."""
         with self._lock:
-            count = min(call.left - 1, self.idle)
+            count = min(count, self.idle)
             while self._threads < self._invited + count:
                 try:
                     start_thread(self._help, "actorflow-team")
@@ -218,8 +267,7 @@ class Team:
             count = max(0, count)
             self._invited += count
         for _ in range(count):
-            # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
-            self._calls.put((call, copy_context().run))
+            self._calls.put(work())
         return count
 
     def _work_together(self, call: _Call, pieces: int) -> None:
@@ -250,11 +298,13 @@ class Team:
 
     def _help(self) -> None:
         calls = self._calls
-        while (invitation := calls.get()) is not None:
-            invitation[0].help(invitation[1])
-            del invitation  # while nothing is to do, nothing of the last call may be kept alive
+        while (work := calls.get()) is not None:
+            work()
+            del work  # while nothing is to do, nothing of the last call may be kept alive
             with self._lock:
                 self._invited -= 1
+            if self.lingering is not None and self._is_at_work:
+                self.lingering.linger()
 
 
 team = Team()

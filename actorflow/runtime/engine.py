@@ -117,6 +117,7 @@ class Engine:
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._is_open = False  # whether it has open axes anywhere
+        self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -227,6 +228,7 @@ class Engine:
         if self._revision != self.graph.revision or self._order != resources.order:
             self._forget()
             self._revision, self._order = self.graph.revision, resources.order
+            self._is_shared = self.graph.world.size > 1
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
             lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
             self._is_open = any(isinstance(n, Length) for n in lengths)
@@ -358,7 +360,15 @@ class Engine:
         """One frame from start to end; see `Graph.run`."""
         claim = self.resources.claim()
         try:
-            program, frame = await self.begin({} if feeds is None else feeds, fetch, atomic, timeout_s, awaited=True)
+            feeds = {} if feeds is None else feeds
+            begun = self._begin_known(feeds, fetch, atomic, timeout_s)
+            if begun is None:
+                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
+            else:
+                program, frame = begun
+                if self.instrumentation is not None:
+                    self.instrumentation.begin(frame, streamed=False, requesters=())
+                self.resources.dispatcher.run_now()
             ended = frame.ended
             if frame.error is not None and ended.done() and not ended.cancelled():
                 ended.exception()  # a caller that is cancelled now does not ask for it
@@ -366,6 +376,20 @@ class Engine:
             return await program.outcome(frame)
         finally:
             claim.release()
+
+    def _begin_known(
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
+    ) -> tuple[Program, Frame] | None:
+        """Start a frame of a program that is there, if nothing has to be waited for, and nobody asked."""
+        if self._is_shared or self.queue.closed:
+            return None
+        program = self._known(self._key(fetch, feeds))
+        if program is None or program.exchange is not None or program.pace.left <= 0:
+            return None
+        frame = self.start(program, feeds, atomic)
+        if timeout_s is not None:
+            limit_time(frame, timeout_s, timeout_s)
+        return program, frame
 
     async def begin(
         self,
@@ -385,7 +409,7 @@ class Engine:
         Its span is linked with those of the requests that it computes. If the caller will do nothing but await it, its
         first slice is run at once.
         """
-        lengths = await self._agreed_lengths(fetch, feeds) if self.graph.world.size > 1 else None
+        lengths = await self._agreed_lengths(fetch, feeds) if self._is_shared else None
         key = self._key(fetch, feeds, lengths)
         program = self._known(key)
         if program is None and self.queue.pause is not None:  # other ranks must hear of it

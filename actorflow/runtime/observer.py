@@ -41,7 +41,8 @@ class Observer:
         running.discard(frame)
         if self._idle is not None and not running:
             self._idle.set()  # first: whatever fails below, nobody may wait for ever
-        self.limits.ended(frame)
+        if self.limits.late:
+            self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
         if frame.spans is not None:

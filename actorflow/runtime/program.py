@@ -17,6 +17,7 @@ from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import OpActor
 from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.devices.base import Lane
 from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
@@ -136,7 +137,8 @@ class Program:
         first: Ops that wait for nothing.
         uses: Its reads and updates of variables whose frames take turns.
         tapes: The ops of it that fire as one here.
-        twins: Those that are another actor here, since others follow them.
+        twins: Those that are another actor here, since others follow them, or they are on another lane.
+        lanes: Lanes of ops, where they are not those of the plan.
         tapped: Blobs whose values are kept for taps.
         pace: Says when to look for tapes again.
     """
@@ -147,6 +149,7 @@ class Program:
         self._base: Program | None = None
         self.tapes: AbstractSet[tuple[OpActor, ...]] = frozenset()
         self.twins: Mapping[OpActor, OpActor] = {}
+        self.lanes: Mapping[OpActor, Lane] = {}
         options = plan.graph.options
         apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.pace = Pace(not apart)
@@ -241,12 +244,18 @@ class Program:
         """The newest calls of the graph."""
         return self._resources.trace
 
+    @property
+    def running(self) -> AbstractSet[Frame]:
+        """The frames of the graph that are in flight, now and later."""
+        return self._resources.running
+
     def joined(self, joining: Joining) -> Program:
         """The same program, with some ops that fire as one."""
         program = copy(self)
         receivers, pending = joining.receivers, joining.pending
         program._base = self
         program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
+        program.lanes = joining.lanes
         program.uses = [use.followed_by(tuple([receivers[op] for op in use.followers])) for use in self.uses]
         program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
         shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
@@ -393,7 +402,8 @@ class Program:
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
-        await frame.wait()
+        if frame.state is not FrameState.FINISHED or not frame.ended.done():  # else there is nothing to wait for
+            await frame.wait()
         if self.tapped:
             self.hand_out(frame)
         result = self.result(frame)

@@ -10,7 +10,8 @@ or to a class that has more in front of it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from actorflow.actors.blob import BlobActor
@@ -19,6 +20,7 @@ from actorflow.actors.tape import TapeActor
 from actorflow.actors.variable import VariableUse
 from actorflow.devices.base import Lane
 from actorflow.loop import Steps
+from actorflow.runtime.branches import Branches
 
 if TYPE_CHECKING:
     from actorflow.runtime.program import Program
@@ -42,6 +44,7 @@ class Limits(NamedTuple):
     short_ns: int | None = None
 
 
+_AS_PLANNED: Mapping[OpActor, Lane] = MappingProxyType({})
 #: Tests have others.
 LIMITS = Limits()
 _GROWTH = 4
@@ -52,11 +55,13 @@ class Pace:
 
     Attributes:
         left: Number of frames until then.
+        branches: Says on which lanes ops are.
     """
 
-    __slots__ = ("_frames", "left")
+    __slots__ = ("_frames", "branches", "left")
 
     def __init__(self, may_have_tapes: bool) -> None:
+        self.branches = Branches()
         self._frames = LIMITS.frames
         self.left = LIMITS.frames if may_have_tapes else FOREVER_NS
 
@@ -78,10 +83,11 @@ def with_tapes(program: Program) -> Steps[Program]:
     for op, twin in program.twins.items():
         op.cost_ns, op.last_ns = twin.cost_ns, twin.last_ns
         yield
-    units = yield from find_tapes(base.ops, base.first, base.uses)
-    if {unit for unit in units if len(unit) > 1} == program.tapes:
+    lanes = program.pace.branches.lanes(base)
+    units = yield from find_tapes(base.ops, base.first, base.uses, lanes)
+    if {unit for unit in units if len(unit) > 1} == program.tapes and lanes == program.lanes:
         return program
-    joining = Joining(base, program.pace)
+    joining = Joining(base, program.pace, lanes)
     for unit in reversed(units):
         yield from joining.add(unit)
     joining.ops.reverse()
@@ -96,19 +102,23 @@ class Joining:
         ops: Those.
         tapes: The ops of each tape.
         twins: Actors in the place of those of the program that was built.
+        lanes: Lanes of ops, where they are not those of the plan.
         pending: Number of messages that each mailbox waits for.
         owned: Slots that one tape reads alone, so that nobody has to count their readers.
     """
 
-    def __init__(self, base: Program, pace: Pace) -> None:
+    def __init__(self, base: Program, pace: Pace, lanes: Mapping[OpActor, Lane]) -> None:
         self.receivers: dict[OpActor, OpActor] = {}
         self.ops: list[OpActor] = []
         self.tapes: set[_Unit] = set()
         self.twins: dict[OpActor, OpActor] = {}
         self.pending = base.pending.copy()
         self.owned: set[int] = set()
+        self.lanes = lanes
         self._readers = base.readers_of_shared()
         self._pace = pace
+        self._trace = base.trace
+        self._running = base.running
 
     def add(self, unit: _Unit) -> Steps[None]:
         """Take over ops that fire as one, or one op; all that follow have been taken over."""
@@ -124,7 +134,8 @@ class Joining:
         self.receivers.update(dict.fromkeys(unit, made))
 
     def _twin(self, op: OpActor, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> OpActor:
-        twin = op.twin(followers, freed)
+        lane = self.lanes.get(op, op.lane)
+        twin = op.twin(followers, freed, lane, lambda key: self._trace.key_beside(key, op.lane.name, lane.name))
         if twin is not op:
             self.twins[op] = twin
         return twin
@@ -144,16 +155,17 @@ class Joining:
             mailbox=first.index,
             node=first.node,
             node_id=first.node_id,
-            key=first.key,
+            key=parts[0].key,
             inputs=tuple([blob for op in unit for blob in op.inputs if blob not in within]),
             freed=(),
             outputs=tuple(written),
             unread=(),
             followers=tuple(outer),
-            lane=first.lane,
+            lane=parts[0].lane,
             profile=first.profile,
         )
-        return TapeActor(wiring, parts=parts, changed=self._pace.look_now)
+        is_long = not all(map(_is_short, unit))
+        return TapeActor(wiring, parts=parts, changed=self._pace.look_now, is_long=is_long, running=self._running)
 
     def _parts(self, unit: _Unit) -> Steps[list[OpActor]]:
         """The ops, where the last one that reads a blob gives it back if nothing else reads it."""
@@ -171,23 +183,41 @@ class Joining:
         return parts[::-1]
 
 
+class _Piece:
+    """Ops that fire as one, for now."""
+
+    def __init__(self) -> None:
+        self.ops: list[OpActor] = []
+        self.spent_ns = 0  # of what others would be late for
+        self.is_long = False
+        self.is_awaited = False  # by others than what follows on the lane
+        self.has_turns = False
+
+
 class _Class:
     """Ops that have the same in front of them."""
 
     def __init__(self, components: frozenset[int]) -> None:
         self.components = components  # classes that have a part of that
         self.alone: list[OpActor] = []  # ops that take time, or are no part of a tape for another reason
-        self.pieces: list[list[OpActor]] = []
-        self.open: dict[Lane | None, tuple[list[OpActor], int]] = {}  # the last piece on each lane, and its time
+        self.pieces: list[_Piece] = []
+        self.open: dict[Lane | None, _Piece] = {}  # the last piece on each lane
+        self.begun: defaultdict[Lane | None, int] = defaultdict(int)  # how many long ops each lane has had
 
 
-def find_tapes(ops: Collection[OpActor], first: Iterable[OpActor], uses: Iterable[VariableUse]) -> Steps[list[_Unit]]:
+def find_tapes(
+    ops: Collection[OpActor],
+    first: Iterable[OpActor],
+    uses: Iterable[VariableUse],
+    lanes: Mapping[OpActor, Lane] = _AS_PLANNED,
+) -> Steps[list[_Unit]]:
     """The ops that fire as one.
 
     Args:
         ops: Of a program.
         first: Those that wait for nothing, in the order in which they fire.
         uses: Turns at variables that they wait for.
+        lanes: Lanes of ops, where they are not those of the plan.
     Returns:
         All ops, those of a tape together, each such unit behind those that it reads from.
     """
@@ -201,6 +231,15 @@ def find_tapes(ops: Collection[OpActor], first: Iterable[OpActor], uses: Iterabl
             classes.append(_Class(components))
         return number
 
+    def behind(number: int, lane: Lane) -> int:
+        """The class of what the loop tells of ops of a class on a lane, as far as that has come."""
+        begun = classes[number].begun[lane]
+        before = frozenset([number]) if not begun else frozenset([number, known.get((number, lane, begun - 1), number)])
+        return numbered((number, lane, begun), before)
+
+    def lane_of(op: OpActor) -> Lane:
+        return lanes.get(op, op.lane)
+
     before: defaultdict[OpActor, set[int]] = defaultdict(set)  # classes that have a part of what is in front
     waits: defaultdict[OpActor, int] = defaultdict(int)
     for op in ops:
@@ -212,20 +251,30 @@ def find_tapes(ops: Collection[OpActor], first: Iterable[OpActor], uses: Iterabl
         for follower in use.followers:
             before[follower].add(turn)
     for op in _as_they_fire([*first, *[op for op in ops if op not in waits]], waits):
-        number = _class_of(before.pop(op, set()), classes, numbered)
-        if _is_short(op):
-            _append(classes[number], op, op.lane if number else None)
+        number, lane = _class_of(before.pop(op, set()), classes, numbered), lane_of(op)
+        is_short = _is_short(op)
+        if is_short or _joins(op):
+            if not is_short and not number:  # what is on the loop may be on several lanes
+                number = numbered(lane, frozenset([0]))
+            others = [
+                each for each in op.followers if lane_of(each) is not lane or not (_is_short(each) or _joins(each))
+            ]
+            _append(classes[number], op, lane if number else None, is_short, bool(number and others))
             for follower in op.followers:
                 # From lane to lane they are told by the loop, and are no pieces of one order.
-                away = number and follower.lane is not op.lane
-                before[follower].add(numbered((number, op.lane), frozenset([number])) if away else number)
+                away = number and lane_of(follower) is not lane
+                before[follower].add(behind(number, lane) if away else number)
         else:
             classes[number].alone.append(op)
-            behind = numbered(op, frozenset([number]))
+            own = numbered(op, frozenset([number]))
             for follower in op.followers:
-                before[follower].add(behind)
+                before[follower].add(own)
         yield
-    return [unit for each in classes for unit in (*map(tuple, each.pieces), *((op,) for op in each.alone))]
+    return [
+        unit
+        for each in classes
+        for unit in (*(tuple(piece.ops) for piece in each.pieces), *((op,) for op in each.alone))
+    ]
 
 
 def _as_they_fire(first: Iterable[OpActor], waits: dict[OpActor, int]) -> Iterator[OpActor]:
@@ -254,11 +303,35 @@ def _is_short(op: OpActor) -> bool:
     return op.inline_ns >= 0 and op.attempts is None and not op.updates and op.cost_ns <= limit_ns
 
 
-def _append(members: _Class, op: OpActor, lane: Lane | None) -> None:
-    piece, spent_ns = members.open.get(lane, (None, 0))
-    spent_ns += op.cost_ns
-    if piece is None or spent_ns > LIMITS.tape_ns or len(piece) >= LIMITS.ops:
-        piece, spent_ns = [], op.cost_ns
+def _joins(op: OpActor) -> bool:
+    """Return whether a long op may be a part of a piece of work on its lane."""
+    return op.joins and op.inline_ns >= 0 and op.attempts is None and not op.updates
+
+
+def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_awaited: bool) -> None:
+    """Add an op to the last piece on its lane, or begin another one.
+
+    Nobody who is told when a piece has ended is late for what is long, nor for more than a tape's time.
+    """
+    piece = members.open.get(lane)
+    if piece is not None:
+        is_late = piece.is_awaited or not (piece.is_long or not is_short)
+        has_turn = op.turnstile is not None
+        if (
+            (piece.is_awaited and not is_short)
+            or (is_late and piece.spent_ns + op.cost_ns > LIMITS.tape_ns)
+            or len(piece.ops) >= LIMITS.ops
+            or (has_turn and piece.is_long)
+            or (piece.has_turns and not is_short)
+        ):
+            piece = None
+    if piece is None:
+        piece = members.open[lane] = _Piece()
         members.pieces.append(piece)
-    piece.append(op)
-    members.open[lane] = piece, spent_ns
+    piece.ops.append(op)
+    if not is_short:
+        piece.is_long = True
+        members.begun[lane] += 1
+    piece.spent_ns += op.cost_ns if is_short else 0
+    piece.is_awaited |= is_awaited
+    piece.has_turns |= op.turnstile is not None

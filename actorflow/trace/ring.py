@@ -124,6 +124,10 @@ class Trace:
             self.tracks.append(track)
         return number << _TRACK_SHIFT | node_id
 
+    def key_beside(self, key: int, name: str, other: str) -> int:
+        """The key of the same node on another track, whose name ends otherwise."""
+        return self.key(key & ((1 << _TRACK_SHIFT) - 1), self.track_of(key).removesuffix(name) + other)
+
     def track_of(self, key: int) -> str:
         """The name of the track of a key."""
         return self.tracks[key >> _TRACK_SHIFT]

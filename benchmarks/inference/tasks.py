@@ -35,9 +35,9 @@ class Task:
         """Images of noise."""
         return np.random.default_rng(0).standard_normal(self.shape, np.float32)
 
-    def graph(self) -> tuple[af.Graph, af.Blob, af.Blob, af.Composite]:
+    def graph(self, **options: Any) -> tuple[af.Graph, af.Blob, af.Blob, af.Composite]:
         """Our graph, its images and scores, and the layers, with first values as if they had been trained."""
-        graph, layers = af.Graph(self.name), self.build()
+        graph, layers = af.Graph(self.name, **options), self.build()
         x = graph.blob("x", self.shape)
         scores = layers(x, training=False)
         rng = np.random.default_rng(1)

@@ -340,3 +340,43 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 meet()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+
+
+class _Lingering:
+    """Notes what it is told; a thread that lingers comes back when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.ends = threading.Semaphore(0), threading.Event()
+        self.waiting = 0
+
+    def linger(self) -> None:
+        self.waiting += 1
+        self.begun.release()
+        assert self.ends.wait(PATIENCE_S)
+        self.waiting -= 1
+
+    def part(self) -> None:
+        self.ends.set()
+
+
+def test_threads_linger_while_a_lane_is_at_work() -> None:
+    crew = Team(longest_pause=0)
+    crew.lingering = lingering = _Lingering()
+    with joined(crew) as member:
+        assert crew.call_in(1) == 1
+        assert lingering.begun.acquire(timeout=PATIENCE_S)
+        assert crew.call_in(1) == 0, "it is there already"
+        crew.rest(member)
+        assert lingering.ends.is_set()
+
+
+def test_threads_that_linger_come_for_other_work() -> None:
+    crew = Team(longest_pause=0)
+    crew.lingering = lingering = _Lingering()
+    with joined(crew):
+        assert crew.call_in(CORES) == CORES - 1
+        for _ in range(CORES - 1):
+            assert lingering.begun.acquire(timeout=PATIENCE_S)
+        seen, work = meeting(CORES)
+        crew.spread(range(CORES), work)
+        assert len(set(seen)) == CORES

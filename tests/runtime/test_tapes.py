@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
+from actorflow.actors import tape as tape_module
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.tape import TapeActor
 from actorflow.loop import at_once
@@ -132,7 +133,7 @@ def _programs(draw: st.DrawFn) -> tuple[list[Any], list[set[int]]]:
     for index in range(draw(st.integers(0, 14))):
         reads.append(draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set())
         cost_ns = draw(st.sampled_from((10, 100, 1 << 40)))
-        ops.append(_Op(index, cost_ns, draw(st.sampled_from(lanes))))
+        ops.append(_Op(index, cost_ns, draw(st.sampled_from(lanes)), joins=draw(st.booleans())))
         for each in reads[-1]:
             ops[each].followers += (ops[index],)
     return ops, reads
@@ -148,12 +149,12 @@ class _Use:
 
 
 class _Op:
-    attempts = None
+    attempts = turnstile = None
     updates = ()
     inline_ns = 100
 
-    def __init__(self, index: int, cost_ns: int, lane: Any) -> None:
-        self.index, self.cost_ns, self.lane = index, cost_ns, lane
+    def __init__(self, index: int, cost_ns: int, lane: Any, joins: bool = False) -> None:
+        self.index, self.cost_ns, self.lane, self.joins = index, cost_ns, lane, joins
         self.followers: tuple[_Op, ...] = ()
 
 
@@ -166,19 +167,48 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
         units = at_once(tapes.find_tapes(ops, [], uses))
     assert sorted(op.index for unit in units for op in unit) == [op.index for op in ops]
     place = {op.index: position for position, unit in enumerate(units) for op in unit}
+    order = [op.index for unit in units for op in unit]
+    ancestors: list[set[int]] = []
     slow: list[frozenset[int]] = []  # what takes time in front of each op
     for op, sources in zip(ops, reads, strict=True):
         before = set().union(*[slow[i] | ({i} if ops[i].cost_ns > 100 else set()) for i in sources])
         slow.append(frozenset(before | ({-1 - op.index} if op.index in turns else set())))
+        ancestors.append(sources.union(*[ancestors[i] for i in sources]))
         assert all(place[i] <= place[op.index] for i in sources), "each unit behind those that it reads from"
+
+    def on_lane(lane: Any) -> frozenset[int]:
+        """What is long there: in front of all that comes later, as the lane is a FIFO."""
+        return frozenset([op.index for op in ops if op.joins and op.lane is lane])
+
+    def in_front(op: _Op) -> frozenset[int]:
+        """What takes time in front of an op, with what ends before that on its lane, having as much in front itself."""
+        return slow[op.index] | {
+            other.index
+            for each in ancestors[op.index]
+            if slow[each] or ops[each].cost_ns > 100
+            for other in ops
+            if other.joins and other.cost_ns > 100 and other.lane is ops[each].lane
+            if order.index(other.index) < order.index(each)
+            if slow[other.index] - on_lane(other.lane) == slow[each] - on_lane(other.lane)
+        }
+
     for unit in units:
-        assert len({slow[op.index] for op in unit}) == 1, "all wait for the same"
+        position = {op.index: i for i, op in enumerate(unit)}
+        lane = unit[0].lane
+        assert len({in_front(op) - on_lane(lane) for op in unit}) == 1, "all wait for the same"
         if len(unit) > 1:
-            assert all(op.cost_ns <= 100 for op in unit)
-            assert sum(op.cost_ns for op in unit) <= tape_ns
-            assert len({op.lane for op in unit}) == 1 or not slow[unit[0].index]
-            position = {op.index: i for i, op in enumerate(unit)}
+            is_long = [op.cost_ns > 100 for op in unit]
+            assert all(op.joins for op in unit if op.cost_ns > 100)
+            assert sum(op.cost_ns for op in unit) <= tape_ns or any(is_long)
+            assert len({op.lane for op in unit}) == 1 or not (slow[unit[0].index] or any(is_long))
             assert all(position.get(i, -1) < at for index, at in position.items() for i in reads[index])
+            awaited = [i for i, op in enumerate(unit) if _is_awaited(op)]
+            assert not any(is_long[awaited[0] + 1 :] if awaited else []), "nobody is told late of what is not long"
+
+
+def _is_awaited(op: _Op) -> bool:
+    """Whether others wait for it than what follows on its lane."""
+    return any(each.lane is not op.lane or (each.cost_ns > 100 and not each.joins) for each in op.followers)
 
 
 def test_pieces_of_two_lanes_do_not_wait_for_each_other() -> None:
@@ -301,6 +331,48 @@ async def test_a_cancelled_frame_stops_behind_the_op_that_runs(on_lane: bool) ->
         await graph.run({x: ONES})
         assert called == [0, 1, 2, 0, 1, 2, 3, 4]
         assert not tape._stamps
+
+
+@pytest.mark.usefixtures("all_as_one")
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_what_is_slow_on_the_loop_goes_on_later(
+    monkeypatch: pytest.MonkeyPatch, is_long: bool, watched: bool
+) -> None:
+    threads: list[threading.Thread] = []
+    turns: list[Any] = []
+
+    def look(x: Any) -> Any:
+        threads.append(threading.current_thread())
+        if not is_long:
+            loop.call_soon(turns.append, [*turns])
+        return x + 1
+
+    loop = asyncio.get_running_loop()
+
+    graph, x = chain_of([look] * 5)
+    async with graph:
+        for _ in range(2):
+            await graph.run({x: ONES})
+        (tape,) = fired(graph)
+        monkeypatch.setattr(tape_module, "_SLICE_NS", -1)  # it is over when the first op has ended
+        monitor = graph.engine.resources.watch() if watched else None
+        graph.engine.resources.dispatcher.slice_ns = -1
+        tape.cost_ns, tape._is_long = 0, is_long
+        await asyncio.sleep(0)  # what slices take is counted from the loop's last turn on
+        threads.clear()
+        turns.clear()
+        result = await graph.run({x: ONES})
+        np.testing.assert_array_equal(result["f4/out"], ONES + 5)
+        here = threading.current_thread()
+        assert threads[0] is here
+        assert {thread.name for thread in threads[1:]} == {"actorflow-main" if is_long else here.name}
+        assert len(threads) == 5
+        assert is_long or [len(before) for before in turns[:4]] == [0, 1, 2, 3], "the loop has its turn between them"
+        assert not tape._stamps
+        calls = graph.engine.trace.since(10)
+        assert calls.node.tolist() == [op.id for op in graph.ops]
+        assert monitor is None or {monitor.states[op.id] for op in graph.ops} == {NodeState.DONE}
 
 
 @pytest.mark.usefixtures("all_as_one")

@@ -74,7 +74,7 @@ class _Convolution:
             return None
         ((_, product),) = self._products.items()
         found, padded = product.direct(self._kept.packed(weight, self._pack)), self._padded
-        if found is None or self._border is None:
+        if self._border is None:
             return found
         return lambda x, y, given, address: found(padded(x), y, given, address)
 

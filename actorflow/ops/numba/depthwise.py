@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, even_cuts, product_ns, spread
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import (
@@ -28,11 +28,14 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
+from actorflow.ops.numba.crew import spread as spread_compiled
 from actorflow.ops.numba.fused import LATEST, Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import volumes
 
+#: Products in a piece that a thread computes, at least: some 20 us.
+_PIECE_PRODUCTS = 1 << 20
 #: Windows side by side.
 _SEVERAL = {32: 7, 16: 4}
 #: Vectors of channels of a window that is computed by itself, as at the ends of a row: one would wait for each sum.
@@ -226,13 +229,18 @@ class Depthwise:
         self._routine = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype)
         self._told = _told(w, channels, v.lanes)
         self._room = self._width * -(-channels // v.lanes) * v.lanes + 64 // v.size
-        self._cuts = even_cuts(math.prod(y[:-2]), product_pieces(math.prod(y), taps, 1, 1))
+        self._cuts = even_cuts(math.prod(y[:-2]), min(MOST_PIECES, math.prod(y) * taps // _PIECE_PRODUCTS))
         self._work_ns = product_ns(math.prod(y), taps, 1)
 
     def direct(self, weight: Array) -> Direct | None:
         """See `Call`."""
         if len(self._cuts) > 1:
-            return None
+            factors, told, own = id(weight), id(self._told), (self, weight)
+
+            def compute_together(x: Array, y: Array, given: int, address: int, _kept: Any = own) -> None:
+                self._together(x, (id(x), factors, id(y)), (told, given, address))
+
+            return compute_together
         function, room, (cut,) = self._routine.wait(), (self._room,), self._cuts
         told, kept, factors = id(self._told), (self, weight), id(weight)
 
@@ -241,6 +249,12 @@ class Depthwise:
             function(id(x), factors, id(y), id(row), told, given, address, cut.start, cut.stop)
 
         return compute
+
+    def _together(self, x: Array, arrays: tuple[int, ...], following: tuple[int, ...]) -> None:
+        """Compute all rows, by several threads where that pays, with a row of sums for each piece."""
+        rows = [*scratch("rows of sums", (len(self._cuts), self._room), x.dtype)]
+        pieces = [(id(row), *following, cut.start, cut.stop) for row, cut in zip(rows, self._cuts, strict=True)]
+        spread_compiled(self._routine, arrays, np.array(pieces, np.int64), self._work_ns)
 
     @property
     def is_ready(self) -> bool:
@@ -260,8 +274,10 @@ class Depthwise:
 
         if len(self._cuts) == 1:
             part(self._cuts[0])
-        else:
+        elif ending.following is None and ending.finish is not None:
             spread(self._cuts, part, self._work_ns)
+        else:
+            self._together(x, arrays, (id(self._told), where, address))
 
 
 def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish | None) -> bool:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.errors import DeviceError
+from actorflow.ops.cpu import parallel
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, even_cuts, product_ns
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
@@ -32,6 +33,7 @@ from actorflow.ops.numba.assembly import (
     vectors,
 )
 from actorflow.ops.numba.assembly import spread as to_all_lanes
+from actorflow.ops.numba.crew import spread
 from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
 
@@ -47,8 +49,8 @@ _FETCHING = 3
 _SETS = 4
 #: Bytes of the rows that all panels are multiplied with before the next ones are.
 _ROWS_BYTES = 192 << 10
-#: Rows of a piece that a thread computes, at least.
-_PIECE_ROWS = 48
+#: Rows of a piece that a thread computes, at least, and products, which take some 20 us.
+_PIECE_ROWS, _PIECE_PRODUCTS = 48, 2 << 20
 #: Where the tables begin in what a call is told, and entries of each panel, block and run.
 _TABLES, _OF_PANEL, _OF_BLOCK = 7, 5, 4
 
@@ -300,45 +302,50 @@ class Product:
         assert v is not None
         count, depth = len(rows.offsets), sum(length for _, length in rows.runs)
         panels = _panels(depth, columns, groups, v)
-        self._function, self._offsets = compute.wait(), rows.offsets
+        self._routine, self._function, self._offsets = compute, compute.wait(), rows.offsets
         self._count, self._panels = count, len(panels)
         self._told = _told(rows.runs, rows.apart, columns, panels, v)
         self._work_ns = product_ns(count, depth, columns // groups)
-        pieces = product_pieces(count, depth, columns // groups, 1)
+        pieces = max(1, min(MOST_PIECES, count * depth * columns // groups // _PIECE_PRODUCTS))
         by_rows = even_cuts(count, min(pieces, -(-count // _PIECE_ROWS)))
         by_panels = even_cuts(len(panels), pieces // len(by_rows))
         self._is_by_rows = len(by_panels) == 1
-        self._parts = [(one.start, one.stop, other.start, other.stop) for one in by_rows for other in by_panels]
+        parts = [(0, one.start, one.stop, other.start, other.stop) for one in by_rows for other in by_panels]
+        self._parts = np.array(parts, np.int64)
 
-    def direct(self, panels: Array) -> Direct | None:
-        """As `run`, with a packed weight that stays; None if several threads compute it."""
-        if len(self._parts) > 1:
-            return None
+    def direct(self, panels: Array) -> Direct:
+        """As `run`, with a packed weight that stays, and what follows compiled."""
+        routine, parts, work_ns = self._routine, self._parts, self._work_ns
         function, offsets, told, kept = self._function, id(self._offsets), id(self._told), (self, panels)
-        weight, last = id(panels), (0, 0, self._count, 0, self._panels)
+        weight, last = id(panels), parts[0].tolist()
 
         def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
-            function(id(x), offsets, weight, id(y), told, given, address, *last)
+            if len(parts) == 1:
+                function(id(x), offsets, weight, id(y), told, given, address, *last)
+            else:
+                spread(routine, (id(x), offsets, weight, id(y), told, given, address), parts, work_ns)
 
         return compute
 
     def spread(self, x: Array, panels: Array, y: Array, ending: Ending) -> None:
         """Compute all rows, by several threads where that pays; see `run`."""
-        parts = self._parts
-        if len(parts) == 1:
-            self.run(x, panels, y, ending)
-            return
-        given = self._given(x, panels, y, ending)
+        given, parts = self._given(x, panels, y, ending), self._parts
         left = ending.finish if ending.following is None else None
-
-        def part(piece: tuple[int, int, int, int]) -> None:
-            self._function(*given, 0, *piece)
-            if left is not None and self._is_by_rows:
-                left(piece[0], piece[1])
-
-        spread(parts, part, self._work_ns)
+        if left is not None and self._is_by_rows:
+            self._finishing(given, left)
+        elif len(parts) == 1:
+            self._function(*given, *parts[0].tolist())
+        else:
+            spread(self._routine, given, parts, self._work_ns)
         if left is not None and not self._is_by_rows:
             left(0, self._count)
+
+    def _finishing(self, given: tuple[int, ...], finish: Finish) -> None:
+        def part(piece: list[int]) -> None:
+            self._function(*given, *piece)
+            finish(piece[1], piece[2])
+
+        parallel.spread(self._parts.tolist(), part, self._work_ns)
 
     def run(self, x: Array, panels: Array, y: Array, ending: Ending, first: int = 0) -> None:
         """``y[first:] = x @ weight``, of as many rows as there are, and what follows.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
@@ -20,9 +22,12 @@ from actorflow.ops.numba.assembly import (
     routine,
     vectors,
 )
+from actorflow.ops.numba.crew import spread
 from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
 
+#: Products in a piece that a thread computes, at least: reading as many elements takes some 50 us.
+_PIECE_PRODUCTS = 256 << 10
 #: Rows of the matrix at once, and sums of each.
 _ROWS, _SUMS = 4, 2
 _ENTRY = "row"
@@ -95,25 +100,22 @@ class Row:
     """
 
     def __init__(self, compute: Routine, columns: int, depth: int) -> None:
-        self._function, self._depth = compute.wait(), depth
-        self._cuts = even_cuts(columns, product_pieces(columns, depth, 1, 1))
-        self._work_ns = product_ns(columns, depth, 1)
+        self._routine, self._function, self._depth = compute, compute.wait(), depth
+        cuts = even_cuts(columns, min(MOST_PIECES, columns * depth // _PIECE_PRODUCTS), _ROWS)
+        self._pieces = np.array([(cut.start, cut.stop, 0, 0) for cut in cuts], np.int64)
+        self._work_ns = element_ns(columns * depth)  # it takes as long as reading the weight
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
-        function, arrays, cuts = self._function, (id(x), id(weight), id(y), self._depth), self._cuts
-        if len(cuts) == 1:
-            function(*arrays, 0, len(weight), id(x), 0)
-        else:
-            spread(cuts, lambda cut: function(*arrays, cut.start, cut.stop, id(x), 0), self._work_ns)
+        self._compute(x, weight, y, id(x), 0)
         ending.take(0, 1)
 
-    def direct(self, weight: Array) -> Direct | None:
+    def direct(self, weight: Array) -> Direct:
         """See `Call`."""
-        if len(self._cuts) > 1:
-            return None
-        function, depth, columns = self._function, self._depth, len(weight)
+        return lambda x, y, given, address: self._compute(x, weight, y, given, address)
 
-        def compute(x: Array, y: Array, given: int, address: int) -> None:
-            function(id(x), id(weight), id(y), depth, 0, columns, given, address)
-
-        return compute
+    def _compute(self, x: Array, weight: Array, y: Array, given: int, address: int) -> None:
+        arrays, first = (id(x), id(weight), id(y), self._depth), 0
+        if len(self._pieces) > 1:
+            spread(self._routine, arrays, self._pieces, self._work_ns)
+            first = len(weight)  # what follows takes all columns, when they are there
+        self._function(*arrays, first, len(weight), given, address)

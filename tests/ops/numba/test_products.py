@@ -146,10 +146,10 @@ def test_the_order_of_pieces_makes_no_difference(monkeypatch: pytest.MonkeyPatch
     expected = attempt(Conv(pad=1), [x, weight])
     counts = []
 
-    def backwards(pieces: Any, work: Any, work_ns: float, multiplies: bool = False) -> None:
+    def backwards(routine: Routine, given: Any, pieces: Any, work_ns: float) -> None:
         counts.append(len(pieces))
-        for piece in reversed(pieces):
-            work(piece)
+        for piece in pieces[::-1].tolist():
+            routine.wait()(*given, *piece)
 
     monkeypatch.setattr(product, "spread", backwards)
     np.testing.assert_array_equal(attempt(Conv(pad=1), [x, weight]), expected)

@@ -1,0 +1,134 @@
+"""Pieces of compiled calls on several threads: each once, side by side with threads that linger, and alone without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorflow.devices.team import Team
+from actorflow.ops.numba import crew as module
+from actorflow.ops.numba.assembly import entry, leave
+from actorflow.ops.numba.crew import Crew
+from actorflow.ops.numba.routine import Routine
+
+COUNT = Routine(
+    "def count(x, step, begin, end):\n    for i in range(begin, end):\n        x[i] += step\n",
+    "count",
+    ["int64*", "intp", "intp", "intp"],
+)
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
+    """One of its own, with a team of its own; all that it needs is compiled."""
+    for routine in (module._call(), module._linger(), COUNT):
+        routine.wait()
+    monkeypatch.setattr(module, "team", Team(longest_pause=0))
+    return Crew()
+
+
+@contextmanager
+def lingering(crew: Crew) -> Iterator[None]:
+    """A thread that lingers on and on, and the test's thread as a lane's."""
+    ends = threading.Event()
+
+    def linger() -> None:
+        while not ends.is_set():
+            crew.linger()
+
+    thread = threading.Thread(target=linger)
+    member = module.team.join()
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+        module.team.leave(member)
+
+
+def pieces_of(cuts: list[int]) -> np.ndarray:
+    return np.array(list(zip([0, *cuts], cuts, strict=False)), np.int64).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("helped", [False, True])
+@given(lengths=st.lists(st.integers(0, 50), max_size=30))
+def test_each_piece_is_called_once(helped: bool, lengths: list[int]) -> None:
+    cuts = np.cumsum(lengths).tolist()
+    x = np.zeros(sum(lengths) + 1, np.int64)
+    shared = module.crew
+    for routine in (module._call(), module._linger(), COUNT):
+        routine.wait()
+    if helped:
+        with lingering(shared):
+            shared.work_off(COUNT, (id(x), 3), pieces_of(cuts), 1e9)
+    else:
+        shared.work_off(COUNT, (id(x), 3), pieces_of(cuts), 1e9)
+    np.testing.assert_array_equal(x[:-1], 3)
+    assert x[-1] == 0
+
+
+def meeting() -> Routine:
+    """Writes to one word, and waits until another one is written."""
+    text = entry("meet", [("intp", "place"), ("intp", "own"), ("intp", "other")])
+    place = text.let("inttoptr i64 %place to ptr")
+    own, other = text.at("i64", place, "%own"), text.at("i64", place, "%other")
+    text.do(f"store atomic i64 1, ptr {own} seq_cst, align 8")
+    text.do("br label %look")
+    text.do("look:")
+    there = text.let(f"icmp ne i64 {text.let(f'load atomic i64, ptr {other} seq_cst, align 8')}, 0")
+    text.do(f"br i1 {there}, label %out, label %look")
+    text.do("out:")
+    return Routine(leave(text), "meet", ["intp", "intp", "intp"], is_python=False)
+
+
+def test_threads_that_linger_take_part(crew: Crew) -> None:
+    routine = meeting()
+    routine.wait()
+    with lingering(crew):
+        while not crew.waiting:
+            threading.Event().wait(0)
+        for _ in range(20):
+            met = np.zeros(2, np.int64)  # each of the two pieces ends when the other one has begun
+            crew.work_off(routine, (met.ctypes.data,), np.array([[0, 1], [1, 0]], np.int64), 0.0)
+            assert met.tolist() == [1, 1]
+
+
+def test_those_who_linger_come_back(crew: Crew) -> None:
+    crew.linger()  # measures
+    crew._looks = 1 << 60
+    thread = threading.Thread(target=crew.linger)
+    thread.start()
+    while not crew.waiting:
+        threading.Event().wait(0)
+    crew.part()
+    thread.join()
+    assert not crew.waiting
+
+
+def test_calls_of_two_lanes_at_once(crew: Crew) -> None:
+    x = np.zeros((2, 64), np.int64)
+    pieces = pieces_of(list(range(1, 65)))
+    start = threading.Barrier(2)
+
+    def call(row: np.ndarray) -> None:
+        member = module.team.join()
+        start.wait()
+        for _ in range(200):
+            crew.work_off(COUNT, (id(row), 1), pieces, 0.0)
+        module.team.leave(member)
+
+    with lingering(crew):
+        rows = [x[0], x[1]]
+        threads = [threading.Thread(target=call, args=(row,)) for row in rows]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    np.testing.assert_array_equal(x, 200)

@@ -1,0 +1,112 @@
+"""Whether branches run side by side: by calculation, and where that says yes, by trial."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.devices.cpu import CPU, WorkerLane
+from actorflow.ops import Operation, kernel
+from actorflow.runtime import tapes
+from actorflow.runtime.branches import Branches
+from actorflow.trace.ring import Trace
+from tests.support.tapes import LIMITS
+
+LANES = [WorkerLane("main", computes=False), WorkerLane("main.1", computes=False)]
+
+
+class _Op:
+    joins = True
+    inline_ns = 100_000
+
+    def __init__(self, cost_ns: int, lane: WorkerLane, named: str | None = None) -> None:
+        self.cost_ns, self.lane, self.node = cost_ns, lane, SimpleNamespace(lane=named)
+        self.followers: tuple[_Op, ...] = ()
+
+
+def diamond(cost_ns: int) -> Any:
+    """A program of two branches on two lanes, with what is before and behind them, and its trace."""
+    main, other = LANES
+    begin, left, right, end = ops = [_Op(cost_ns, lane) for lane in (main, main, other, main)]
+    begin.followers, left.followers, right.followers = (left, right), (end,), (end,)
+    return SimpleNamespace(ops=ops, trace=Trace(1024))
+
+
+def run(program: Any, frames: range, spans_ns: int) -> None:
+    for frame in frames:
+        program.trace.add((frame + 1) * 1_000_000_000, spans_ns, program.trace.key(1), frame)
+
+
+def test_one_lane_where_waking_threads_costs_more() -> None:
+    program, branches = diamond(100_000), Branches()
+    assert branches.lanes(program) == dict.fromkeys(program.ops, LANES[0])
+
+
+@pytest.mark.parametrize("one_lane_ns", [1_000_000, 100_000_000])
+def test_both_are_tried_where_it_may_pay(one_lane_ns: int) -> None:
+    program, branches = diamond(50_000_000), Branches()
+    run(program, range(5), 1)
+    assert branches.lanes(program) == {}, "the first frames do not count"
+    run(program, range(5, 10), 50_000_000)
+    one_lane = dict.fromkeys(program.ops, LANES[0])
+    assert branches.lanes(program) == one_lane
+    run(program, range(10, 15), one_lane_ns)
+    for _ in range(3):  # it stays so
+        assert branches.lanes(program) == (one_lane if one_lane_ns < 50_000_000 else {})
+
+
+def test_lanes_that_are_named_stay() -> None:
+    program, branches = diamond(100_000), Branches()
+    for op in program.ops:
+        op.node.lane = op.lane.name
+    assert branches.lanes(program) == {}
+
+
+class Witnessed(Operation):
+    """Its input, and the name of the thread that was there."""
+
+    arguments = ("*x",)
+
+    def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return inputs[:1]
+
+
+seen: list[str] = []
+
+
+@kernel(Witnessed)
+def _witnessed(_operation: Witnessed, inputs: Any, outputs: Any) -> None:
+    seen.append(threading.current_thread().name)
+    np.add(inputs[0], 1, out=outputs[0])
+
+
+async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"])
+    monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
+    graph = af.Graph("branches")
+    x = y = graph.blob("x", (2,), "float64")
+    y = graph.op("begin", Witnessed())(y)
+    sides = [graph.op(f"side{i}", Witnessed())(y) for i in range(2)]
+    graph.op("end", Witnessed())(*sides)
+    async with graph:
+        for _ in range(3):
+            result = await graph.run({x: [0.0, 1.0]})
+        np.testing.assert_array_equal(result["end/out"], [3.0, 4.0])
+        (program,) = graph.engine._programs.values()
+        (piece,) = program.ops
+        assert len(piece.parts) == 4
+        assert set(program.lanes.values()) == {piece.lane}
+        tracks = graph.engine.trace.tracks
+        calls = graph.engine.trace.since(8)
+        assert {tracks[track] for track in calls.track.tolist()} <= {"loop", "cpu main"}
+        here = threading.current_thread().name
+        for running, expected in ((["this one"], here), (["this one", "another"], "actorflow-main")):
+            seen.clear()
+            piece.cost_ns, piece._running = 0, running  # short enough for the loop
+            await graph.run({x: [0.0, 1.0]})
+            assert set(seen) == {expected}
