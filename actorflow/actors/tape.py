@@ -62,7 +62,8 @@ class TapeActor(Joined):
         self._ids = np.array([leaf.node_id for leaf in parts_of(self)], np.intp)
         self._owed: list[_Played] = []  # not written to trace and profile yet
         self._trace: Trace | None = None  # where they are to be written
-        self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts])
+        is_short = all(part.cost_ns <= part.inline_ns for part in parts)
+        self.inline_ns = max(_SLICE_NS, *[part.inline_ns for part in parts]) if is_short else INLINE_NS
         self._slow: list[int] | None = None  # stamps of the last call, if that was slow
         self._expect()
         self.cost_ns = self.last_ns = self._slow_ns
@@ -160,7 +161,8 @@ class TapeActor(Joined):
 
     def _expect(self) -> None:
         """Note how long a call takes if no part has become slow."""
-        self._slow_ns = sum([part.cost_ns for part in self.parts]) + INLINE_NS
+        expected_ns = sum([part.cost_ns for part in self.parts])
+        self._slow_ns = expected_ns + max(INLINE_NS, expected_ns // 2)
 
     def _look(self, stamps: list[int]) -> None:
         """A call was slow; if the one before was, too, that is no accident."""

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 from weakref import getweakrefcount
 
 import numpy as np
@@ -127,8 +127,8 @@ class Bucket:
 class Memory(np.ndarray[Any, Any]):
     """Bytes that buffers of several types share, one at a time.
 
-    It is the ``base`` of the buffer, whose views have the buffer as theirs: NumPy looks for an array's owner among arrays
-    of the array's own type alone. So references to the buffer are counted as those to any other.
+    It is the ``base`` of the buffer, whose views have the buffer as theirs: NumPy looks for an array's owner among
+    arrays of the array's own type alone. So references to the buffer are counted as those to any other.
     """
 
 
@@ -251,9 +251,9 @@ class BufferPool:
         except MemoryError as error:
             raise OutOfMemoryError(f"no room for {size_bytes:,} bytes: {error}") from error
         begin = -whole.ctypes.data % _LINE_BYTES
-        memory: Memory = whole[begin : begin + size_bytes]
+        memory: Any = whole[begin : begin + size_bytes]
         self.adopt(memory)
-        return memory
+        return cast(Memory, memory)
 
     def new(self, spec: TensorSpec) -> Any:
         """A buffer that is counted from now on. Any thread may call it.

@@ -5,6 +5,9 @@ the same of it in front of them may be computed as soon as it is there, one behi
 pieces of a class, in the order in which its ops would fire one by one, are its tapes. So no op waits for what it would
 not have waited for by itself, and no two tapes wait for each other: a message leads to a later piece of the same class,
 or to a class that has more in front of it.
+
+An op that takes time may be followed on a tape, too, where all that has not fired yet waits for it: then nothing could
+run beside it, and nothing is late for being told at the end of the tape.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ class Limits(NamedTuple):
         ops: Most ops.
         frames: How many frames run before the first tapes are made; each further look comes after four times as many.
         short_ns: Longest expected time of an op, if it is not what may run on the loop.
+        chain_ns: Longest expected time of a tape of a lane, of ops each of which all that follow wait for.
     """
 
     tape_ns: int = 100_000
     ops: int = 1_000
     frames: int = 4
     short_ns: int | None = None
+    chain_ns: int = 10_000_000
 
 
 #: Tests have others.
@@ -176,7 +181,6 @@ class _Class:
 
     def __init__(self, components: frozenset[int]) -> None:
         self.components = components  # classes that have a part of that
-        self.alone: list[OpActor] = []  # ops that take time, or are no part of a tape for another reason
         self.pieces: list[list[OpActor]] = []
         self.open: dict[Lane | None, tuple[list[OpActor], int]] = {}  # the last piece on each lane, and its time
 
@@ -211,28 +215,42 @@ def find_tapes(ops: Collection[OpActor], first: Iterable[OpActor], uses: Iterabl
         turn = numbered(use, frozenset([0]))
         for follower in use.followers:
             before[follower].add(turn)
-    for op in _as_they_fire([*first, *[op for op in ops if op not in waits]], waits):
+    chain: list[OpActor] = []
+    behind = left_ns = -1  # of the chain: the class of what follows it, and how much longer it may get
+    for op, is_only in _as_they_fire([*first, *[op for op in ops if op not in waits]], waits):
         number = _class_of(before.pop(op, set()), classes, numbered)
-        if _is_short(op):
+        in_chain = is_only and op.turnstile is None and _may_be_joined(op)
+        left_ns -= op.cost_ns
+        if in_chain and number == behind and left_ns >= 0 and op.lane is chain[0].lane:
+            chain.append(op)
+            for follower in op.followers:
+                before[follower].add(behind)
+        elif _is_short(op):
+            left_ns = -1
             _append(classes[number], op, op.lane if number else None)
             for follower in op.followers:
                 # From lane to lane they are told by the loop, and are no pieces of one order.
                 away = number and follower.lane is not op.lane
                 before[follower].add(numbered((number, op.lane), frozenset([number])) if away else number)
         else:
-            classes[number].alone.append(op)
             behind = numbered(op, frozenset([number]))
             for follower in op.followers:
                 before[follower].add(behind)
+            chain, left_ns = [op], LIMITS.chain_ns - op.cost_ns if in_chain else -1
+            classes[number].pieces.append(chain)
         yield
-    return [unit for each in classes for unit in (*map(tuple, each.pieces), *((op,) for op in each.alone))]
+    return [tuple(piece) for each in classes for piece in each.pieces]
 
 
-def _as_they_fire(first: Iterable[OpActor], waits: dict[OpActor, int]) -> Iterator[OpActor]:
-    """All ops in the order in which they would fire one by one, if none of them took any time."""
+def _as_they_fire(first: Iterable[OpActor], waits: dict[OpActor, int]) -> Iterator[tuple[OpActor, bool]]:
+    """All ops in the order in which they would fire one by one, if none of them took any time.
+
+    And whether no other one is ready then: those that have not fired yet wait for this one, all of them.
+    """
     ready = deque(dict.fromkeys(first))
     while ready:
-        yield (op := ready.popleft())
+        op = ready.popleft()
+        yield op, not ready
         for follower in op.followers:
             waits[follower] -= 1
             if not waits[follower]:
@@ -251,7 +269,11 @@ def _class_of(found: set[int], classes: Sequence[_Class], numbered: Callable[[Ha
 
 def _is_short(op: OpActor) -> bool:
     limit_ns = op.inline_ns if LIMITS.short_ns is None else LIMITS.short_ns
-    return op.inline_ns >= 0 and op.attempts is None and not op.updates and op.cost_ns <= limit_ns
+    return op.cost_ns <= limit_ns and _may_be_joined(op)
+
+
+def _may_be_joined(op: OpActor) -> bool:
+    return op.inline_ns >= 0 and op.attempts is None and not op.updates
 
 
 def _append(members: _Class, op: OpActor, lane: Lane | None) -> None:

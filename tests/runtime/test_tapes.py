@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,20 @@ async def test_measured_ops_become_a_tape() -> None:
         np.testing.assert_array_equal(result["f4/out"], ONES + 5)
 
 
+async def test_long_kernels_that_all_else_waits_for_become_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["chains"])
+    graph = af.Graph("chain", fuse=False)
+    x = graph.blob("x", VALUE.shape, VALUE.dtype)
+    y = af.ops.negative(af.ops.square(x, name="a"), name="b")
+    left, right = af.ops.square(y, name="left"), af.ops.absolute(y, name="right")
+    y = graph.function("f", np.sqrt, VALUE)(af.ops.sqrt(af.ops.add(left, right, name="c"), name="d"))
+    async with graph:
+        for _ in range(2):
+            result = await graph.run({x: 2 * ONES})
+        assert [actor.what for actor in fired(graph)] == ["a to b", "left", "right", "c to d", "f"]
+    np.testing.assert_allclose(result[y], np.full(2, 20**0.25))
+
+
 @pytest.mark.parametrize("options", [{"sequential": True}, {"memory_budget": 1 << 20}, {"dry_run": True}])
 @pytest.mark.usefixtures("all_as_one")
 async def test_each_op_by_itself_where_that_is_wanted(options: dict[str, Any]) -> None:
@@ -85,7 +100,7 @@ def _programs(draw: st.DrawFn) -> tuple[list[Any], list[set[int]]]:
     ops: list[Any] = []
     for index in range(draw(st.integers(0, 14))):
         reads.append(draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set())
-        cost_ns = draw(st.sampled_from((10, 100, 1 << 40)))
+        cost_ns = draw(st.sampled_from((10, 100, 400, 1 << 40)))
         ops.append(_Op(index, cost_ns, draw(st.sampled_from(lanes))))
         for each in reads[-1]:
             ops[each].followers += (ops[index],)
@@ -102,7 +117,7 @@ class _Use:
 
 
 class _Op:
-    attempts = None
+    attempts = turnstile = None
     updates = ()
     inline_ns = 100
 
@@ -111,12 +126,19 @@ class _Op:
         self.followers: tuple[_Op, ...] = ()
 
 
-@given(program=_programs(), tape_ns=st.sampled_from((150, 250, 1 << 60)), turns=st.sets(st.integers(0, 13), max_size=3))
-def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], tape_ns: int, turns: set[int]) -> None:
+@given(
+    program=_programs(),
+    tape_ns=st.sampled_from((150, 250, 1 << 60)),
+    chain_ns=st.sampled_from((0, 1_000, 1 << 60)),
+    turns=st.sets(st.integers(0, 13), max_size=3),
+)
+def test_units_wait_for_nothing_new(
+    program: tuple[list[Any], list[set[int]]], tape_ns: int, chain_ns: int, turns: set[int]
+) -> None:
     ops, reads = program
     uses: list[Any] = [_Use(ops[index]) for index in turns if index < len(ops)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=tape_ns))
+        patch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=tape_ns, chain_ns=chain_ns))
         units = at_once(tapes.find_tapes(ops, [], uses))
     assert sorted(op.index for unit in units for op in unit) == [op.index for op in ops]
     place = {op.index: position for position, unit in enumerate(units) for op in unit}
@@ -125,9 +147,19 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
         before = set().union(*[slow[i] | ({i} if ops[i].cost_ns > 100 else set()) for i in sources])
         slow.append(frozenset(before | ({-1 - op.index} if op.index in turns else set())))
         assert all(place[i] <= place[op.index] for i in sources), "each unit behind those that it reads from"
+    ancestors: list[set[int]] = []
+    for sources in reads:
+        ancestors.append(sources.union(*[ancestors[i] for i in sources]))
     for unit in units:
-        assert len({slow[op.index] for op in unit}) == 1, "all wait for the same"
-        if len(unit) > 1:
+        members, last = {op.index for op in unit}, unit[-1].index
+        assert len({slow[op.index] - members for op in unit}) == 1, "all wait for the same"
+        if len(unit) > 1 and unit[0].cost_ns > 100:
+            assert sum(op.cost_ns for op in unit) <= chain_ns
+            assert len({op.lane for op in unit}) == 1
+            assert all(one.index in ancestors[other.index] for one, other in pairwise(unit))
+            others = [i for i, before in enumerate(ancestors) if i not in members and before & members]
+            assert all(last in ancestors[i] for i in others), "nobody waits for the end but those who would"
+        elif len(unit) > 1:
             assert all(op.cost_ns <= 100 for op in unit)
             assert sum(op.cost_ns for op in unit) <= tape_ns
             assert len({op.lane for op in unit}) == 1 or not slow[unit[0].index]
@@ -139,7 +171,7 @@ def test_pieces_of_two_lanes_do_not_wait_for_each_other() -> None:
     """``a`` and ``c`` are no tape, although they wait for the same: between them is ``b``, on another lane."""
     lane, other = _Lane(), _Lane()
     ops = [
-        _Op(index, cost_ns, on) for index, (cost_ns, on) in enumerate([(500, lane), (1, lane), (1, other), (1, lane)])
+        _Op(index, cost_ns, on) for index, (cost_ns, on) in enumerate([(500, other), (1, lane), (1, other), (1, lane)])
     ]
     slow, a, b, c = ops
     slow.followers, a.followers, b.followers = (a,), (b, c), (c,)

@@ -1,4 +1,7 @@
-"""Which ops fire as one in tests: as always, none, two at a time, or all that ever may, from the first frame on."""
+"""Which ops fire as one in tests: as always, none, two at a time, or all that ever may, from the first frame on.
+
+Or as many as may if all of them take time.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ LIMITS = {
     "off": Limits(frames=FOREVER_NS),
     "two": Limits(frames=0, ops=2, tape_ns=_ANY, short_ns=_ANY),
     "all": Limits(frames=0, tape_ns=_ANY, short_ns=_ANY),
+    "chains": Limits(frames=0, short_ns=-1, chain_ns=_ANY),
 }
 #: For all tests, by the environment variable ``ACTORFLOW_TEST_TAPES``.
 CHOSEN = LIMITS.get(os.environ.get("ACTORFLOW_TEST_TAPES", ""), Limits())
