@@ -47,7 +47,7 @@ IN_TWO_LISTS = _count_in_lists(2)
 UNSHARED = _count_unshared()
 
 #: Size from which on values of a plan share memory: below it, to make an array costs more than a cold cache.
-SHARED_BYTES = 16 << 10
+SHARED_BYTES = 64 << 10
 #: Where arrays begin that share memory: where a line of the cache does.
 _LINE_BYTES = 64
 #: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.

@@ -320,12 +320,12 @@ async def test_a_view_of_an_array_of_the_kernels_own_does_not_go_to_another_buck
 
 
 class TestSharedMemory:
-    """Values of several types that a plan alone has, of 40,000 bytes each."""
+    """Values of several types that a plan alone has, of 80,000 bytes each."""
 
     @staticmethod
     def chain(**options: Any) -> tuple[af.Graph, af.Blob, list[af.Blob]]:
         graph = af.Graph("shared", fuse=False, **options)
-        x = y = graph.blob("x", (10_000,))
+        x = y = graph.blob("x", (20_000,))
         values = []
         for dtype in ("int32", "uint32", "float32") * 2:
             y = af.ops.cast(y, dtype)
@@ -337,7 +337,7 @@ class TestSharedMemory:
         results = []
         async with graph:
             for number in range(4):
-                results.append(await graph.run({x: np.full(10_000, number, "f")}, fetch=fetch))
+                results.append(await graph.run({x: np.full(20_000, number, "f")}, fetch=fetch))
                 assert all(results[-1][y].base is None for y in fetch)
             made = graph.engine.resources.device(af.Place()).memory.allocations
         assert all((abs(result[y]) == number).all() for number, result in enumerate(results) for y in fetch)
@@ -362,9 +362,9 @@ class TestSharedMemory:
         assert not y
         async with graph:
             for number in range(4):
-                await graph.run({x: np.full(10_000, number, "f")})
+                await graph.run({x: np.full(20_000, number, "f")})
         assert [set(value.tolist()) for value in kept] == [{0.0}, {1.0}, {2.0}, {3.0}]
 
     async def test_a_budget_counts_each_value(self) -> None:
-        graph, x, values = self.chain(memory_budget=200_000)
+        graph, x, values = self.chain(memory_budget=400_000)
         assert await self.allocations(graph, x, [af.ops.max(values[-1])]) == 3
