@@ -19,7 +19,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.blas import cores
-from actorflow.devices.memory import IN_TWO_LISTS, Bucket
+from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.ops.operation import Operation
@@ -490,7 +490,7 @@ class KernelActor(OpActor):
         outputs: list[Any] | None
         if kernel.returns:
             outputs = None
-        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and inputs[0].base is None:
+        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and type(inputs[0].base) in OWNERS:
             # It is in ``inputs`` and the frame's values alone, and nothing else can show its memory.
             outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
         else:

@@ -128,6 +128,7 @@ class Device(ABC):
         libraries: Kernel libraries in the order of preference.
         options_type: What its options are.
         is_host: Whether its arrays are NumPy arrays in the host's memory.
+        shares_memory: Whether its arrays may be made on any memory of the host's, which several values have in turn.
         is_stream: Whether its lanes are streams: work is launched on the loop and runs later.
         is_staged: Whether copies from the host start from memory of `staging`.
         runs_functions: Whether plain functions (`Graph.function`) can run on it, with the device's arrays.
@@ -142,6 +143,7 @@ class Device(ABC):
     libraries: ClassVar[tuple[str, ...]] = ()
     options_type: ClassVar[type[DeviceOptions]] = DeviceOptions
     is_host: ClassVar[bool] = False
+    shares_memory: ClassVar[bool] = False
     is_stream: ClassVar[bool] = False
     is_staged: ClassVar[bool] = False
     runs_functions: ClassVar[bool] = False

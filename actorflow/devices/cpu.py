@@ -306,6 +306,7 @@ class CPU(Device):
     libraries = ("numba", "numpy") if find_spec("numba") else ("numpy",)
     is_host = True
     runs_functions = True
+    shares_memory = True
 
     @classmethod
     def parallel_lanes(cls) -> int:

@@ -4,6 +4,8 @@ A fresh large array costs page faults that take as long as a simple kernel, so b
 type. A buffer is taken back only when nothing else refers to it: a view that a function kept, or an array that the
 application fetched, is then never overwritten. CPython's reference counts tell. What was fetched last is lent: it is
 used again once the application has dropped it, and every view of it.
+
+Values that only a plan has share memory across types, the one that was free last first: it is still in the cache.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 from weakref import getweakrefcount
 
 import numpy as np
 
+from actorflow.errors import OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
 
@@ -43,6 +46,10 @@ IN_TWO_LISTS = _count_in_lists(2)
 #: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
 UNSHARED = _count_unshared()
 
+#: Size from which on values of a plan share memory: below it, to make an array costs more than a cold cache.
+SHARED_BYTES = 64 << 10
+#: Where arrays begin that share memory: where a line of the cache does.
+_LINE_BYTES = 64
 #: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.
 POOLED_BYTES = 1 << 20
 #: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
@@ -117,6 +124,76 @@ class Bucket:
         self._lent.clear()
 
 
+class Memory(np.ndarray[Any, Any]):
+    """Bytes that buffers of several types share, one at a time.
+
+    It is the ``base`` of the buffer, whose views have the buffer as theirs: NumPy looks for an array's owner among
+    arrays of the array's own type alone. So references to the buffer are counted as those to any other.
+    """
+
+
+def _count_in_buffer() -> int:
+    memory = Memory(1, np.uint8)
+    buffer: Any = np.ndarray((1,), np.uint8, memory)
+    del memory
+    memory = buffer.base
+    return getrefcount(memory)
+
+
+#: Value of ``getrefcount(memory)`` for memory that is held by a buffer and one local variable.
+_IN_BUFFER = _count_in_buffer()
+#: Types of ``base`` of an array whose memory no other array shows but its views.
+OWNERS = frozenset([type(None), Memory])
+
+
+class Room:
+    """Free memory of one size, for as long as somebody refers to it.
+
+    Args:
+        pool: Where it comes from.
+        size_bytes: The size.
+    """
+
+    __slots__ = ("__weakref__", "free", "pool", "size_bytes")
+
+    def __init__(self, pool: BufferPool, size_bytes: int) -> None:
+        self.pool = pool
+        self.size_bytes = size_bytes
+        self.free: list[Memory] = []
+
+    def take(self) -> Memory:
+        """Some memory. Any thread may call it."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self.pool.new_memory(self.size_bytes)
+
+
+class RoomBucket(Bucket):
+    """Source of buffers of one type in memory that buffers of other types have, too; each buffer is made anew."""
+
+    __slots__ = ("room",)
+
+    def __init__(self, room: Room, spec: TensorSpec) -> None:
+        super().__init__(room.pool, spec)
+        self.room = room
+
+    def take(self) -> Any:
+        return np.ndarray(self.spec.shape, self.spec.dtype, self.room.take())
+
+    def give_back(self, buffer: Any) -> None:
+        memory = buffer.base
+        if type(memory) is Memory and memory.size == self.room.size_bytes and getrefcount(memory) == _IN_BUFFER:
+            self.room.free.append(memory)
+
+    @property
+    def free_bytes(self) -> int:
+        return len(self.room.free) * self.room.size_bytes
+
+    def trim(self) -> None:
+        self.room.free.clear()
+
+
 class BufferPool:
     """All buffers of one device, counted from their allocation until nothing refers to them any more.
 
@@ -135,6 +212,7 @@ class BufferPool:
         self.allocations = 0
         self.peak_bytes = 0
         self._buckets: weakref.WeakValueDictionary[TensorSpec, Bucket] = weakref.WeakValueDictionary()
+        self._rooms: weakref.WeakValueDictionary[int, Room] = weakref.WeakValueDictionary()
         self._lock = held_at_fork(threading.Lock())
         self._held_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
@@ -150,6 +228,32 @@ class BufferPool:
         if bucket is None:
             bucket = self._buckets[spec] = Bucket(self, spec)
         return bucket
+
+    def room(self, size_bytes: int) -> Room:
+        """The room for memory of one size in the host's memory; it is kept, with what is free there, by its buckets.
+
+        Only from the loop's thread.
+        """
+        room = self._rooms.get(size_bytes)
+        if room is None:
+            room = self._rooms[size_bytes] = Room(self, size_bytes)
+        return room
+
+    def new_memory(self, size_bytes: int) -> Memory:
+        """Memory that is counted from now on. Any thread may call it.
+
+        Raises:
+            OutOfMemoryError: if there is no room for it.
+        """
+        self.make_room(size_bytes)
+        try:
+            whole = Memory(size_bytes + _LINE_BYTES, np.uint8)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"no room for {size_bytes:,} bytes: {error}") from error
+        begin = -whole.ctypes.data % _LINE_BYTES
+        memory: Any = whole[begin : begin + size_bytes]
+        self.adopt(memory)
+        return cast(Memory, memory)
 
     def new(self, spec: TensorSpec) -> Any:
         """A buffer that is counted from now on. Any thread may call it.
@@ -191,12 +295,15 @@ class BufferPool:
     @property
     def used_bytes(self) -> int:
         """`held_bytes` without the free ones."""
-        return self.held_bytes - sum(bucket.free_bytes for bucket in [*self._buckets.values()])
+        free = sum(bucket.free_bytes for bucket in [*self._buckets.values()])
+        return self.held_bytes - free - sum(len(room.free) * room.size_bytes for room in [*self._rooms.values()])
 
     def trim(self) -> None:
         """Give all free buffers back to the system."""
         for bucket in [*self._buckets.values()]:
             bucket.trim()
+        for room in [*self._rooms.values()]:
+            room.free.clear()
 
     def _count_dead(self) -> None:
         while self._dead:

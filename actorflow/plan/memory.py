@@ -6,11 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from actorflow.devices.memory import SHARED_BYTES
 from actorflow.graph.nodes import Variable
+from actorflow.ops.collective import AllReduce
+from actorflow.ops.transfer import Receive, Stage, Transfer
 from actorflow.place import Place
 
 if TYPE_CHECKING:
     from actorflow.plan.plan import PlannedOp, Slot
+
+_MESSAGES = (AllReduce, Receive, Stage, Transfer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,33 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
             for index in op.outputs:
                 charges[index] = max(charges[index], viewed)
     return charges
+
+
+def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
+    """Bytes of the memory that each large value shares with others, of its size or less, but more than half of that.
+
+    What is fetched, or may be written over what will be, has memory of its own, and so has what devices copy.
+    """
+    sizes: dict[Place, dict[int, int]] = {}
+    own: set[int] = set()
+    for op in reversed(ops):
+        is_plain = op.kernel is not None and not op.kernel.returns and not isinstance(op.operation, _MESSAGES)
+        for index in op.outputs:
+            slot = slots[index]
+            if index in own or not is_plain or slot.is_fetched or slot.updates is not None or slot.spec.dtype.hasobject:
+                own.add(index)
+            elif slot.spec.size_bytes >= SHARED_BYTES:
+                sizes.setdefault(slot.place, {})[index] = slot.spec.size_bytes
+        if op.kernel is not None and op.kernel.inplace and op.outputs[0] in own:
+            own.add(op.inputs[0])
+    rooms: dict[int, int] = {}
+    for of_place in sizes.values():
+        room = 0
+        for index, size in sorted(of_place.items(), key=lambda each: -each[1]):
+            if not size <= room < 2 * size:
+                room = size
+            rooms[index] = room
+    return rooms
 
 
 def places_of(slots: Sequence[Slot]) -> tuple[Place, ...]:

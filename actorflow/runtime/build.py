@@ -17,6 +17,7 @@ from actorflow.actors.joined import FusedActor, StreamFusedActor
 from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
 from actorflow.devices import Bucket, Device
+from actorflow.devices.memory import RoomBucket
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.graph.nodes import Op, Variable
 from actorflow.loop import Steps
@@ -25,6 +26,7 @@ from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
+from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
 from actorflow.runtime.constants import constants_of
@@ -79,6 +81,7 @@ class Builder:
         self.receivers = self.ops if not plan.segments else [*self.ops]
         self.fired: list[OpActor] = self.ops
         self._users: dict[int, tuple[StreamLane, ...]] = {}
+        self._rooms: dict[int, int] = {}
         self._is_sequential = plan.graph.options.sequential
         self._kernel_inline_ns = kernel_inline_ns()
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
@@ -90,6 +93,7 @@ class Builder:
         resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
         yield
         self._users = _users(plan, resources)
+        self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
@@ -160,6 +164,9 @@ class Builder:
         partner = operation.device if isinstance(operation, Stage) else partner
         if partner is not None and resources.device(partner).is_staged:
             return resources.device(partner).staging.bucket(slot.spec)
+        room_bytes = self._rooms.get(slot.index)
+        if room_bytes is not None and device.shares_memory:
+            return RoomBucket(device.memory.room(room_bytes), slot.spec)
         return device.memory.bucket(slot.spec)
 
     def _home(self, variable: Variable) -> Bucket | None:
@@ -344,6 +351,7 @@ class Builder:
         slot = self._plan.slots[op.inputs[0]]
         bucket = self.blobs[slot.index].bucket
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
+        is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.devices.memory import UNSHARED, BufferPool
+from actorflow.devices.memory import UNSHARED, BufferPool, RoomBucket
 
 SPEC = af.TensorSpec.of((4, 8))  # 128 bytes
 
@@ -70,6 +70,67 @@ class TestReuse:
         pool.trim()
         assert (pool.held_bytes, pool.used_bytes) == (128, 128)
         assert kept.shape == (4, 8)
+
+
+class TestRooms:
+    """Memory that buffers of several types have in turn."""
+
+    def buckets(self, pool: BufferPool) -> tuple[RoomBucket, RoomBucket]:
+        return RoomBucket(pool.room(200), SPEC), RoomBucket(pool.room(200), af.TensorSpec.of(25, "float64"))
+
+    def test_another_type_has_the_memory(self, pool: BufferPool) -> None:
+        bucket, other = self.buckets(pool)
+        buffer = bucket.take()
+        assert (buffer.shape, buffer.dtype) == SPEC
+        assert buffer.flags.writeable
+        where = address(buffer)
+        assert where % 64 == 0
+        bucket.give_back(buffer)
+        assert (pool.held_bytes, pool.used_bytes) == (200, 0)
+        del buffer
+        taken = other.take()
+        assert (address(taken), taken.shape, taken.dtype) == (where, (25,), np.float64)
+        assert (pool.held_bytes, pool.used_bytes, pool.allocations) == (200, 200, 1)
+
+    @pytest.mark.parametrize(
+        "hold", [lambda x: x[1:], lambda x: x.reshape(-1).view("u1"), lambda x: x.view(np.recarray), memoryview]
+    )
+    def test_a_view_refers_to_the_buffer(self, pool: BufferPool, hold: Any) -> None:
+        buffer = self.buckets(pool)[0].take()
+        assert getrefcount(buffer) == UNSHARED
+        view = hold(buffer)
+        assert getrefcount(buffer) > UNSHARED
+        del view
+        assert getrefcount(buffer) == UNSHARED
+
+    def test_what_is_held_or_foreign_is_not_taken_back(self, pool: BufferPool) -> None:
+        bucket, other = self.buckets(pool)
+        buffer = bucket.take()
+        memory = buffer.base
+        bucket.give_back(buffer)
+        assert bucket.free_bytes == 0
+        for foreign in (np.zeros((4, 8), "f"), buffer[:], RoomBucket(pool.room(300), SPEC).take()):
+            bucket.give_back(foreign)
+            assert bucket.free_bytes == 0
+        del memory
+        bucket.give_back(buffer)
+        assert bucket.free_bytes == other.free_bytes == 200
+
+    def test_trim(self, pool: BufferPool) -> None:
+        for trim in (pool.trim, self.buckets(pool)[1].trim):
+            bucket = self.buckets(pool)[0]
+            bucket.give_back(bucket.take())
+            assert pool.held_bytes == 200
+            trim()
+            assert pool.held_bytes == 0
+
+    def test_a_room_that_no_bucket_uses_keeps_nothing(self, pool: BufferPool) -> None:
+        bucket, other = self.buckets(pool)
+        bucket.give_back(bucket.take())
+        del bucket
+        assert pool.held_bytes == 200
+        del other
+        assert pool.held_bytes == 0
 
 
 class TestCounts:

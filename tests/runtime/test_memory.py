@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,3 +317,54 @@ async def test_a_view_of_an_array_of_the_kernels_own_does_not_go_to_another_buck
         for i in range(4):
             result = await graph.run({x: batch + i}, fetch=[y])
             np.testing.assert_array_equal(result[y].reshape(100, 40), np.concatenate([batch + i, batch + i]))
+
+
+class TestSharedMemory:
+    """Values of several types that a plan alone has, of 80,000 bytes each."""
+
+    @staticmethod
+    def chain(**options: Any) -> tuple[af.Graph, af.Blob, list[af.Blob]]:
+        graph = af.Graph("shared", fuse=False, **options)
+        x = y = graph.blob("x", (20_000,))
+        values = []
+        for dtype in ("int32", "uint32", "float32") * 2:
+            y = af.ops.cast(y, dtype)
+            values.append(y)
+        return graph, x, values
+
+    async def allocations(self, graph: af.Graph, x: af.Blob, fetch: list[af.Blob]) -> int:
+        """Buffers made for what is not fetched."""
+        results = []
+        async with graph:
+            for number in range(4):
+                results.append(await graph.run({x: np.full(20_000, number, "f")}, fetch=fetch))
+                assert all(results[-1][y].base is None for y in fetch)
+            made = graph.engine.resources.device(af.Place()).memory.allocations
+        assert all((abs(result[y]) == number).all() for number, result in enumerate(results) for y in fetch)
+        return made - 4 * len(fetch)
+
+    async def test_types_of_one_size(self) -> None:
+        graph, x, values = self.chain()
+        assert await self.allocations(graph, x, [af.ops.max(values[-1])]) == 2
+
+    async def test_what_is_fetched_has_memory_of_its_own(self) -> None:
+        graph, x, values = self.chain()
+        assert await self.allocations(graph, x, values[2:4]) == 2
+
+    async def test_what_may_be_written_over_what_is_fetched(self) -> None:
+        graph, x, values = self.chain()
+        assert await self.allocations(graph, x, [af.ops.negative(values[0])]) == 0
+
+    async def test_what_a_function_keeps_stays(self) -> None:
+        graph, x, values = self.chain()
+        kept: list[Any] = []
+        y = graph.function("keep", lambda value: kept.append(value[5:]), [])(values[1])
+        assert not y
+        async with graph:
+            for number in range(4):
+                await graph.run({x: np.full(20_000, number, "f")})
+        assert [set(value.tolist()) for value in kept] == [{0.0}, {1.0}, {2.0}, {3.0}]
+
+    async def test_a_budget_counts_each_value(self) -> None:
+        graph, x, values = self.chain(memory_budget=400_000)
+        assert await self.allocations(graph, x, [af.ops.max(values[-1])]) == 3

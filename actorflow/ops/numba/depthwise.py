@@ -1,4 +1,4 @@
-"""Depthwise convolutions of images whose channels lie side by side, row by row, with what follows them.
+"""Depthwise convolutions and maxima of images whose channels lie side by side, row by row, with what follows them.
 
 Several windows of a row are computed side by side, a vector of channels of each at a time: their sums stay in
 registers, and what windows share is loaded once. Elements outside of the images are left out, and products added up
@@ -16,7 +16,9 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, even_cuts, product_ns, spread
+from actorflow.ops.cpu.pool import is_global
 from actorflow.ops.nn.conv import Conv
+from actorflow.ops.nn.pool import MaxPool
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import (
     Vectors,
@@ -29,6 +31,7 @@ from actorflow.ops.numba.assembly import (
     vectors,
 )
 from actorflow.ops.numba.crew import spread as spread_compiled
+from actorflow.ops.numba.following import larger
 from actorflow.ops.numba.fused import LATEST, Direct, Ending, ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
@@ -62,10 +65,12 @@ class _Rows:
         v: Vectors.
         taps, stride, dilation: Of the last axis.
         dtype: Of all arrays.
+        is_maximum: Whether the result is the largest element of each window, and there are no weights.
     """
 
-    def __init__(self, v: Vectors, taps: int, stride: int, dilation: int, dtype: str) -> None:
+    def __init__(self, v: Vectors, taps: int, stride: int, dilation: int, dtype: str, is_maximum: bool) -> None:
         self._v, self._taps, self._stride, self._dilation = v, taps, stride, dilation
+        self._is_maximum = is_maximum
         self._text = text = entry(_ENTRY, _arguments(dtype))
         self._told = {name: text.load("i64", "%told", i) for i, name in enumerate(_TOLD)}
 
@@ -144,7 +149,8 @@ class _Rows:
     ) -> dict[tuple[int, int], str]:
         """Variables with the sums of some vectors of windows side by side; only one may have columns outside."""
         text, v, told = self._text, self._v, self._told
-        sums = {(n, i): text.variable(v.vector, "zeroinitializer") for n in range(count) for i in range(vectors)}
+        nothing = f"splat ({v.element} 0xFFF0000000000000)" if self._is_maximum else "zeroinitializer"  # -inf
+        sums = {(n, i): text.variable(v.vector, nothing) for n in range(count) for i in range(vectors)}
         left = self._start("x", x)
         with text.loop(0, told["taps_z"]) as tap_z:
             at_z = text.add(z, text.times(tap_z, told["apart_z"]))
@@ -173,12 +179,14 @@ class _Rows:
                 if left is not None:
                     at = self._text.add(left, k * self._dilation)
                     stack.enter_context(self._text.when(self._is_within(at, self._told["size_x"])))
-                weights = {i: self._vector(factors, k, i, mask) for i in dict.fromkeys(i for _, i in sums)}
+                weights = {}
+                if not self._is_maximum:
+                    weights = {i: self._vector(factors, k, i, mask) for i in dict.fromkeys(i for _, i in sums)}
                 for (n, i), total in sums.items():
                     place = n * self._stride + k * self._dilation, i
                     if place not in seen:
                         seen[place] = self._vector(source, *place, mask)
-                    self._add(total, seen[place], weights[i])
+                    self._add(total, seen[place], weights.get(i))
 
     def _vector(self, address: str, index: int, number: int, mask: str | None) -> str:
         """A vector of channels of an element, counted from an address."""
@@ -186,17 +194,20 @@ class _Rows:
         place = text.add(text.times(self._told["channels"], index), number * v.lanes)
         return load_vector(text, v, text.at(v.element, address, place), mask)
 
-    def _add(self, total: str, value: str, factor: str) -> None:
+    def _add(self, total: str, value: str, factor: str | None) -> None:
         text, kind = self._text, self._v.vector
+        if factor is None:
+            text.store(kind, larger(text, self._v, [text.load(kind, total), value]), total)
+            return
         product = text.let(f"fmul {kind} {value}, {factor}")
         text.store(kind, text.let(f"fadd {kind} {text.load(kind, total)}, {product}"), total)
 
 
 @lru_cache(maxsize=256)
-def _routine(taps: int, stride: int, dilation: int, dtype: str) -> Routine:
+def _routine(taps: int, stride: int, dilation: int, dtype: str, is_maximum: bool) -> Routine:
     v = vectors(dtype)
     assert v is not None
-    return routine(_ENTRY, _arguments(dtype), v, _Rows(v, taps, stride, dilation, dtype).made())
+    return routine(_ENTRY, _arguments(dtype), v, _Rows(v, taps, stride, dilation, dtype, is_maximum).made())
 
 
 @lru_cache(maxsize=4096)
@@ -219,14 +230,15 @@ class Depthwise:
         w: Positions of the kernel.
         y: Shape of the result.
         dtype: Of all arrays.
+        is_maximum: Whether the largest elements are wanted, and the weight is not used.
     """
 
-    def __init__(self, w: Windows, y: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, w: Windows, y: tuple[int, ...], dtype: str, is_maximum: bool = False) -> None:
         v = vectors(dtype)
         assert v is not None
         channels, self._width = y[-1], w.out[-1]
         taps = 4 * math.prod(w.kernel)
-        self._routine = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype)
+        self._routine = _routine(w.kernel[-1], w.stride[-1], w.dilation[-1], dtype, is_maximum)
         self._told = _told(w, channels, v.lanes)
         self._room = self._width * -(-channels // v.lanes) * v.lanes + 64 // v.size
         self._cuts = even_cuts(math.prod(y[:-2]), min(MOST_PIECES, math.prod(y) * taps // _PIECE_PRODUCTS))
@@ -297,4 +309,22 @@ def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish |
         return False
     LATEST.call = call
     call(x, weight, y, ending(finish))
+    return True
+
+
+def maxima(operation: MaxPool, x: Array, y: Array) -> bool:
+    """Compute the largest elements of windows; False if that is left to others."""
+
+    def make() -> Depthwise | bool:
+        w, dtype = operation.windows(x.shape[1:-1]), x.dtype.name
+        if vectors(dtype) is None or w.kernel[-1] > _MOST_TAPS or is_global(w):
+            return False
+        return Depthwise(w, y.shape, dtype, is_maximum=True)
+
+    if not y.size:
+        return False
+    call = kept(operation).made((x.shape, x.dtype), make)
+    if isinstance(call, bool) or not call.is_ready:
+        return False
+    call(x, y, y, Ending(None, None))
     return True

@@ -91,6 +91,10 @@ def _extreme(how: str) -> _Rule:
     return rule
 
 
+#: As `np.maximum`: a NaN stays.
+larger = _extreme("ogt")
+
+
 def _extreme_of_number(how: str) -> _Rule:
     """The same, where the second one is not NaN."""
     return lambda text, v, values: _choose(text, v, [_compare(how)(text, v, values), *values])
@@ -130,8 +134,8 @@ _RULES: dict[type[Operation], _Rule] = {
     ew.Square: lambda text, v, values: _plain("fmul")(text, v, [values[0], values[0]]),
     ew.Reciprocal: _reciprocal,
     ew.Sqrt: _call("sqrt"),
-    ew.Maximum: _extreme("ogt"),
-    ew.AtLeast: _extreme("ogt"),
+    ew.Maximum: larger,
+    ew.AtLeast: larger,
     ew.Minimum: _extreme("olt"),
     ew.AtMost: _extreme("olt"),
     ew.Equal: _compare("oeq"),

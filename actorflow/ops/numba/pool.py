@@ -13,6 +13,7 @@ from actorflow.ops.cpu.parallel import spread
 from actorflow.ops.cpu.pool import image_pieces, inverse_counts, is_global, is_seen_once, work_ns
 from actorflow.ops.cpu.windows import Piece, by_images, is_first
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
+from actorflow.ops.numba import depthwise
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, bounds, forwards, geometry, slide, unpacked
@@ -102,11 +103,18 @@ def _routine(visit: _Visit, dtype: str) -> Routine:
 @kernel(MaxPool)
 def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> bool:
     (x,), (y, *found) = inputs, outputs
+    if not are_plain([x, y], x.dtype):
+        return False
+    is_done = depthwise.maxima(operation, x, y)
+    if is_done and not found:
+        return True
     w = operation.windows(x.shape[1:-1])
-    if is_global(w) or math.prod(w.kernel) > MOST_TAPS or not are_plain([x, y], x.dtype):
+    if is_global(w) or math.prod(w.kernel) > MOST_TAPS:
         return False
     places = _routine(_PLACES, x.dtype.name).function if found else None
-    if not slide(_MAXIMA, forwards(w), x, y, y) or (found and (places is None or not are_plain(found, _PLACE))):
+    if not (is_done or slide(_MAXIMA, forwards(w), x, y, y)):
+        return False
+    if found and (places is None or not are_plain(found, _PLACE)):
         return False
     if places is not None and x.size:
         each = geometry(w, x.shape[-1])
