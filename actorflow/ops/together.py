@@ -30,7 +30,7 @@ class Together(Operation):
     kernels: tuple[Kernel, ...] = field(repr=False)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        found = []
+        found: list[TensorSpec] = []
         for operation, arguments in zip(self.operations, self.arguments_of, strict=True):
             found += operation.infer(*[inputs[i] for i in arguments]) or ()
         return tuple(found)

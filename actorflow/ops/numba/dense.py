@@ -20,6 +20,7 @@ from actorflow.ops.nn.conv import Conv, ConvDown
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import vectors
 from actorflow.ops.numba.fused import LATEST, Call, Direct, Ending, ending
+from actorflow.ops.numba.gathered import Gathered, gather
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.packing import pack_turned
@@ -31,7 +32,7 @@ from actorflow.ops.numba.row import Row, multiply_row
 _IMAGES_BYTES = 1 << 20
 _MOST_ELEMENTS = 2**31 - 1
 #: A data gradient is computed as a convolution if that sees at most so many times the windows.
-_MOST_MORE = 2
+_MOST_MORE = 1.5
 
 
 class _Convolution:
@@ -143,12 +144,12 @@ def convolve_back(operation: ConvDown, g: Array, weight: Array, dx: Array, finis
         w, groups = operation.windows(dx.shape[1:-1], weight.shape[:-2]), operation.groups
         reach = [d * (k - 1) for d, k in zip(w.dilation, w.kernel, strict=True)]
         pad = tuple((far - before, far - after) for far, (before, after) in zip(reach, w.pad, strict=True))
-        is_far = any(min(pads) < 0 for pads in pad)
-        if is_far or any(s > 1 for s in w.stride) or math.prod(w.size) > _MOST_MORE * math.prod(w.out):
-            return False
         v = vectors(g.dtype.name)
         if v is None or 2 * weight.shape[-2] < v.lanes:  # vectors would be mostly empty
             return False
+        is_far = any(min(pads) < 0 for pads in pad) or any(s > 1 for s in w.stride)
+        if is_far or math.prod(w.size) > _MOST_MORE * math.prod(w.out):
+            return _gathered(operation, w, g, weight) if groups == 1 else False
         taps = (math.prod(w.kernel), *weight.shape[-2:])
         turned = replace(w, size=w.out, pad=pad, out=w.size)
         return _convolution(operation, turned, g, dx, lambda weight: pack_turned(weight.reshape(taps), groups))
@@ -156,6 +157,13 @@ def convolve_back(operation: ConvDown, g: Array, weight: Array, dx: Array, finis
     # An infinite weight times the border's zeros would be NaN.
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.add.reduce(weight, axis=None))) and _called(operation, make, g, weight, dx, finish)
+
+
+def _gathered(operation: ConvDown, w: Windows, g: Array, weight: Array) -> Call | bool:
+    compute, collect = [ready(make, g.dtype.name) for make in (multiply, gather)]
+    if compute is None or collect is None or g.size > _MOST_ELEMENTS:
+        return False
+    return Gathered(compute, collect, operation, w, len(g), *weight.shape[-2:], g.dtype.name)
 
 
 def _convolution(
@@ -216,22 +224,22 @@ class _Inner:
 
 @kernel(Inner, keeps=True)
 def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
-    return _multiply(operation, *inputs, outputs[0], lambda weight: pack_turned(weight[None]), finish)
+    return _multiply(operation, inputs, outputs[0], lambda weight: pack_turned(weight[None]), finish)
 
 
 @kernel(InnerDown, keeps=True)
 def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
-    return inputs[0].size > inputs[0].shape[-1] and _multiply(operation, *inputs, outputs[0], pack, finish)
+    return inputs[0].size > inputs[0].shape[-1] and _multiply(operation, inputs, outputs[0], pack, finish)
 
 
 def _multiply(
     operation: Inner | InnerDown,
-    x: Array,
-    weight: Array,
+    inputs: list[Array],
     y: Array,
     pack: Callable[[Array], Array],
     finish: Finish | None,
 ) -> bool:
+    x, weight = inputs
     if not (x.size and y.size) or not are_plain([x, weight, y], x.dtype):
         return False
 

@@ -19,7 +19,19 @@ from actorflow.errors import ShapeError
 from actorflow.ops.fused import Followed, Fused, FusedStep
 from actorflow.ops.linalg import Inner, InnerDown, InnerWeight
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
-from actorflow.ops.numba import Routine, assembly, compiled, dense, depthwise, fused, outer, packing, product, row
+from actorflow.ops.numba import (
+    Routine,
+    assembly,
+    compiled,
+    dense,
+    depthwise,
+    fused,
+    gathered,
+    outer,
+    packing,
+    product,
+    row,
+)
 from actorflow.ops.numba import following as following_module
 from actorflow.ops.numba.compile_queue import compile_queue
 from actorflow.ops.operation import Operation
@@ -39,6 +51,7 @@ _CACHES = (
     outer.outer_sums,
     outer._sums,
     packing._table,
+    gathered.gather,
 )
 
 
