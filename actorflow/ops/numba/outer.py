@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import even_cuts, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts, product_ns, spread
 from actorflow.ops.cpu.windows import put_in_border
 from actorflow.ops.linalg import InnerWeight
 from actorflow.ops.nn.conv import ConvWeight
@@ -45,7 +45,9 @@ from actorflow.ops.numba.routine import Routine
 _DEPTH = 256
 #: Taps along the last axis are computed as one where so few inputs would leave registers empty.
 _FEW_INPUTS = 12
-#: Rows of a piece that a thread computes, at least, and the most pieces that each go through all windows.
+#: Products of a piece that a thread computes, at least: a tenth of a millisecond.
+_PIECE_PRODUCTS = 5 << 20
+#: Rows of a piece, at least, and the most pieces that each go through all windows.
 _PIECE_ROWS, _MOST_PIECES = 48, 12
 #: Where all that the windows see is larger than so many results, each piece goes through some of the windows.
 _MOST_SUMS = 8
@@ -230,7 +232,7 @@ class Sums:
         self._told = np.array([*told, *[n for panel in panels for n in panel]], np.int64)
         windows, size = batch * math.prod(axis.out for axis in axes), math.prod(taps) * rows * outputs
         self._work_ns = product_ns(windows, rows * count, own)
-        wanted = product_pieces(rows * count, windows, own, 1)
+        wanted = max(1, min(MOST_PIECES, windows * rows * count * own // _PIECE_PRODUCTS))
         seen = batch * (
             math.prod(axis.size for axis in axes) * channels + math.prod(axis.out for axis in axes) * outputs
         )
