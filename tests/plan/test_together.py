@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[..., nn.Optimizer]] = {
     "nesterov": lambda **how: nn.SGD(0.1, momentum=0.9, nesterov=True, multipliers=nn.bias_multipliers, **how),
     "adam": lambda **how: nn.Adam(0.1, weight_decay=1e-2, **how),
     "rmsprop": lambda **how: nn.RMSProp(0.1, momentum=0.9, centered=True, **how),
-    "adagrad": lambda **how: nn.Adagrad(nn.rates.StepDecay(0.1, 0.5, 2), **how),
+    "adagrad": lambda **how: nn.Adagrad(nn.rates.StepDecay(0.1, 2, 0.5), **how),
 }
 CLIPS = {"nothing": None, "norm": nn.Clip(norm=0.5), "both": nn.Clip(value=0.1, norm=0.5)}
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("f")
