@@ -163,7 +163,7 @@ def _gathered(operation: ConvDown, w: Windows, g: Array, weight: Array) -> Call 
     compute, collect = [ready(make, g.dtype.name) for make in (multiply, gather)]
     if compute is None or collect is None or g.size > _MOST_ELEMENTS:
         return False
-    return Gathered(compute, collect, operation, w, len(g), *weight.shape[-2:], g.dtype.name)
+    return Gathered(compute, collect, operation, w, len(g), weight.shape[-2], weight.shape[-1], g.dtype.name)
 
 
 def _convolution(

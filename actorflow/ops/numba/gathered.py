@@ -114,14 +114,14 @@ class Gathered:
         self._windows = _windows(w)
         self._work_ns = product_ns(batch * windows, outputs, self._columns)
 
-    def __call__(self, g: Array, weight: Array, dx: Array, ending: Ending) -> None:
+    def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         packed = self._kept.packed(weight, self._pack)
 
         def part(cut: slice) -> None:
             count = cut.stop - cut.start
-            shares = scratch("shares", (count * self._each, self._columns), g.dtype)
-            self._products[count].run(g[cut], packed, shares, Ending(None, None))
-            self._collect(id(shares), id(dx), id(self._geometry), id(self._windows), cut.start, cut.stop)
+            shares = scratch("shares", (count * self._each, self._columns), x.dtype)
+            self._products[count].run(x[cut], packed, shares, Ending(None, None))
+            self._collect(id(shares), id(y), id(self._geometry), id(self._windows), cut.start, cut.stop)
             ending.take(cut.start * self._elements, cut.stop * self._elements)
 
         spread(self._cuts, part, self._work_ns)

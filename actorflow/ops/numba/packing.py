@@ -1,6 +1,6 @@
 """Panels of a weight whose inputs and outputs change places, as gradients want them, by a compiled loop.
 
-NumPy takes three times as long: either what it reads or what it writes lies apart.
+NumPy takes many times as long: either what it reads or what it writes lies apart.
 """
 
 from __future__ import annotations
@@ -10,36 +10,70 @@ from functools import lru_cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.numba.assembly import Vectors, vectors
+from actorflow.ops.numba.assembly import (
+    Text,
+    Vectors,
+    entry,
+    first_lanes,
+    leave,
+    load_vector,
+    routine,
+    store_vector,
+    vectors,
+)
 from actorflow.ops.numba.product import pack, panels_of, room_for
 from actorflow.ops.numba.routine import Routine
 
-#: Blocks of what is read along its rows and written along its columns, so that both stay in the cache.
-_ROWS, _COLUMNS = 16, 8
-
-_PACK = f"""
-def pack_turned(weight, packed, panels, count, taps, inputs, outputs, own):
-    nothing = weight[0] * 0
-    for number in range(count):
-        first, columns, length = panels[number * 5], panels[number * 5 + 1], panels[number * 5 + 2]
-        to, group = panels[number * 5 + 3], panels[number * 5 + 4]
-        first -= group * inputs
-        for tap in range(taps):
-            start = ((taps - 1 - tap) * inputs + first) * outputs + group * own
-            for rows in range(0, own, {_ROWS}):
-                for some in range(0, length, {_COLUMNS}):
-                    for row in range(rows, min(own, rows + {_ROWS})):
-                        a, b = start + row, to + (tap * own + row) * length
-                        for column in range(some, min(some + {_COLUMNS}, columns)):
-                            packed[b + column] = weight[a + column * outputs]
-                        for column in range(max(some, columns), min(some + {_COLUMNS}, length)):
-                            packed[b + column] = nothing
-"""
+_ENTRY = "pack_turned"
+_OF_PANEL = 5
 
 
 @lru_cache(maxsize=4)
 def _routine(dtype: str) -> Routine:
-    return Routine(_PACK, "pack_turned", (*[f"{dtype}*"] * 2, "int64*", *["intp"] * 5))
+    """The routine: squares of as many rows and columns as a vector has lanes, turned in registers."""
+    v = vectors(dtype)
+    assert v is not None
+    arrays = [(f"{dtype}*", "weight"), (f"{dtype}*", "packed"), ("int64*", "panels")]
+    arguments = [*arrays, *[("intp", name) for name in ("count", "taps", "inputs", "outputs", "own")]]
+    text = entry(_ENTRY, arguments)
+    with text.loop(0, "%count") as number, text.loop(0, "%taps") as tap:
+        panel = text.at("i64", "%panels", text.times(number, _OF_PANEL))
+        first, columns, length, to, group = [text.load("i64", panel, i) for i in range(_OF_PANEL)]
+        back = text.let(f"sub i64 {text.let('sub i64 %taps, 1')}, {tap}")
+        of_group = text.let(f"sub i64 {first}, {text.times(group, '%inputs')}")
+        begin = text.times(text.add(text.times(back, "%inputs"), of_group), "%outputs")
+        source = text.at(v.element, "%weight", text.add(begin, text.times(group, "%own")))
+        target = text.at(v.element, "%packed", text.add(to, text.times(text.times(tap, "%own"), length)))
+        with text.loop(0, "%own", v.lanes) as row, text.loop(0, length, v.lanes) as column:
+            left = text.let(f"sub i64 %own, {row}")
+            lanes, none = first_lanes(text, v, left), "zeroinitializer"
+            square = []
+            for i in range(v.lanes):
+                at = text.add(column, i)
+                mask = text.let(
+                    f"select i1 {text.let(f'icmp slt i64 {at}, {columns}')}, {v.mask} {lanes}, {v.mask} {none}"
+                )
+                place = text.add(text.times(at, "%outputs"), row)
+                square.append(load_vector(text, v, text.at(v.element, source, place), mask))
+            for r, found in enumerate(_turned(text, v, square)):
+                with text.when(text.let(f"icmp slt i64 {r}, {left}")):
+                    place = text.add(text.times(text.add(row, r), length), column)
+                    store_vector(text, v, found, text.at(v.element, target, place))
+    return routine(_ENTRY, arguments, v, leave(text))
+
+
+def _turned(text: Text, v: Vectors, rows: list[str]) -> list[str]:
+    """The columns of a square of vectors: halves are exchanged, then halves of these, and so on."""
+    step = 1
+    while step < v.lanes:
+        found = []
+        for i in range(v.lanes):
+            low, high = rows[i & ~step], rows[i | step]
+            lanes = [j & ~step | i & step | (v.lanes if j & step else 0) for j in range(v.lanes)]
+            chosen = ", ".join(f"i32 {lane}" for lane in lanes)
+            found.append(text.let(f"shufflevector {v.vector} {low}, {v.vector} {high}, <{v.lanes} x i32> <{chosen}>"))
+        rows, step = found, 2 * step
+    return rows
 
 
 @lru_cache(maxsize=1024)

@@ -51,6 +51,7 @@ _CACHES = (
     outer.outer_sums,
     outer._sums,
     packing._table,
+    packing._routine,
     gathered.gather,
 )
 
