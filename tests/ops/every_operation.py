@@ -34,8 +34,6 @@ from actorflow.ops.nn.loss import SoftmaxLossDown
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
-from actorflow.ops.registry import load_library, lookup
-from actorflow.ops.together import Together
 from tests.support.kernel_cases import TENSOR_CASES
 from tests.support.neural_cases import NEURAL_CASES
 
@@ -61,16 +59,6 @@ def spread(*shape: int) -> np.ndarray:
 X, Y = spread(2, 6, 6, 3), spread(2, 6, 6, 4)
 MAXIMA = X.reshape(2, 3, 2, 3, 2, 3).max(axis=(2, 4))
 FILTERS, LABELS = spread(3, 3, 3, 4), np.array([2, 0])
-
-
-def _together() -> Operation:
-    """Two updates."""
-    load_library("cpu", "numpy")
-    known = lookup(ops.SgdUpdate(), "cpu", "numpy", np.dtype("f"))
-    assert known is not None
-    return Together((ops.SgdUpdate(0.9), ops.SgdUpdate()), ((0, 1, 2, 3), (4, 1, 2, 3)), (2, 2), (known, known))
-
-
 _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "Accuracy": (ops.Accuracy(), [spread(2, 3), LABELS]),
     "AdagradUpdate": (ops.AdagradUpdate(), [X, X, X * X, np.float32(0.1)]),
@@ -88,7 +76,6 @@ _BASIC: dict[str, tuple[Operation, list[Any]]] = {
     "Dropout": (ops.Dropout(0.4, 7), [X]),
     "Fill": (ops.Fill(2.5, af.TensorSpec.of((3, 2))), []),
     "Fused": (ops.Fused((ops.FusedStep(ops.Multiply(), (0, 1)), ops.FusedStep(ops.Relu(), (2,))), (1,)), [X, X]),
-    "Together": (_together(), [X, X, X, np.float64(0.1), X]),
     "GlobalAverage": (ops.GlobalAverage(), [X]),
     "Inner": (ops.Inner(), [spread(2, 5), spread(4, 5)]),
     "InnerDown": (InnerDown(), [spread(2, 4), spread(4, 5)]),
