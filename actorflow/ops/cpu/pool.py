@@ -24,10 +24,10 @@ _PIECE_BYTES, _LEAST_BYTES = 2 << 20, 512 << 10
 _IMAGE_BYTES = 4 << 20
 
 
-def image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
+def image_pieces(w: Windows, images: Array, most_bytes: int = _PIECE_BYTES) -> Iterator[Piece]:
     """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
-    piece_bytes = min(_PIECE_BYTES, max(_LEAST_BYTES, images.nbytes // 2))
+    piece_bytes = min(most_bytes, max(_LEAST_BYTES, images.nbytes // 2))
     return pieces((len(images), *w.out), item_bytes, piece_bytes, _IMAGE_BYTES)
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import Finish, product_ns, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, spread
 from actorflow.ops.cpu.windows import put_in_border
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.conv import Conv, ConvDown
@@ -30,6 +30,8 @@ from actorflow.ops.numba.row import Row, multiply_row
 
 #: Images are computed together up to so many bytes with their border.
 _IMAGES_BYTES = 1 << 20
+#: Pieces of images, at least where one is not enough: few large ones would not be shared out evenly.
+_PIECES = 8
 _MOST_ELEMENTS = 2**31 - 1
 #: A data gradient is computed as a convolution if that sees at most so many times the windows.
 _MOST_MORE = 1.5
@@ -64,7 +66,10 @@ class _Convolution:
         self._windows, batch = math.prod(w.out), x[0]
         size_bytes = math.prod(w.padded_size) * x[-1] * np.dtype(dtype).itemsize
         at_once = max(1, min(batch, _IMAGES_BYTES // max(1, size_bytes)))
-        self._cuts = [slice(i, min(i + at_once, batch)) for i in range(0, batch, at_once)]
+        count = -(-batch // at_once)
+        if count > 1:
+            count = max(count, min(batch, _PIECES))
+        self._cuts = even_cuts(batch, count)
         self._products = {
             count: Product(compute, _windows(w, count, x[-1], own), columns, operation.groups, dtype)
             for count in {cut.stop - cut.start for cut in self._cuts}

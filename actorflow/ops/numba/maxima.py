@@ -31,6 +31,8 @@ from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import bounds, geometry
 
 _ENTRY = "maxima_down"
+#: Bytes of the images of a piece: there is but one pass, and few large pieces would not be shared out evenly.
+_PIECE_BYTES = 256 << 10
 #: What `geometry` has for each axis.
 _SIZE, _OUT, _TAPS, _STEP, _APART, _START = range(6)
 
@@ -126,5 +128,5 @@ def _max_pool_down(
             compute(id(g), id(x), id(y), id(dx), id(each), id(cut))
             take_last(finish, piece, w)
 
-    spread(by_images(image_pieces(w, x), w), part, work_ns(w, y))
+    spread(by_images(image_pieces(w, x, _PIECE_BYTES), w), part, work_ns(w, y))
     return True
