@@ -13,6 +13,7 @@ from actorflow.actors.stream import StreamKernelActor
 from actorflow.devices.base import Lane
 from actorflow.errors import DeviceError
 from actorflow.ops.fused import Followed, Fused, StepError
+from actorflow.ops.together import Together
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import CALL_BYTES, pack_call
 
@@ -70,7 +71,7 @@ class Joined(OpActor):
 class FusedActor(Joined, KernelActor):
     """Ops that are computed in one pass."""
 
-    operation: Fused | Followed
+    operation: Fused | Followed | Together
 
     def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
         super().__init__(*arguments, **more)

@@ -156,7 +156,8 @@ class Optimizer(ABC):
     def minimize(self, loss: Blob, wrt: Sequence[Variable] | None = None) -> Graph:
         """Build the gradient of a loss and an update of each variable.
 
-        An update runs as soon as its variable's gradient is there, unless ``clip.norm`` makes all wait for all.
+        An update runs as soon as its variable's gradient is there, unless ``clip.norm`` makes all wait for all. Those
+        of small variables are one step of the plan, for which all their gradients have to be there.
 
         Called again, it trains another loss of the same graph at the same rate, with states, and steps, of its own.
 

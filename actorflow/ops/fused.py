@@ -155,6 +155,10 @@ class Fused(Operation):
         found = [each.times() for each in [*self.prepared.values()]]
         return [sum(times) for times in zip_longest([0] * len(self.steps), *found, fillvalue=0)]
 
+    def outputs_of(self, step: int) -> tuple[int, ...]:
+        """Positions of the outputs that are values of a step."""
+        return (self.results.index(step),) if step in self.results else ()
+
     def may_write_over(self, in_place: bool) -> bool:
         """Return whether the first result may be written over the first input: nothing reads that afterwards.
 
@@ -207,6 +211,10 @@ class Followed(Operation):
     def results(self) -> tuple[int, ...]:
         """Positions of the steps whose values are the outputs; the operation is the first step."""
         return tuple([1 + i for i in self.chain.results])
+
+    def outputs_of(self, step: int) -> tuple[int, ...]:
+        """Positions of the outputs that are values of a step."""
+        return (self.results.index(step),) if step in self.results else ()
 
     def times(self) -> list[int]:
         """Time of each step so far, as far as kernels tell them apart."""

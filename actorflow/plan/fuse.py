@@ -109,7 +109,7 @@ def fuse(
             if made is not None:
                 joined.update({each.index: made for each in made.parts})
     yield
-    return _in_order(ops, slots, joined) if joined else None
+    return in_new_order(ops, slots, joined) if joined else None
 
 
 def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
@@ -391,7 +391,7 @@ def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: in
     return inputs
 
 
-def _in_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
+def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
     """The ops, joined ones in the place of their parts, behind all that they read; consumers are set anew."""
     units = [joined.get(op.index, op) for op in ops]
     distinct = [*{id(unit): unit for unit in units}.values()]

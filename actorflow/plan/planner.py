@@ -30,6 +30,7 @@ from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.ranks import Identity, crosses_ranks, home_of, identity_of, is_gathered
+from actorflow.plan.together import gather
 from actorflow.plan.validate import check_places, chosen, in_order
 from actorflow.spec import Lengths, TensorSpec, said
 
@@ -526,6 +527,8 @@ class _Planner:
     def _fuse(self) -> Steps[None]:
         """Join what can be computed in one pass, and drop the slots of values that are not there any more."""
         found = yield from fused(self._ops, self._slots, self._folded, self._fused_kernel)
+        gathered = yield from gather(found or self._ops, self._slots, self._fused_kernel)
+        found = gathered or found
         if found is None:
             return
         self._ops = found

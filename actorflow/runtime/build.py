@@ -25,6 +25,7 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
+from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
@@ -334,10 +335,9 @@ class Builder:
     def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
         """What is told of a part of a fused op is told of this."""
         node_id, operation = part.shown_as.id, op.operation
-        assert isinstance(operation, Fused | Followed)
+        assert isinstance(operation, Fused | Followed | Together)
         assert part.kernel is not None
-        position = operation.results.index(step) if step in operation.results else None
-        written = () if position is None else (wiring.outputs[position],)
+        written = tuple([wiring.outputs[position] for position in operation.outputs_of(step)])
         profile = self._resources.profile.setdefault(node_id, OpProfile())
         key = self._resources.trace.key(node_id, _track(op))
         own = wiring._replace(node=part.node, node_id=node_id, key=key, inputs=(), freed=(), outputs=written, unread=())

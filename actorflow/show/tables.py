@@ -14,6 +14,8 @@ from actorflow.plan.plan import Plan, PlannedOp
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 #: Ops that a notebook shows.
 _MOST_OPS = 100
+#: Parts, or values, of a step that a table names all.
+_MOST_NAMES = 32
 
 
 def graph_table(graph: Graph) -> str:
@@ -54,10 +56,11 @@ def plan_table(plan: Plan) -> str:
     rows = []
     for op in plan.ops:
         inputs, outputs = (
-            ", ".join(f"{plan.slots[slot].blob.name} {plan.slots[slot].spec}" for slot in slots)
+            _listed([f"{plan.slots[slot].blob.name} {plan.slots[slot].spec}" for slot in slots], ", ")
             for slots in (op.inputs, op.outputs)
         )
-        rows.append((step_name(op), kernel_name(op), f"{op.place} {op.lane}", inputs, outputs))
+        name = _listed([*map(step_name, op.parts)], " + ") or step_name(op)
+        rows.append((name, kernel_name(op), f"{op.place} {op.lane}", inputs, outputs))
     return "\n".join(
         [
             *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),
@@ -69,6 +72,13 @@ def plan_table(plan: Plan) -> str:
             *[visible(f"note: {note} ({', '.join(names)})") for note, names in plan.notes.items()],
         ]
     )
+
+
+def _listed(names: Sequence[str], between: str) -> str:
+    """Names in a row; of more than fit there, the first ones and their number."""
+    if len(names) <= _MOST_NAMES:
+        return between.join(names)
+    return f"{between.join(names[: _MOST_NAMES // 2])}{between}{len(names) - _MOST_NAMES // 2} more"
 
 
 def step_name(op: PlannedOp) -> str:

@@ -25,6 +25,7 @@ from actorflow.checkpoint.values import Names, Reader, UnsavableError, Writer, k
 from actorflow.ops.fills import Constant, numbers
 from actorflow.ops.fused import Followed
 from actorflow.ops.operation import SAVABLE, Operation
+from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.spec import Length, TensorSpec, axis, following, minimum
@@ -462,7 +463,7 @@ def test_every_operation_comes_back() -> None:
     tried = {type(operation): [operation] for operation, _ in CASES.values()}
     for case in EVERY_CASE:
         tried.setdefault(type(case.operation), []).append(case.operation)
-    planned = {Followed, Receive, Send, Stage, Transfer}
+    planned = {Followed, Receive, Send, Stage, Together, Transfer}
     every = {kind for kind in operations() - planned if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
     for kind in every - set(tried):
         defaults = {"group": "g", "ranks": (0, 1), "function": SAVED, "given": (axis("n"), 2), "fn": half}

@@ -8,5 +8,5 @@ memory belongs to the thread (`buffers`), so any number of kernels may run at on
 # isort: off
 from actorflow.ops.cpu import (  # noqa: F401  each registers its kernels
     activation, conv, described, dropout, elementwise, fills, fused, indexing, linalg, loss, lrn, norm, pool, recurrent,
-    reductions, resize, shaping, softmax, updates,
+    reductions, resize, shaping, softmax, together, updates,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, element_ns, spread
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
@@ -24,10 +24,10 @@ _PIECE_BYTES, _LEAST_BYTES = 2 << 20, 512 << 10
 _IMAGE_BYTES = 4 << 20
 
 
-def image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
+def image_pieces(w: Windows, images: Array, most_bytes: int = _PIECE_BYTES) -> Iterator[Piece]:
     """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
-    piece_bytes = min(_PIECE_BYTES, max(_LEAST_BYTES, images.nbytes // 2))
+    piece_bytes = min(most_bytes, max(_LEAST_BYTES, images.nbytes // 2))
     return pieces((len(images), *w.out), item_bytes, piece_bytes, _IMAGE_BYTES)
 
 
@@ -96,8 +96,17 @@ def _first_maxima(
         yield window, element, hit
 
 
-@kernel(ops.MaxPoolDown)
-def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+def take_last(finish: Finish | None, piece: Piece, w: Windows) -> None:
+    """Have what follows take the rows of some images, if their last piece is computed."""
+    if finish is not None and is_last(piece, w):
+        each = math.prod(w.size)
+        finish(piece[0].start * each, piece[0].stop * each)
+
+
+@kernel(ops.MaxPoolDown, finishes=True)
+def max_pool_down(
+    operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None
+) -> None:
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
@@ -108,6 +117,8 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
         one = (len(images), 1, images.shape[-1])
         kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
+        if finish is not None:
+            finish(0, len(images) * flat[1])
         return
     keeps_bits = is_seen_once(w)
 
@@ -123,6 +134,7 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
                 share = scratch("share", hit.shape, dx.dtype)
                 keep_where(hit, g[window], share)
                 np.add(dx[element], share, out=dx[element])
+            take_last(finish, piece, w)
 
     spread(by_images(image_pieces(w, images), w), compute, 3 * work_ns(w, maxima))
 
@@ -158,8 +170,10 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
     spread(list(image_pieces(w, images)), compute, work_ns(w, results))
 
 
-@kernel(ops.AveragePoolDown)
-def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
+@kernel(ops.AveragePoolDown, finishes=True)
+def average_pool_down(
+    operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None
+) -> None:
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), wide_dtype(results.dtype)
@@ -177,6 +191,7 @@ def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outpu
                 np.add(total[element], share[window], out=total[element])
             if dx.dtype != dtype and is_last(piece, w):
                 np.copyto(dx, total, casting="unsafe")
+            take_last(finish, piece, w)
 
     spread(by_images(image_pieces(w, results), w), compute, work_ns(w, grads))
 

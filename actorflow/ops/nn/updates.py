@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
-class _Update(Operation):
+class Update(Operation):
     """A step of an optimizer, of a weight, its gradient, a rate, perhaps the number of the step, and states."""
 
     differentiable = False
@@ -53,7 +53,7 @@ class _Update(Operation):
 
 
 @dataclass(frozen=True)
-class SgdUpdate(_Update):
+class SgdUpdate(Update):
     """One step of stochastic gradient descent with momentum and weight decay.
 
     ::
@@ -89,7 +89,7 @@ class SgdUpdate(_Update):
 
 
 @dataclass(frozen=True)
-class AdamUpdate(_Update):
+class AdamUpdate(Update):
     """One step of Adam or AdamW.
 
     ::
@@ -126,7 +126,7 @@ class AdamUpdate(_Update):
 
 
 @dataclass(frozen=True)
-class AdagradUpdate(_Update):
+class AdagradUpdate(Update):
     """One step of Adagrad.
 
     ::
@@ -154,7 +154,7 @@ class AdagradUpdate(_Update):
 
 
 @dataclass(frozen=True)
-class RmsPropUpdate(_Update):
+class RmsPropUpdate(Update):
     """One step of RMSProp.
 
     ::

@@ -14,6 +14,7 @@ from actorflow.ops.numba import (  # noqa: F401  each registers its kernels
     fused,
     indexing,
     lrn,
+    maxima,
     means,
     norm,
     pool,

@@ -14,16 +14,13 @@ from actorflow.ops.cpu.parallel import Finish, product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba import depthwise
-from actorflow.ops.numba.dense import convolve
+from actorflow.ops.numba.dense import convolve, convolve_back
 from actorflow.ops.numba.kernels import are_plain, kernel
+from actorflow.ops.numba.outer import add_outer
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, Slide, bounds, forwards, geometry, slide, unpacked, volumes
 
 _PRODUCTS = Fold("products", "0", "{t} + {v} * f", "{t}", weighted=True, border=0.0)
-
-
-def _has_groups(operation: Conv | ConvDown | ConvWeight) -> bool:
-    return operation.groups > 1
 
 
 def _can(operation: Conv | ConvDown, weight: Array) -> bool:
@@ -64,10 +61,14 @@ def _conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Fi
     return slide(_PRODUCTS, forwards(operation.windows(x.shape[1:-1], weight.shape[:-2])), x, weight, y, finish)
 
 
-@kernel(ConvDown, supports=_has_groups)
+@kernel(ConvDown)
 def _conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> bool:
     (g, weight), (dx,) = inputs, outputs
-    if g.shape[-1] != dx.shape[-1] or not _can(operation, weight) or not are_plain([g, weight, dx], g.dtype):
+    if not are_plain([g, weight, dx], g.dtype):
+        return False
+    if not is_depthwise(operation.groups, weight.shape[-2]):
+        return convolve_back(operation, g, weight, dx, finish)
+    if g.shape[-1] != dx.shape[-1] or not _can(operation, weight):
         return False
     return slide(_PRODUCTS, _backwards(operation.windows(dx.shape[1:-1], weight.shape[:-2])), g, weight, dx, finish)
 
@@ -150,13 +151,15 @@ def _indented(lines: Sequence[str], columns: int) -> str:
     return f"\n{' ' * columns}".join(lines)
 
 
-@kernel(ConvWeight, supports=_has_groups)
+@kernel(ConvWeight)
 def _conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> bool:
     (g, x), (dweight,) = inputs, outputs
-    if not is_depthwise(operation.groups, dweight.shape[-2]) or x.shape[-1] != g.shape[-1]:
+    if not are_plain([g, x, dweight], g.dtype):
         return False
+    if not is_depthwise(operation.groups, dweight.shape[-2]):
+        return add_outer(operation, g, x, dweight)
     w = operation.windows(x.shape[1:-1], operation.kernel)
-    if w.kernel[-1] > MOST_TAPS or not are_plain([g, x, dweight], g.dtype):
+    if x.shape[-1] != g.shape[-1] or w.kernel[-1] > MOST_TAPS:
         return False
     function = _weight_routine(w.kernel[-1], w.stride[-1], w.dilation[-1], g.dtype.name).function
     if function is None:

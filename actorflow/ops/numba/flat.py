@@ -9,8 +9,8 @@ from actorflow.ops.cpu.parallel import element_ns, even_cuts, spread
 from actorflow.ops.numba.machine import Function
 from actorflow.ops.numba.routine import Routine
 
-#: Elements of all arrays in a piece.
-_PIECE_ELEMENTS = 1 << 19
+#: Elements of all arrays in a piece, and those that are not cut: few large pieces would not be shared out evenly.
+_PIECE_ELEMENTS, _FEW_ELEMENTS = 1 << 18, 1 << 20
 #: A piece begins at a multiple of this, so that it begins where a line of the cache does.
 _UNIT = 1024
 
@@ -47,7 +47,7 @@ def call(
         memory = [scratch(f"spare{n}", (width,), dtype) for n in range(spare)]
         function(*given, *map(id, memory), *more, cut.start, cut.stop)
 
-    if work < 2 * _PIECE_ELEMENTS:
+    if work < _FEW_ELEMENTS:
         part(slice(0, rows))
     else:
         spread(even_cuts(rows, work // _PIECE_ELEMENTS, -(-_UNIT // (width or 1))), part, element_ns(work))

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import spread
-from actorflow.ops.cpu.pool import image_pieces, inverse_counts, is_global, is_seen_once, work_ns
+from actorflow.ops.cpu.parallel import Finish, spread
+from actorflow.ops.cpu.pool import image_pieces, inverse_counts, is_global, take_last, work_ns
 from actorflow.ops.cpu.windows import Piece, by_images, is_first
-from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool
 from actorflow.ops.numba import depthwise
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
@@ -29,7 +29,6 @@ _AVERAGES = Fold("averages", "0", "{t} + {v}", "{t} * {f}", weighted=False, bord
 #: what is added up at an element comes in the order of the kernel, as if there were one pass for each of its offsets.
 _WINDOWS = """
 def {name}({arrays}, geometry, piece):
-    nothing, one = np.{dtype}(0), np.{dtype}(1)
     {unpacked}
     for n in range(piece[0], piece[1]):
         for z in range(piece[3] - 1, piece[2] - 1, -1):
@@ -77,10 +76,6 @@ _PLACES = _Visit(
         "found[o + c] = place if is_first else found[o + c]",
     ),
 )
-_HIT = ("hit = (images[e + c] == maxima[o + c]) & (left[c] > nothing)", "left[c] = nothing if hit else left[c]")
-_MAXIMA_DOWN = ("grads", "images", "maxima", "left", "results"), ("left[c] = one",)
-_ONLY = _Visit("only", *_MAXIMA_DOWN, (*_HIT, "results[e + c] = grads[o + c] if hit else nothing"))
-_SUMS = _Visit("sums", *_MAXIMA_DOWN, (*_HIT, "results[e + c] = results[e + c] + (grads[o + c] if hit else nothing)"))
 _SHARES = _Visit(
     "shares",
     ("grads", "inverse", "share", "results"),
@@ -127,28 +122,6 @@ def _max_pool(operation: MaxPool, inputs: list[Array], outputs: list[Array]) -> 
     return True
 
 
-@kernel(MaxPoolDown)
-def _max_pool_down(operation: MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> bool:
-    (g, x, y), (dx,) = inputs, outputs
-    w = operation.windows(x.shape[1:-1])
-    if is_global(w) or not are_plain([g, x, y, dx], x.dtype):
-        return False
-    compute = _routine(_ONLY if is_seen_once(w) else _SUMS, x.dtype.name).function
-    if compute is None:
-        return False
-    each = geometry(w, x.shape[-1])
-
-    def part(run: list[Piece]) -> None:
-        for piece in run:
-            if is_first(piece):
-                dx[piece[0]].fill(0)
-            left, cut = scratch("left", x.shape[-1:], x.dtype), bounds(piece)
-            compute(id(g), id(x), id(y), id(left), id(dx), id(each), id(cut))
-
-    spread(by_images(image_pieces(w, x), w), part, work_ns(w, y))
-    return True
-
-
 @kernel(AveragePool)
 def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Array]) -> bool:
     (x,), (y,) = inputs, outputs
@@ -159,7 +132,9 @@ def _average_pool(operation: AveragePool, inputs: list[Array], outputs: list[Arr
 
 
 @kernel(AveragePoolDown)
-def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> bool:
+def _average_pool_down(
+    operation: AveragePoolDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None
+) -> bool:
     (g,), (dx,) = inputs, outputs
     w = operation.windows(dx.shape[1:-1])
     compute = _routine(_SHARES, g.dtype.name).function
@@ -173,6 +148,7 @@ def _average_pool_down(operation: AveragePoolDown, inputs: list[Array], outputs:
                 dx[piece[0]].fill(0)
             share, cut = scratch("share", g.shape[-1:], g.dtype), bounds(piece)
             compute(id(g), id(inverse), id(share), id(dx), id(each), id(cut))
+            take_last(finish, piece, w)
 
     spread(by_images(image_pieces(w, dx), w), part, work_ns(w, g))
     return True

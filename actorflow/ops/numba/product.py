@@ -39,7 +39,7 @@ from actorflow.ops.numba.routine import Routine
 
 #: Rows of a tile at most, by its vectors, for as many registers: as many sums as there is room for beside the panel's
 #: row and one element.
-_ROWS = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6, 3: 4}}
+TILE_ROWS = {32: {1: 12, 2: 12, 3: 8, 4: 6}, 16: {1: 8, 2: 6, 3: 4}}
 #: Elements that are added up one after the other before that is added to the result: a panel's part stays in the cache,
 #: and errors grow with the number of such sums instead of that of elements.
 _DEPTH = 256
@@ -74,9 +74,9 @@ class _Panel(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _panels(depth: int, columns: int, groups: int, v: Vectors) -> tuple[_Panel, ...]:
+def panels_of(depth: int, columns: int, groups: int, v: Vectors) -> tuple[_Panel, ...]:
     """Panels of nearly the same width, as wide as there are registers for."""
-    vectors_, most, own = -(-columns // groups // v.lanes), max(_ROWS[v.registers]), columns // groups
+    vectors_, most, own = -(-columns // groups // v.lanes), max(TILE_ROWS[v.registers]), columns // groups
     cuts = even_cuts(vectors_, -(-vectors_ // most))
     found, at = [], 0
     for group in range(groups):
@@ -95,15 +95,21 @@ def pack(weight: Array, groups: int = 1) -> Array:
     v = vectors(weight.dtype.name)
     assert v is not None
     depth, columns = weight.shape
-    panels = _panels(depth, columns, groups, v)
-    room = np.empty(depth * sum(panel.width for panel in panels) * v.lanes + 64 // v.size, weight.dtype)
-    packed = room[-room.ctypes.data % 64 // v.size :]
+    panels = panels_of(depth, columns, groups, v)
+    packed = room_for(depth * sum(panel.width for panel in panels) * v.lanes, weight.dtype)
     for panel in panels:
         length = panel.width * v.lanes
         to = packed[panel.at : panel.at + depth * length].reshape(depth, length)
         to[:, : panel.columns] = weight[:, panel.first : panel.first + panel.columns]
         to[:, panel.columns :] = 0
     return packed
+
+
+def room_for(elements: int, dtype: np.dtype[Any]) -> Array:
+    """Memory for panels, which begins where a line of the cache does."""
+    room = np.empty(elements + 64 // dtype.itemsize, dtype)
+    begin = -room.ctypes.data % 64 // dtype.itemsize
+    return room[begin : begin + elements]
 
 
 def _tile(rows: int, width: int, v: Vectors) -> str:
@@ -179,7 +185,7 @@ def multiply(dtype: str) -> Routine:
     """The routine for some rows and panels, of a dtype that `vectors` has vectors for."""
     v = vectors(dtype)
     assert v is not None
-    most = _ROWS[v.registers]
+    most = TILE_ROWS[v.registers]
     tiles = [_tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]
     across = max(most.values()) + 1
     names = [
@@ -217,7 +223,7 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
     follows = text.let("icmp ne i64 %following, 0")
     last_block = text.add(blocks, -1)
     # A tile that something follows is kept apart: memory of the result may begin anywhere, which makes it slower.
-    room = text.room(v.vector, max(rows * width for width, rows in _ROWS[v.registers].items()), 64)
+    room = text.room(v.vector, max(rows * width for width, rows in TILE_ROWS[v.registers].items()), 64)
     address = text.let(f"ptrtoint ptr {room} to i64")
     what = text.let("inttoptr i64 %following to ptr")
     with text.loop("%begin", "%end", rows_at_once) as start:
@@ -301,7 +307,7 @@ class Product:
         v = vectors(dtype)
         assert v is not None
         count, depth = len(rows.offsets), sum(length for _, length in rows.runs)
-        panels = _panels(depth, columns, groups, v)
+        panels = panels_of(depth, columns, groups, v)
         self._routine, self._function, self._offsets = compute, compute.wait(), rows.offsets
         self._count, self._panels = count, len(panels)
         self._told = _told(rows.runs, rows.apart, columns, panels, v)

@@ -17,6 +17,7 @@ from actorflow.ops.fused import Followed
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel, KernelKey, kernel, kernel_maker, kernels_of
 from actorflow.ops.shaping import Reshape
+from actorflow.ops.together import Together
 from actorflow.spec import TensorSpec
 
 __all__: list[str] = []
@@ -54,7 +55,8 @@ def _launcher(known: Kernel) -> Callable[..., None]:
 def _register_all() -> None:
     for known in kernels_of("cpu", "numpy"):
         key, is_ours = known.key, known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
-        if is_ours and key.operation not in (Reshape.__name__, Followed.__name__):  # nothing here goes piece by piece
+        # Nothing here goes piece by piece, and what is computed together is so on the host alone.
+        if is_ours and key.operation not in (Reshape.__name__, Followed.__name__, Together.__name__):
             register = kernel(
                 key.operation,
                 device="sim",

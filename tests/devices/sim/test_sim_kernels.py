@@ -23,7 +23,7 @@ def of_cpu() -> list[registry.Kernel]:
     modules = [known.function.__module__ for known in numpy]
     own = [module.startswith("actorflow.ops.cpu.") and module != made for module in modules]
     found = [known for known, is_own in zip(numpy, own, strict=True) if is_own]
-    return [known for known in found if known.key.operation != "Followed"]
+    return [known for known in found if known.key.operation not in ("Followed", "Together")]
 
 
 def run(sim: Any, operation: Operation, arrays: list[np.ndarray], frame: int = 0) -> list[np.ndarray]:

@@ -109,10 +109,10 @@ def test_kernels_larger_than_images(agree: Any, kernel: tuple[int, int], channel
     agree(Conv(groups=channels + 1, pad=8, stride=(1, 3)), x, weight)
 
 
-def test_gradients_of_what_is_not_depthwise_or_has_many_taps_are_left_to_numpy() -> None:
+def test_gradients_of_small_groups_or_many_taps_are_left_to_numpy() -> None:
     from actorflow.ops.numba.conv import _conv_down, _conv_weight
 
-    for kernel, channels, groups in (((3, 3), 6, 3), ((9, 9), 6, 6), ((3, 3), 6, 1)):
+    for kernel, channels, groups in (((3, 3), 6, 3), ((9, 9), 6, 6)):
         x = values(1, (1, 10, 10, channels))
         weight = values(2, (*kernel, channels // groups, channels))
         g = values(3, (1, 11 - kernel[0], 11 - kernel[1], channels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,21 @@ import actorflow as af
 from actorflow import ops
 from actorflow.errors import ShapeError
 from actorflow.ops.fused import Followed, Fused, FusedStep
-from actorflow.ops.linalg import Inner
-from actorflow.ops.nn.conv import Conv
-from actorflow.ops.numba import Routine, assembly, compiled, dense, depthwise, fused, product, row
+from actorflow.ops.linalg import Inner, InnerDown, InnerWeight
+from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.numba import (
+    Routine,
+    assembly,
+    compiled,
+    dense,
+    depthwise,
+    fused,
+    gathered,
+    outer,
+    packing,
+    product,
+    row,
+)
 from actorflow.ops.numba import following as following_module
 from actorflow.ops.numba.compile_queue import compile_queue
 from actorflow.ops.operation import Operation
@@ -29,7 +42,18 @@ from tests.ops.numba.test_fused import everything
 from tests.support.effort import FULL
 
 SPECIALS = np.array([np.nan, np.inf, -np.inf, -0.0])
-_CACHES = (assembly.vectors, product.multiply, following_module.follower, depthwise._routine, row.multiply_row)
+_CACHES = (
+    assembly.vectors,
+    product.multiply,
+    following_module.follower,
+    depthwise._routine,
+    row.multiply_row,
+    outer.outer_sums,
+    outer._sums,
+    packing._table,
+    packing._routine,
+    gathered.gather,
+)
 
 
 @pytest.fixture(autouse=True, scope="module", params=["all vectors", "half vectors"])
@@ -79,13 +103,17 @@ def exact(operation: Operation, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def check(operation: Operation, x: np.ndarray, weight: np.ndarray, depth: int) -> None:
+    compare(attempt(operation, [x, weight]), operation, [x, weight], depth)
+
+
+def compare(found: np.ndarray, operation: Operation, inputs: list[np.ndarray], depth: int) -> None:
     """Errors are at most those of ``depth`` roundings of the sum of all products' sizes."""
-    found, expected = attempt(operation, [x, weight]), exact(operation, [x, weight])
-    bound = (depth + 1) * np.finfo(x.dtype).eps * exact(operation, [abs(x), abs(weight)])
+    expected, dtype = exact(operation, inputs), found.dtype
+    bound = (depth + 1) * np.finfo(dtype).eps * exact(operation, [abs(x) for x in inputs])
     finite = np.isfinite(expected)
-    np.testing.assert_array_equal(found[~finite], expected[~finite].astype(x.dtype))
+    np.testing.assert_array_equal(found[~finite], expected[~finite].astype(dtype))
     errors = abs(found[finite] - expected[finite])
-    np.testing.assert_array_less(errors, bound[finite] + np.finfo(x.dtype).tiny)
+    np.testing.assert_array_less(errors, bound[finite] + np.finfo(dtype).tiny)
 
 
 @st.composite
@@ -115,6 +143,99 @@ def test_convolutions(case: Any, seed: int, odd: float, dtype: str) -> None:
         check(Conv(**how), x, weight, math.prod(kernel[:-1]))
     except ShapeError:  # the kernel is larger than the images
         return
+
+
+def gradients(images: Any, kernel: Any, how: dict[str, Any], seed: int, odd: float, dtype: str) -> None:
+    """Both gradients of a convolution, where they are not left to NumPy."""
+    w = Conv(**how).windows(images[1:-1], kernel[:-2])
+    g = values(seed, (images[0], *w.out, kernel[-1]), dtype, odd)
+    x, weight = values(seed + 1, images, dtype, odd), values(seed + 2, kernel, dtype, odd * 0.1)
+    windows = images[0] * math.prod(w.out)
+    for operation, other, depth in (
+        (ConvDown(**how, size=images[1:-1]), weight, math.prod(kernel[:-2]) * kernel[-1]),
+        (ConvWeight(**how, kernel=kernel[:-2]), x, windows),
+    ):
+        found = np.full_like(weight if other is x else x, np.nan)
+        known = lookup(operation, "cpu", "numba", g.dtype)
+        assert known is not None
+        if known.function.__wrapped__(operation, [g, other], [found]):
+            compare(found, operation, [g, other], depth)
+
+
+@given(convolutions(), st.integers(0, 2**31), st.sampled_from([0.0, 0.02]), st.sampled_from("fd"))
+@settings(max_examples=2000 if FULL else 100, deadline=None)
+def test_gradients_of_convolutions(case: Any, seed: int, odd: float, dtype: str) -> None:
+    try:
+        gradients(*case, seed, odd, dtype)
+    except ShapeError:
+        return
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize(
+    ("images", "kernel", "how"),
+    [
+        ((9, 30, 30, 100), (1, 1, 100, 40), {}),
+        ((2, 7, 7, 60), (3, 3, 60, 130), {"pad": 1}),
+        ((8, 2, 2, 48), (5, 5, 48, 40), {"pad": 2}),
+        ((9, 60, 60, 24), (3, 3, 24, 24), {"pad": 1, "stride": 2}),
+        ((9, 64, 64, 3), (7, 7, 3, 64), {"pad": 3, "stride": 2}),
+        ((3, 20, 600, 16), (1, 3, 8, 32), {"groups": 2}),
+        ((2, 9, 10, 11, 16), (2, 3, 2, 16, 24), {"pad": 1}),
+    ],
+)
+def test_gradients_in_several_pieces(images: Any, kernel: Any, how: Any, dtype: str) -> None:
+    gradients(images, kernel, how, 1, 0.0, dtype)
+
+
+def test_infinite_gradients_at_a_border_are_numpys() -> None:
+    g, x, weight = np.full((1, 4, 4, 16), np.inf, "f"), values(1, (1, 4, 4, 16)), values(2, (3, 3, 16, 16))
+    found = compute(ConvWeight(pad=1, kernel=(3, 3)), [g, x])
+    np.testing.assert_array_equal(found, compute(ConvWeight(pad=1, kernel=(3, 3)), [g, x], "numpy"))
+    weight[0, 0, 0, 0] = np.inf
+    found = compute(ConvDown(pad=1, size=(4, 4)), [x, weight])
+    np.testing.assert_array_equal(found, compute(ConvDown(pad=1, size=(4, 4)), [x, weight], "numpy"))
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize(("rows", "features", "columns"), [(1, 5, 7), (2, 1, 1), (7, 33, 16), (600, 50, 100)])
+def test_gradients_of_inner_products(rows: int, features: int, columns: int, dtype: str) -> None:
+    g, x = values(1, (rows, features), dtype, 0.01), values(2, (rows, columns), dtype)
+    compare(attempt(InnerWeight(), [g, x]), InnerWeight(), [g, x], rows)
+    weight = values(3, (features, columns), dtype)
+    if rows > 1:
+        check(InnerDown(), g, weight, features)
+
+
+@pytest.mark.parametrize(
+    ("images", "kernel", "how"), [((32, 30, 30, 64), (1, 1, 64, 64), {}), ((9, 30, 30, 64), (3, 3, 64, 64), {"pad": 1})]
+)
+def test_the_order_of_sums_makes_no_difference(images: Any, kernel: Any, how: Any, monkeypatch: Any) -> None:
+    operation = ConvWeight(**how, kernel=kernel[:-2])
+    x, g = values(1, images), values(2, (*images[:-1], kernel[-1]))
+    expected, counts = attempt(operation, [g, x]), []
+
+    def backwards(pieces: Any, work: Any, work_ns: float) -> None:
+        counts.append(len(pieces))
+        for piece in reversed(pieces):
+            work(piece)
+
+    monkeypatch.setattr(outer, "spread", backwards)
+    np.testing.assert_array_equal(attempt(operation, [g, x]), expected)
+    assert counts[0] > 1
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize(("taps", "inputs", "outputs", "groups"), [(1, 5, 7, 1), (9, 33, 130, 1), (4, 17, 40, 2)])
+def test_turned_weights_are_packed_alike_before_they_are_compiled(
+    taps: int, inputs: int, outputs: int, groups: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = values(1, (taps, inputs, outputs), dtype)
+    packing.pack_turned(weight, groups)
+    compiled()
+    found = packing.pack_turned(weight, groups)
+    monkeypatch.setattr(packing, "_routine", lambda _dtype: SimpleNamespace(function=None))
+    assert_same_bits(found, packing.pack_turned(weight, groups))
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])

@@ -1,0 +1,99 @@
+"""Small ops of one kind that are computed by one call: an optimizer's updates, and what limits its gradients.
+
+The step of an optimizer is one op for each variable, and many variables are small: biases, and what batch norm has.
+What an op costs besides its kernel is more than the kernel then. Ops whose results nobody reads, or the same op alone,
+may be joined whatever the rest of the graph is like: nothing that leads from one of them leads to another one. They
+wait for each other, so large ones, whose time matters, are left to run as soon as they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from actorflow.devices import device_kind
+from actorflow.loop import Steps
+from actorflow.ops.nn.updates import ScaleBy, SquareSum, Update
+from actorflow.ops.together import Together
+from actorflow.plan.fuse import ChooseKernel, in_new_order
+from actorflow.plan.plan import PlannedOp, Slot
+
+_KINDS = (Update, SquareSum, ScaleBy)
+#: Elements of an op's first input, at most.
+_SMALL = 1 << 14
+
+
+def gather(ops: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel) -> Steps[list[PlannedOp] | None]:
+    """Join small ops that can be computed by one call.
+
+    Args:
+        ops: In a topological order.
+        slots: Values that they read and write; those that are read otherwise from now on are changed.
+        choose: Gives kernels.
+    Returns:
+        The new ops, in a topological order, with indices of their own; None where nothing can be joined.
+    """
+    groups: dict[Hashable, list[PlannedOp]] = {}
+    unit_of: dict[int, Hashable] = {}  # what those are computed with that can be joined
+    for op in reversed(ops):
+        if not isinstance(op.operation, _KINDS):
+            continue
+        key = _key(op, slots, unit_of)
+        if key is not None:
+            unit_of[op.index] = key
+            groups.setdefault(key, []).append(op)
+        yield
+    joined: dict[int, PlannedOp] = {}
+    for group in groups.values():
+        if len(group) > 1:
+            yield
+            made = _join(group[::-1], slots, choose)
+            if made is not None:
+                joined.update({op.index: made for op in group})
+    return in_new_order(ops, slots, joined) if joined else None
+
+
+def _key(op: PlannedOp, slots: Sequence[Slot], unit_of: dict[int, Hashable]) -> Hashable | None:
+    """What ops have in common that can be joined; None for one that cannot be."""
+    kernel, node = op.kernel, op.node
+    if kernel is None or op.parts or node.attempts is not None:
+        return None
+    if kernel.returns or kernel.random or kernel.keeps or not device_kind(op.place.kind).is_host:
+        return None
+    spec = slots[op.inputs[0]].spec
+    if spec.size > _SMALL or kernel.key.library not in device_kind(op.place.kind).libraries:
+        return None
+    readers = {unit_of.get(index, index) for slot in op.outputs for index in slots[slot].consumers}
+    if len(readers) > 1:
+        return None
+    return (op.operation.kind, spec.dtype, op.place, node.graph, node.lane, node.priority, node.hints, *readers)
+
+
+def _join(group: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel) -> PlannedOp | None:
+    last = group[-1]
+    inputs = tuple(dict.fromkeys(slot for op in group for slot in op.inputs))
+    position = {slot: i for i, slot in enumerate(inputs)}
+    operation = Together(
+        tuple([op.operation for op in group]),
+        tuple([tuple([position[slot] for slot in op.inputs]) for op in group]),
+        tuple([len(op.outputs) for op in group]),
+        tuple([op.kernel for op in group if op.kernel is not None]),
+    )
+    kernel = choose(last, operation, slots[inputs[0]].spec.dtype)
+    if kernel is None:
+        return None
+    for op in group:
+        for slot in op.inputs:
+            slots[slot].readers -= 1
+    for slot in inputs:
+        slots[slot].readers += 1
+    return replace(
+        last,
+        operation=operation,
+        kernel=kernel,
+        inputs=inputs,
+        outputs=tuple([slot for op in group for slot in op.outputs]),
+        waits=sum(not slots[slot].is_constant for slot in inputs),
+        parts=tuple(group),
+        steps=tuple(range(len(group))),
+    )
