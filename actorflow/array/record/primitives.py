@@ -37,13 +37,16 @@ class Primitive:
         into: Whether ``compute`` takes ``out``, a buffer for the result.
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         threaded: Whether ``compute`` uses all cores by itself.
+        returns: Computes the same, and makes the array of the result; None if it does not always have its type.
+        prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
-    into = owns = threaded = False
+    into = owns = threaded = prompt = False
     operation: Any = None
+    returns: Callable[..., Any] | None = None
 
     def __init__(self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False) -> None:
         self.name = name
@@ -70,13 +73,15 @@ class ElementwisePrimitive(Primitive):
         operation: The operation. Arrays have the dtypes of its NumPy function, or those that its row says.
     """
 
-    elementwise = True
+    elementwise = prompt = True
 
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
         self.aligned = operation.aligned
         #: The dtype of the result for those of the inputs; DTypeError if it has none.
         self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
+        if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
+            self.returns = partial(operation.function, order="C")
         super().__init__(operation.function_name, operation.into if operation.function else self._by_kernel)
 
     def _by_kernel(self, *inputs: Any, out: Value) -> None:
@@ -129,7 +134,7 @@ class ReductionPrimitive(Primitive):
         operation: The operation.
     """
 
-    reduction = True
+    reduction = prompt = True
 
     def __init__(self, operation: Reduction) -> None:
         super().__init__(operation.function_name, self.fold)
@@ -165,6 +170,7 @@ class OperationPrimitive(Primitive):
         super().__init__(operation.function_name, operation.compute, view=operation.is_view)
         self.operation = operation
         if operation.is_view:
+            self.prompt = type(operation).compute.__module__.startswith("actorflow.")
             return
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
@@ -179,7 +185,8 @@ class OperationPrimitive(Primitive):
         elif operation.writes_over:
             self.compute, self.owns = self._compute_over, True
         else:
-            self.compute, self.into, self.threaded = self._compute_into, True, kernel.threaded
+            self.compute, self.into = self._compute_into, True
+            self.threaded = self.prompt = kernel.threaded
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
