@@ -103,7 +103,8 @@ class Session(Evaluator):
         self.profile: dict[str, OpProfile] = {}
         self.computed = self.shared = 0
         self._runs_ahead = run_ahead
-        if run_ahead and not (dry_run or sequential or self.is_limited):
+        self.takes_tapes = not (dry_run or sequential or self.is_limited)
+        if run_ahead and self.takes_tapes:
             self.at_once = _SMALL
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.

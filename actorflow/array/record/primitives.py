@@ -38,6 +38,7 @@ class Primitive:
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         threaded: Whether ``compute`` uses all cores by itself.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
+        work: Elements that it touches, of what is computed in a sequence, whatever its inputs; None if they tell.
         prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
@@ -47,6 +48,7 @@ class Primitive:
     into = owns = threaded = prompt = False
     operation: Any = None
     returns: Callable[..., Any] | None = None
+    work: int | None = None
 
     def __init__(self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False) -> None:
         self.name = name
@@ -61,9 +63,20 @@ class Primitive:
         """Inputs and parameters of another call, which has other random numbers."""
         return inputs, params
 
+    def settled(self, params: Any) -> Any:
+        """The parameters, once it is planned."""
+        return params
+
+
+def _part(parts: tuple[Any, ...], i: int) -> Any:
+    found = parts[i]
+    if isinstance(found, Exception):  # of a stage, whose results may fail one by one
+        raise found
+    return found
+
 
 #: One of the results of an operation with several, whose value is a tuple.
-PART = Primitive("part", lambda parts, i: parts[i], view=True)
+PART = Primitive("part", _part, view=True)
 
 
 class ElementwisePrimitive(Primitive):

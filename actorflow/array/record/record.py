@@ -102,6 +102,7 @@ class Record:
         params: tuple[Any, ...],
         evaluator: Evaluator,
         place: Place = HOST,
+        origin: Origin | None = None,
     ) -> None:
         self.op = op
         self.inputs = inputs
@@ -118,6 +119,9 @@ class Record:
         self.lease: Lease | None = None
         self.handle: weakref.ref[Any] | None = None
         if op is None:  # a given value cannot fail, so its line is never needed
+            return
+        if origin is not None:
+            self._code, self._instruction = origin
             return
         # Three frames are always those of this package.
         frame = sys._getframe(3)
@@ -228,6 +232,7 @@ class Evaluator:
         threshold: The load from which on `notice` is called.
         recorded_bytes: Under a budget, what each of these values takes at most.
         seeds: Number of random operations recorded in a dry run, which names their streams.
+        takes_tapes: Whether operations may be computed together that were recorded together, in one piece.
         at_once: Most elements that an operation touches to be computed in the line that would record it.
         count: Called with each value that was given.
         lease: Gives the lease of a record's value.
@@ -236,7 +241,7 @@ class Evaluator:
     # Slots, since these are read for each record, and a session has too many attributes for shared keys.
     __slots__ = (
         *("__weakref__", "at_once", "count", "dry_run", "is_limited", "lease", "load", "pending", "recorded_bytes"),
-        *("seeds", "sequential", "threshold"),
+        *("seeds", "sequential", "takes_tapes", "threshold"),
     )
 
     #: The evaluator of new arrays outside of all sessions; set where sessions are defined.
@@ -244,7 +249,7 @@ class Evaluator:
 
     def __init__(self, dry_run: bool = True) -> None:
         self.dry_run = dry_run
-        self.sequential = self.is_limited = False
+        self.sequential = self.is_limited = self.takes_tapes = False
         if dry_run:
             Record.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
@@ -358,7 +363,19 @@ class _Quiet(threading.local):
     def __init__(self) -> None:
         context = copy_context()
         context.run(np.seterr, all="ignore")
+        #: Raises `RuntimeError` in a function that it calls itself.
         self.run = context.run
+        self._is_in = False
+
+    def call(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+        """Call a function, also in one that is called so."""
+        if self._is_in:
+            return function(*arguments)
+        self._is_in = True
+        try:
+            return self.run(function, *arguments)
+        finally:
+            self._is_in = False
 
 
 quiet = _Quiet()
@@ -388,15 +405,20 @@ def _at_once(
             out = np.empty(shape, dtype)
             quiet.run(op.compute, *values, *params, out=out)
         else:
-            out = np.asarray(quiet.run(op.compute, *values, *params), dtype)
-            base = out.base
-            if base is not None and out.nbytes < COPIED_BYTES and out.nbytes * 2 < getattr(base, "nbytes", 0):
-                out = out.copy()
+            out = compact(np.asarray(quiet.run(op.compute, *values, *params), dtype))
             if out.shape != shape:
                 return None
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
         return None
     return shown(out, evaluator)
+
+
+def compact(value: Value) -> Value:
+    """The value; a copy of a small part of an array, which would keep the whole."""
+    base = value.base
+    if base is not None and value.nbytes < COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
+        return value.copy()
+    return value
 
 
 def parts_of(whole: Record, specs: Iterable[TensorSpec]) -> list[Array]:

@@ -72,6 +72,7 @@ def value_and_grad(
             found = _Differentiated.of(function, arguments, positions, has_aux)
             if cache:
                 found.check_arguments_only(name)
+                found.bind()
                 recipes.put(key, found)
         value, aux, grads = found(arguments.leaves)
         return ((value, aux) if has_aux else value), grads[0] if isinstance(argnums, int) else tuple(grads)
@@ -161,6 +162,12 @@ class _Differentiated(NamedTuple):
                 f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
                 "cache=True later calls would not see another one in its place; make it an argument"
             )
+
+    def bind(self) -> None:
+        """Prepare for further calls."""
+        slopes = sum([sum(flags) for flags, _ in self.grads])
+        others = sum([each is _ARRAY for each in self.aux[0]])
+        self.recipe.bind([range(1, 1 + slopes), [0, *range(1 + slopes, 1 + slopes + others)]])
 
     def __call__(self, leaves: Sequence[Any]) -> tuple[Array, Any, list[Any]]:
         value, *rest = self.recipe([leaves[i] for i in self.arrays])
