@@ -210,7 +210,7 @@ def _measure(node: Record) -> tuple[int, int]:
     assert node.op is not None
     if Record.placing is not None and accelerator_of(node) is not None:
         return ON_DEVICE, node.size
-    return measure(node.op, node.inputs, node.shape, node.size, node.params)
+    return measure(node.op, node.inputs, node.size, node.params)
 
 
 def _groups(nodes: list[Record], same: dict[Record, Record], wanted: set[Record]) -> list[tuple[list[Record], int]]:

@@ -75,7 +75,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         if found is not None:
             return found
     (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
-    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * b.shape[-1])
+    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * (b.shape[-1] if len(b.shape) > 1 else 1))
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:

@@ -7,13 +7,14 @@ is written into is decided when the tape is made: a temporary goes where another
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
-from actorflow.array.record.record import OpStep, quiet
+from actorflow.array.record.record import OpStep, compact, quiet
 from actorflow.errors import ShapeError
 
 #: Bytes of a value from which on its memory is used again within a tape: less than NumPy keeps by itself.
@@ -56,11 +57,11 @@ class Tape:
     Args:
         steps: In order. Their arguments are positions, first of what is given, then of the steps before; or constants.
         given: Number of values that are given.
-        outputs: Positions of the results.
+        outputs: Positions of the results, which are steps'.
     """
 
     def __init__(self, steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> None:
-        self._scope: dict[str, Any] = {"empty": np.empty, "checked": _checked}
+        self._scope: dict[str, Any] = {"empty": np.empty, "checked": _checked, "compact": compact}
         lines, names = self._lines(steps, given, outputs)
         last = {read: i for i, line in enumerate(lines) for read in line.reads if read[0] == "v"}
         last.update({names[i]: len(lines) for i in outputs})
@@ -76,7 +77,8 @@ class Tape:
             own = [*self._text(line, over.get(i)), *([f"del {', '.join(ended)}"] if ended else [])]
             texts += [f"    {text}" for text in own]
             self._at += [line.at] * len(own)
-        texts.append(f"    return ({''.join([f'{names[i]}, ' for i in outputs])})")
+        results = [names[i] if _owns(steps[i - given]) else f"compact({names[i]})" for i in outputs]
+        texts.append(f"    return ({', '.join(results)},)")
         exec("\n".join(texts), self._scope)  # noqa: S102  the text is the package's own
         self._run: Callable[..., tuple[Any, ...]] = self._scope["run"]
 
@@ -114,6 +116,11 @@ class Tape:
             op = step.op
             reads = [names[each] if type(each) is int else self._constant(each, known) for each in step.arguments]
             name = f"v{i}"
+            if op.elementwise and not step.shape and int not in map(type, step.arguments):
+                value = np.empty((), step.dtype)
+                quiet.call(partial(op.compute, out=value), (*step.arguments, *step.params))
+                names[i] = self._constant(value, known)
+                continue
             if op.pure:
                 name = known.setdefault((op, step.params, step.dtype, step.shape, *reads), name)
             names[i] = name
@@ -140,10 +147,15 @@ class Tape:
         if step.params:
             self._scope[f"p{key}"] = step.params
             given += f"{', ' if given else ''}*p{key}"
-        if op.elementwise or op.into:
+        if _owns(step):
             made = f"empty(s{key}, t{key})" if over is None else over
             return [f"{result} = {made}", f"f{key}.compute({given}, out={result})"]
         return [f"{result} = checked(f{key}.compute({given}{', owned=False' if op.owns else ''}), s{key}, t{key})"]
+
+
+def _owns(step: OpStep) -> bool:
+    """Return whether the result has memory of its own."""
+    return step.op.elementwise or step.op.into
 
 
 def _reused(lines: Sequence[_Line], last: dict[str, int]) -> dict[int, str]:
@@ -155,7 +167,7 @@ def _reused(lines: Sequence[_Line], last: dict[str, int]) -> dict[int, str]:
     types: dict[tuple[tuple[int, ...], DType], list[str]] = {}
     for i, (result, _, step, reads) in enumerate(lines):
         end = last.get(result, i)
-        if not (step.op.elementwise or step.op.into):
+        if not _owns(step):
             memory[result] = set().union(*[memory.get(read, set()) for read in reads])
             for each in memory[result]:
                 until[each] = max(until[each], end)

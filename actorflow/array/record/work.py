@@ -22,16 +22,13 @@ _SMALL_PRODUCT = 1 << 28
 _PRODUCTS = 64
 
 
-def measure(
-    op: Primitive, inputs: Sequence[Any], shape: tuple[int, ...], size: int, params: tuple[Any, ...]
-) -> tuple[int, int]:
+def measure(op: Primitive, inputs: Sequence[Any], size: int, params: tuple[Any, ...]) -> tuple[int, int]:
     """The way in which an operation on the CPU is joined with others, and about how many elements it touches.
 
     Args:
         op: The operation.
         inputs: What it reads: anything that has a ``size``.
-        shape: Shape of its result.
-        size: Number of elements of that.
+        size: Number of elements of its result.
         params: Its further arguments.
     """
     if op.elementwise:
@@ -43,8 +40,8 @@ def measure(
         return JOINED, op.work
     if op.view and len(inputs) == 1:
         return JOINED, 1
-    if op.threaded and shape:
-        products = inputs[0].size * shape[-1]
+    if op.threaded:  # m * k * n of matrices, or vectors, of m * k, k * n and m * n elements
+        products = int((inputs[0].size * inputs[1].size * size) ** 0.5)
         return JOINED if products <= _SMALL_PRODUCT else ALONE, products // _PRODUCTS
     touched = sum([each.size for each in inputs]) + size
     return JOINED if touched <= _SMALL else ALONE, touched

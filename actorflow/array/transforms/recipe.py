@@ -9,7 +9,7 @@ from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
-from actorflow.array.transforms.stages import Stage, is_cheap, staged, stages_of
+from actorflow.array.transforms.stages import Stages, is_cheap, stages_of
 from actorflow.errors import GraphError
 
 
@@ -41,7 +41,7 @@ class Recipe:
         self._sizes = [node.size for node in (*inputs, *before)]
         self._given = len(inputs) + len(before)
         self._kept = [i - self._given for i in _shared(self._steps, self._given, self._outputs)]
-        self._stages: Sequence[Stage] = ()
+        self._stages: Stages | None = None
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
 
@@ -58,8 +58,8 @@ class Recipe:
         nodes = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
-        if self._stages and evaluator.takes_tapes and Record.placing is None:
-            return staged(self._stages, nodes, evaluator, self._outputs)
+        if self._stages is not None and evaluator.takes_tapes and Record.placing is None:
+            return self._stages(nodes, evaluator)
         place = HOST
         for op, inputs, params, shape, dtype, origin in self._steps:
             if not op.pure:

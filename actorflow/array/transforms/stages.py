@@ -26,7 +26,6 @@ from actorflow.array.record.record import (
     Evaluator,
     OpStep,
     Record,
-    compact,
     failure,
     given,
 )
@@ -34,6 +33,8 @@ from actorflow.array.record.tape import StepError, Tape
 from actorflow.array.record.work import CHAINED, MOST_WORK, measure
 from actorflow.spec import TensorSpec
 
+#: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
+_LATER = WORTH_A_LOOK >> 8
 #: Most elements that an operation touches beside others: more are worth a thread.
 _MOST_ALONE = 1 << 19
 #: Tapes of a stage that are kept: for the results that are wanted.
@@ -54,7 +55,6 @@ class Stage(Primitive):
         works: Elements that each of them touches.
         before: Positions of steps that a stage before has computed.
         outputs: Positions of the results.
-        is_prompt: Whether it is computed before it is asked for, where that takes no time.
 
     Attributes:
         reads: Positions of what it reads.
@@ -67,7 +67,6 @@ class Stage(Primitive):
         first: int,
         before: Sequence[int],
         outputs: Sequence[int],
-        is_prompt: bool,
     ) -> None:
         own, self.reads = _steps_between(steps, first, {*range(first), *before}, outputs)
         self._steps = [steps[i - first] for i in own]
@@ -78,7 +77,6 @@ class Stage(Primitive):
             for step in self._steps
         ]
         self.outputs = outputs
-        self.is_prompt = is_prompt
         self._results = [shift[i] for i in outputs]
         self._parts = [steps[i - first] for i in outputs]
         self._tapes: dict[tuple[bool, ...], Tape] = {}
@@ -92,7 +90,7 @@ class Stage(Primitive):
         values = [read.value for read in reads]
         if all(type(value) is np.ndarray for value in values):
             with suppress(StepError):  # it is raised where the value is asked for, as always
-                return [given(compact(value), evaluator) for value in self._tape(self._all)(values)]
+                return [given(value, evaluator) for value in self._tape(self._all)(values)]
         return None
 
     def record(self, reads: Sequence[Record], evaluator: Evaluator) -> list[Record]:
@@ -140,10 +138,67 @@ class Stage(Primitive):
         return found
 
 
+class Stages:
+    """The stages of a recipe, in order.
+
+    Args:
+        steps: Arguments are positions, first of what is given, then of the steps before.
+        works: Elements that each of them touches.
+        first: Number of values that are given.
+        outputs: Positions of the results.
+        groups: Positions of outputs; the first group is computed at once where that takes no time.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[OpStep],
+        works: Sequence[int],
+        first: int,
+        outputs: Sequence[int],
+        groups: Sequence[Sequence[int]],
+    ) -> None:
+        own = [[outputs[i] for i in group] for group in groups]
+        shared = _shared(steps, first, outputs, _reach(steps, first, own))
+        rest = [part for group in own if (part := [i for i in group if i not in shared])]
+        self._outputs = outputs
+        self._wanted = {*outputs}
+        self._stages = [Stage(steps, works, first, (), shared)] if shared else []
+        self._stages += [Stage(steps, works, first, shared, part) for part in rest]
+        #: What is computed at once, and what is recorded then.
+        self._now = Stage(steps, works, first, (), [*shared, *[i for i in own[0] if i not in shared]])
+        self._later = [stage for stage in self._stages if stage.outputs[0] not in self._now.outputs]
+
+    def __call__(self, nodes: Sequence[Record], evaluator: Evaluator) -> list[Array]:
+        """The results for what is given: computed at once where that takes no time, else recorded."""
+        now, stages = self._now, self._stages
+        known = [*nodes]
+        found: dict[int, Array] = {}
+        if evaluator.at_once and now.work <= WORTH_A_LOOK:
+            arrays = now.compute_now([nodes[i] for i in now.reads], evaluator)
+            if arrays is not None:
+                found = dict(zip(now.outputs, arrays, strict=True))
+                stages = self._later
+        records: dict[int, Record] = {i: x._node for i, x in found.items()}
+        for stage in stages:
+            reads = [known[i] if i < len(known) else records[i] for i in stage.reads]
+            for i, node in zip(stage.outputs, stage.record(reads, evaluator), strict=True):
+                records[i] = node
+                if i in self._wanted:
+                    found[i] = node.show()
+                    evaluator.pending.append(cast("Any", node.handle))
+                else:
+                    node.keep()
+            evaluator.load += _LATER if found and stages is self._later else stage.work
+        if evaluator.load > evaluator.threshold:
+            for node in records.values():
+                evaluator.notice(node)
+        return [found[i] for i in self._outputs]
+
+
 def stages_of(
     steps: Sequence[OpStep], sizes: Sequence[int], outputs: Sequence[int], groups: Sequence[Sequence[int]]
-) -> list[Stage]:
-    """The stages of steps, in order; none where several threads compute them better, or they have random numbers.
+) -> Stages | None:
+    """The stages of steps; None where several threads compute them better, or they have random numbers.
 
     Args:
         steps: Arguments are positions, first of what is given, then of the steps before.
@@ -151,52 +206,16 @@ def stages_of(
         outputs: Positions of the results.
         groups: Positions of outputs; the first group is computed at once where that takes no time.
     """
-    first = len(sizes)
     known: list[Any] = [*map(_Sized, sizes)]
     works = []
     for op, arguments, params, shape, *_ in steps:
         size = prod(shape)
         known.append(_Sized(size))
-        kind, work = measure(op, [known[a] if type(a) is int else a for a in arguments], shape, size, params)
+        kind, work = measure(op, [known[a] if type(a) is int else a for a in arguments], size, params)
         if kind == CHAINED or work > _MOST_ALONE or not op.pure or op is TRANSFER:
-            return []
+            return None
         works.append(work)
-    if sum(works) > MOST_WORK:
-        return []
-    reach = _reach(steps, first, [[outputs[i] for i in group] for group in groups])
-    shared = _shared(steps, first, outputs, reach)
-    parts = [shared, *[[outputs[i] for i in group if outputs[i] not in shared] for group in groups]]
-    return [
-        Stage(steps, works, first, shared if i else (), part, is_prompt=i < 2) for i, part in enumerate(parts) if part
-    ]
-
-
-def staged(
-    stages: Sequence[Stage], nodes: Sequence[Record], evaluator: Evaluator, outputs: Sequence[int]
-) -> list[Array]:
-    """The results of stages for what is given: computed at once where that takes no time, else recorded."""
-    found: dict[int, Array] = {}
-    known: dict[int, Record] = dict(enumerate(nodes))
-    is_short = evaluator.at_once > 0 and sum([stage.work for stage in stages if stage.is_prompt]) <= WORTH_A_LOOK
-    for stage in stages:
-        reads = [known[i] for i in stage.reads]
-        arrays = stage.compute_now(reads, evaluator) if is_short and stage.is_prompt else None
-        if arrays is not None:
-            found.update(zip(stage.outputs, arrays, strict=True))
-            known.update([(i, x._node) for i, x in zip(stage.outputs, arrays, strict=True)])
-            continue
-        records = stage.record(reads, evaluator)
-        evaluator.load += stage.work
-        known.update(zip(stage.outputs, records, strict=True))
-        for i, node in zip(stage.outputs, records, strict=True):
-            if i in outputs:
-                found[i] = node.show()
-                evaluator.pending.append(cast("Any", node.handle))
-            else:
-                node.keep()
-    if evaluator.load > evaluator.threshold:
-        evaluator.notice(known[outputs[0]])
-    return [found[i] for i in outputs]
+    return Stages(steps, works, len(sizes), outputs, groups) if sum(works) <= MOST_WORK else None
 
 
 def _steps_between(
