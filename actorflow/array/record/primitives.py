@@ -30,6 +30,7 @@ class Primitive:
             an input or the input itself. It does not write into its inputs.
         pure: Whether equal inputs and parameters give equal results, so that it need not be computed twice.
         view: Whether the result of a single input is a view of it, which takes no time.
+        prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
@@ -39,22 +40,24 @@ class Primitive:
         threaded: Whether ``compute`` uses all cores by itself.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
         work: Elements that it touches, of what is computed in a sequence, whatever its inputs; None if they tell.
-        prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
-    into = owns = threaded = prompt = False
+    into = owns = threaded = False
     operation: Any = None
     returns: Callable[..., Any] | None = None
     work: int | None = None
 
-    def __init__(self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False) -> None:
+    def __init__(
+        self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False, prompt: bool = False
+    ) -> None:
         self.name = name
         self.compute = compute
         self.pure = pure
         self.view = view
+        self.prompt = prompt
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -86,7 +89,7 @@ class ElementwisePrimitive(Primitive):
         operation: The operation. Arrays have the dtypes of its NumPy function, or those that its row says.
     """
 
-    elementwise = prompt = True
+    elementwise = True
 
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
@@ -95,7 +98,9 @@ class ElementwisePrimitive(Primitive):
         self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
         if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
             self.returns = partial(operation.function, order="C")
-        super().__init__(operation.function_name, operation.into if operation.function else self._by_kernel)
+        super().__init__(
+            operation.function_name, operation.into if operation.function else self._by_kernel, prompt=True
+        )
 
     def _by_kernel(self, *inputs: Any, out: Value) -> None:
         load_library("cpu", "numpy")
@@ -147,10 +152,10 @@ class ReductionPrimitive(Primitive):
         operation: The operation.
     """
 
-    reduction = prompt = True
+    reduction = True
 
     def __init__(self, operation: Reduction) -> None:
-        super().__init__(operation.function_name, self.fold)
+        super().__init__(operation.function_name, self.fold, prompt=True)
         self.operation = operation
         self.ufunc = operation.ufunc
 

@@ -120,15 +120,13 @@ class Record:
         self.handle: weakref.ref[Any] | None = None
         if op is None:  # a given value cannot fail, so its line is never needed
             return
-        if origin is not None:
-            self._code, self._instruction = origin
-            return
-        # Three frames are always those of this package.
-        frame = sys._getframe(3)
-        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-            frame = frame.f_back
-        self._code: CodeType = frame.f_code
-        self._instruction = frame.f_lasti  # the line is looked up where it is asked for
+        if origin is None:
+            # Three frames are always those of this package.
+            frame = sys._getframe(3)
+            while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+                frame = frame.f_back
+            origin = frame.f_code, frame.f_lasti  # the line is looked up where it is asked for
+        self._code, self._instruction = origin
 
     @property
     def done(self) -> bool:
@@ -365,17 +363,17 @@ class _Quiet(threading.local):
         context.run(np.seterr, all="ignore")
         #: Raises `RuntimeError` in a function that it calls itself.
         self.run = context.run
-        self._is_in = False
+        self.is_in = False
 
     def call(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
         """Call a function, also in one that is called so."""
-        if self._is_in:
+        if self.is_in:
             return function(*arguments)
-        self._is_in = True
+        self.is_in = True
         try:
             return self.run(function, *arguments)
         finally:
-            self._is_in = False
+            self.is_in = False
 
 
 quiet = _Quiet()

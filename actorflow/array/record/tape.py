@@ -16,9 +16,13 @@ import numpy as np
 from actorflow.array.record.primitives import DType, Value
 from actorflow.array.record.record import OpStep, compact, quiet
 from actorflow.errors import ShapeError
+from actorflow.ops.cpu.buffers import scratch
 
 #: Bytes of a value from which on its memory is used again within a tape: less than NumPy keeps by itself.
 _REUSED_BYTES = 4_096
+#: Least and most bytes of a temporary that goes into memory that the thread keeps. The C library takes fresh pages from
+#: the system for such values again and again; of larger ones, not much should be kept.
+_BRIEF_BYTES = 1 << 16, 1 << 20
 #: Bytes of a constant up to which it is compared with others.
 _COMPARED_BYTES = 512
 
@@ -65,16 +69,16 @@ class Tape:
         lines, names = self._lines(steps, given, outputs)
         last = {read: i for i, line in enumerate(lines) for read in line.reads if read[0] == "v"}
         last.update({names[i]: len(lines) for i in outputs})
-        over = _reused(lines, last)
+        over, brief = _memory(lines, last)
         ends: dict[int, list[str]] = {}
         later = {name: i for i, name in over.items()}  # a variable whose memory is used again is needed until then
         for name, i in last.items():
             ends.setdefault(later.get(name, i), []).append(name)
-        texts = [f"def run({', '.join([f'v{i}' for i in range(given)])}):"]
+        texts = [f"def run(brief, {', '.join([f'v{i}' for i in range(given)])}):"]
         self._at = [0]
         for i, line in enumerate(lines):
             ended = ends.get(i, ())
-            own = [*self._text(line, over.get(i)), *([f"del {', '.join(ended)}"] if ended else [])]
+            own = [*self._text(line, over.get(i), brief.get(i)), *([f"del {', '.join(ended)}"] if ended else [])]
             texts += [f"    {text}" for text in own]
             self._at += [line.at] * len(own)
         results = [names[i] if _owns(steps[i - given]) else f"compact({names[i]})" for i in outputs]
@@ -89,9 +93,10 @@ class Tape:
             StepError: if a step fails.
         """
         try:
-            return quiet.call(self._run, values)
+            found: tuple[Any, ...] = quiet.call(self._run, (_fresh if quiet.is_in else scratch, *values))
         except Exception as error:
             raise StepError(self._failed(error)) from error
+        return found
 
     def _failed(self, error: Exception) -> int:
         """The step that has failed: that of the line in the function's frame."""
@@ -135,21 +140,21 @@ class Tape:
         self._scope[name] = value
         return name
 
-    def _text(self, line: _Line, over: str | None) -> list[str]:
-        """The text of a step, which writes over the value of a variable where one is named."""
+    def _text(self, line: _Line, over: str | None, brief: str | None) -> list[str]:
+        """The text of a step, which writes over the value of a variable, or into brief memory, where one is named."""
         result, _, step, reads = line
         op, key = step.op, result[1:]
         given = ", ".join(reads)
-        if op.returns is not None and step.shape:
-            self._scope[f"f{key}"] = op.returns if over is None else op.returns.func  # type: ignore[attr-defined]
-            return [f"{result} = f{key}({given})" if over is None else f"{result} = f{key}({given}, {over})"]
         self._scope.update({f"f{key}": op, f"s{key}": step.shape, f"t{key}": step.dtype})
+        out = over if brief is None else f"brief({brief!r}, s{key}, t{key})"
+        if op.returns is not None and step.shape:
+            self._scope[f"f{key}"] = op.returns if out is None else op.returns.func  # type: ignore[attr-defined]
+            return [f"{result} = f{key}({given})" if out is None else f"{result} = f{key}({given}, {out})"]
         if step.params:
             self._scope[f"p{key}"] = step.params
             given += f"{', ' if given else ''}*p{key}"
         if _owns(step):
-            made = f"empty(s{key}, t{key})" if over is None else over
-            return [f"{result} = {made}", f"f{key}.compute({given}, out={result})"]
+            return [f"{result} = {out or f'empty(s{key}, t{key})'}", f"f{key}.compute({given}, out={result})"]
         return [f"{result} = checked(f{key}.compute({given}{', owned=False' if op.owns else ''}), s{key}, t{key})"]
 
 
@@ -158,14 +163,18 @@ def _owns(step: OpStep) -> bool:
     return step.op.elementwise or step.op.into
 
 
-def _reused(lines: Sequence[_Line], last: dict[str, int]) -> dict[int, str]:
-    """By line, the variable whose value it may write over: a temporary of its type that nothing reads any more."""
+def _memory(lines: Sequence[_Line], last: dict[str, int]) -> tuple[dict[int, str], dict[int, str]]:
+    """By line, the variable whose value it may write over, and the name of the brief memory that it may write into.
+
+    The first is a temporary of its type that nothing reads any more; the other is for what ends with the tape.
+    """
     over: dict[int, str] = {}
     memory: dict[str, set[str]] = {}  # of each variable: those that made the memory that it may refer to
     until: dict[str, int] = {}  # of these: the last line that reads the memory
     holder: dict[str, str] = {}  # and the variable that was written there last
     types: dict[tuple[tuple[int, ...], DType], list[str]] = {}
-    for i, (result, _, step, reads) in enumerate(lines):
+    for i, line in enumerate(lines):
+        result, _, step, reads = line
         end = last.get(result, i)
         if not _owns(step):
             memory[result] = set().union(*[memory.get(read, set()) for read in reads])
@@ -176,12 +185,24 @@ def _reused(lines: Sequence[_Line], last: dict[str, int]) -> dict[int, str]:
         found = next((each for each in own if _is_free(each, i, step, reads, memory, until, holder)), None)
         if found is None:
             found = holder[result] = result
-            if prod(step.shape) * step.dtype.itemsize >= _REUSED_BYTES:
+            if _bytes_of(line) >= _REUSED_BYTES:
                 own.append(result)
         else:
             over[i], holder[found] = holder[found], result
         memory[result], until[found] = {found}, end
-    return over
+    made = {line.result: i for i, line in enumerate(lines)}
+    ending = [each for each, end in until.items() if end < len(lines)]
+    brief = [made[each] for each in ending if _BRIEF_BYTES[0] <= _bytes_of(lines[made[each]]) <= _BRIEF_BYTES[1]]
+    return over, {i: f"tape {k}" for k, i in enumerate(brief)}
+
+
+def _bytes_of(line: _Line) -> int:
+    return prod(line.step.shape) * line.step.dtype.itemsize
+
+
+def _fresh(_: str, shape: tuple[int, ...], dtype: DType) -> Value:
+    """Memory for a value of a tape within another one, whose brief memory is in use."""
+    return np.empty(shape, dtype)
 
 
 def _is_free(

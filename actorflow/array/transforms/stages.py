@@ -60,6 +60,8 @@ class Stage(Primitive):
         reads: Positions of what it reads.
     """
 
+    work: int
+
     def __init__(
         self,
         steps: Sequence[OpStep],
@@ -87,7 +89,7 @@ class Stage(Primitive):
 
     def compute_now(self, reads: Sequence[Record], evaluator: Evaluator) -> list[Array] | None:
         """Its results, if what it reads is there."""
-        values = [read.value for read in reads]
+        values: list[Any] = [read.value for read in reads]
         if all(type(value) is np.ndarray for value in values):
             with suppress(StepError):  # it is raised where the value is asked for, as always
                 return [given(value, evaluator) for value in self._tape(self._all)(values)]
