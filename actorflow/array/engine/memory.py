@@ -11,12 +11,10 @@ import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
 from actorflow.array.record.record import Lease
-from actorflow.devices.memory import UNSHARED, Bucket, BufferPool
+from actorflow.devices.memory import POOLED_BYTES, UNSHARED, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 
-#: Size from which on buffers are used again: for these the C library takes fresh pages from the system again and again.
-POOLED_BYTES = 1 << 16
 #: Free buffers that are kept.
 _KEPT_BYTES = 256 * 1024 * 1024
 
