@@ -405,4 +405,5 @@ def _is_matrix(value: object) -> bool:
 
 
 def _is_operand(value: object) -> bool:
-    return type(value) is Record.array_type or isinstance(value, _NUMBERS)
+    kind = type(value)
+    return kind is Record.array_type or kind is float or isinstance(value, _NUMBERS)

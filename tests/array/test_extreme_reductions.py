@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine import planning
+from actorflow.array.record import work
 from actorflow.ops.cpu import blocks
 from tests.array.test_random_programs import PROGRAMS
 
@@ -30,7 +30,7 @@ ALONG_ONE_AXIS = ("argmax", "argmin", "cumulative_sum", "cumulative_prod")
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", BLOCK)
-        patch.setattr(planning, "_LONG", LONG)
+        patch.setattr(work, "_LONG", LONG)
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.record import Lease
 from actorflow.devices.memory import POOLED_BYTES, UNSHARED, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
@@ -21,7 +22,7 @@ _KEPT_BYTES = 256 * 1024 * 1024
 class Memory:
     """Counts the values of a session, and keeps the buffers of those that have ended for later ones.
 
-    All but `count` and `reclaim` are called with the session's lock held.
+    All but `count`, `lease` and `reclaim` are called with the session's lock held.
 
     Args:
         budget_bytes: Most bytes of values; None for no limit.
@@ -58,6 +59,12 @@ class Memory:
         elif type(value) is tuple:
             for each in value:
                 self.count(each)
+
+    def lease(self, value: Any) -> Lease | None:
+        """Have the memory of a value reclaimed when its record ends. Any thread may call it."""
+        if type(value) is np.ndarray and value.nbytes >= POOLED_BYTES:
+            return Lease(value, self.reclaim)
+        return None
 
     def reclaim(self, value: Any) -> None:
         """Keep the memory of a value that a record has let go of. Any thread may call it, also when collecting."""

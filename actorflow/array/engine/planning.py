@@ -23,26 +23,14 @@ from actorflow.array.engine.device_unit import DeviceUnit
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.engine.units import Group, Unit
 from actorflow.array.record.placement import accelerator_of
-from actorflow.array.record.primitives import ReductionPrimitive
 from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
-from actorflow.ops.reductions import may_be_parted
+from actorflow.array.record.work import ALONE, CHAINED, JOINED, MOST_WORK, ON_DEVICE, measure
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
     from actorflow.array.engine.memory import Memory
 
-#: Ways in which a record is joined with others: not at all, in a sequence, in a chain, on a device.
-_ALONE, _JOINED, _CHAINED, _ON_DEVICE = range(4)
-#: Elements of an elementwise operation or a reduction from which on it is computed in blocks, by several threads.
-_LONG = 1 << 19
-#: Elements that another operation touches up to which it is not worth a thread of its own.
-_SMALL = 1 << 15
-#: Multiplications up to which a product of matrices is not worth one, as it uses all cores by itself.
-_SMALL_PRODUCT = 1 << 28
-#: Multiplications that take as long as one elementwise operation on one element.
-_PRODUCTS = 64
-#: Most elements that a sequence touches, and most of its operations: one in the middle may be waited for.
-_MOST_WORK = 1 << 23
+#: Most operations of a sequence.
 _MOST_STEPS = 4_096
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
@@ -210,38 +198,19 @@ def _constant(value: Input) -> Any:
 
 
 _UNITS: dict[int, type[Sequence | ChainUnit | DeviceUnit]] = {
-    _ALONE: Sequence,
-    _JOINED: Sequence,
-    _CHAINED: ChainUnit,
-    _ON_DEVICE: DeviceUnit,
+    ALONE: Sequence,
+    JOINED: Sequence,
+    CHAINED: ChainUnit,
+    ON_DEVICE: DeviceUnit,
 }
 
 
 def _measure(node: Record) -> tuple[int, int]:
     """The way in which a record is joined with others, and about how many elements it touches."""
-    op, inputs = node.op, node.inputs
-    assert op is not None
+    assert node.op is not None
     if Record.placing is not None and accelerator_of(node) is not None:
-        return _ON_DEVICE, node.size
-    if op.elementwise:
-        return _CHAINED if node.size >= _LONG else _JOINED, node.size
-    if op.reduction:
-        touched = inputs[0].size
-        return (_JOINED if touched < _LONG else _CHAINED if _may_be_parted(node) else _ALONE), touched
-    if op.view and len(inputs) == 1:
-        return _JOINED, 1
-    if op.threaded and node.shape:
-        products = inputs[0].size * node.shape[-1]
-        return _JOINED if products <= _SMALL_PRODUCT else _ALONE, products // _PRODUCTS
-    touched = sum([each.size for each in inputs]) + node.size
-    return _JOINED if touched <= _SMALL else _ALONE, touched
-
-
-def _may_be_parted(node: Record) -> bool:
-    """Return whether a reduction may be computed in blocks, which are parts of the first axis."""
-    assert isinstance(node.op, ReductionPrimitive)
-    axes, _, dtype = node.params
-    return 0 not in axes or may_be_parted(node.op.ufunc, dtype)
+        return ON_DEVICE, node.size
+    return measure(node.op, node.inputs, node.size, node.params)
 
 
 def _groups(nodes: list[Record], same: dict[Record, Record], wanted: set[Record]) -> list[tuple[list[Record], int]]:
@@ -252,7 +221,7 @@ def _groups(nodes: list[Record], same: dict[Record, Record], wanted: set[Record]
         kind, touched = _measure(node)
         kinds.append(kind)
         works.append(touched)
-    if kinds.count(_JOINED) == len(kinds):
+    if kinds.count(JOINED) == len(kinds):
         return _sequences(nodes, works, same, wanted)
     joined = _Groups()
     for node, kind, touched in zip(nodes, kinds, works, strict=True):
@@ -280,7 +249,7 @@ def _sequences(
     starts, work = [0], 0
     for i, touched in enumerate(works):
         work += touched
-        if (work > _MOST_WORK and i > starts[-1]) or i - starts[-1] == _MOST_STEPS:
+        if (work > MOST_WORK and i > starts[-1]) or i - starts[-1] == _MOST_STEPS:
             starts.append(i)
             work = touched
     groups = [nodes[start:stop] for start, stop in pairwise([*starts, len(nodes)])]
@@ -292,7 +261,7 @@ def _sequences(
                     read = same.get(each, each) if same else each
                     if read.number < first:
                         wanted.add(read)
-    return [(group, _JOINED) for group in groups]
+    return [(group, JOINED) for group in groups]
 
 
 class _Groups:
@@ -316,29 +285,29 @@ class _Groups:
             if other is None:
                 continue
             at = self._levels[read]
-            if kind == other and (_follows(node, read) if kind == _CHAINED else self._are_together(node, read, kind)):
+            if kind == other and (_follows(node, read) if kind == CHAINED else self._are_together(node, read, kind)):
                 chained.append(read)
-            elif not kind == other == _JOINED:
+            elif not kind == other == JOINED:
                 at += 1
             level = max(level, at)
         self._kinds[node], self._levels[node] = kind, level
-        if kind == _ON_DEVICE:
+        if kind == ON_DEVICE:
             self._depths[node] = 1 + max([self._depths[read] for read in chained], default=0)
-        if kind == _JOINED:
+        if kind == JOINED:
             self.groups[node] = self.sequence(node, level, touched)
         else:
             self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
 
     def _are_together(self, node: Record, read: Record, kind: int) -> bool:
         """Return whether one device computes a record together with one that it reads."""
-        if kind != _ON_DEVICE or accelerator_of(node) is not accelerator_of(read):
+        if kind != ON_DEVICE or accelerator_of(node) is not accelerator_of(read):
             return False
         return self._depths[read] < _DEEPEST or read.dtype.hasobject
 
     def sequence(self, node: Record, level: int, touched: int) -> list[Record]:
-        members, work = self._sequences.get(level, ([], [_MOST_WORK]))
+        members, work = self._sequences.get(level, ([], [MOST_WORK]))
         work[0] += touched
-        if work[0] > _MOST_WORK or len(members) == _MOST_STEPS:
+        if work[0] > MOST_WORK or len(members) == _MOST_STEPS:
             members, _ = self._sequences[level] = [], [touched]
         members.append(node)
         return members

@@ -62,7 +62,8 @@ class Sequence(Unit):
                 for slot in dying:
                     if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
                         over = [*over, slot]
-            steps.append((op, row, dying or _NONE, node.params, shape, dtype, wanted, op.elementwise or op.into, over))
+            params = node.params if op.work is None else op.settled(node.params)
+            steps.append((op, row, dying or _NONE, params, shape, dtype, wanted, op.elementwise or op.into, over))
         super().__init__(group, reads)
         if self.memory.is_limited:
             self.claimed_bytes = sum([*map(bytes_of, nodes)])

@@ -96,13 +96,16 @@ class Session(Evaluator):
         options = {place_of(place): own for place, own in (devices or {}).items()}
         self.memory = Memory(memory_budget)
         self.devices = Devices(memory_budget, options, capture)
-        self.count, self.reclaim = self.memory.count, self.memory.reclaim
+        self.count, self.lease = self.memory.count, self.memory.lease
         self.is_limited = memory_budget is not None or any(own.memory_budget for own in options.values())
         self.sequential = sequential
         self.threshold = -1 if sequential else WORTH_A_LOOK
         self.profile: dict[str, OpProfile] = {}
         self.computed = self.shared = 0
         self._runs_ahead = run_ahead
+        self.takes_tapes = not (dry_run or sequential or self.is_limited)
+        if run_ahead and self.takes_tapes:
+            self.at_once = _SMALL
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
         self._changed = held_at_fork(threading.Condition(), is_outer=True)

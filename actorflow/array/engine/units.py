@@ -207,11 +207,13 @@ class Unit(ABC):
 
     def hand_over(self, results: Any, errors: dict[int, Error]) -> None:
         """Give the records their values."""
+        lease = self.evaluator.memory.lease
         for i, node in self._produced.items():
             if errors and i in errors:
                 node.error = errors[i]
             else:
-                node.value = results[i]
+                node.value = value = results[i]
+                node.lease = lease(value)
         for node, twin in self._twins:
             twin.value, twin.error = node.value, node.error
         self.finish()

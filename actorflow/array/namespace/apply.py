@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.namespace.operate import cast, constant, elementwise, node_of, reduced
+from actorflow.array.namespace.operate import at_once, cast, constant, elementwise, node_of, reduced
 from actorflow.array.record.placement import home_of, transfer
 from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
 from actorflow.array.record.record import SEVERAL, Input, Record, parts_of, record
 from actorflow.errors import GraphError
+from actorflow.ops.cpu.linalg import product
 from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
@@ -64,11 +65,17 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         ShapeError: if the lengths along which is summed differ, or an array is 0-d.
     """
     kind = Record.array_type
-    if type(x1) is not kind or type(x2) is not kind or x1.dtype != x2.dtype:
+    if type(x1) is not kind or type(x2) is not kind:
         return product_of(x1, x2)
     a, b = x1._node, x2._node
+    if a.dtype != b.dtype:
+        return product_of(x1, x2)
+    if len(a.shape) == len(b.shape) == 2 and a.dtype.char in "fdFD":
+        found = at_once(product, a.evaluator, a.size * b.shape[1], a.value, b.value)
+        if found is not None:
+            return found
     (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
-    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * b.shape[-1])
+    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * (b.shape[-1] if len(b.shape) > 1 else 1))
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:

@@ -120,10 +120,10 @@ def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) 
 # -- constants --------------------------------------------------------------------------------------------------
 
 
-FULL = Primitive("full", lambda value, shape: np.full(shape, value))
-_ARANGE = Primitive("arange", lambda *params: np.arange(*params[:-1]))
-_LINSPACE = Primitive("linspace", np.linspace)
-_EYE = Primitive("eye", np.eye)
+FULL = Primitive("full", lambda value, shape: np.full(shape, value), prompt=True)
+_ARANGE = Primitive("arange", lambda *params: np.arange(*params[:-1]), prompt=True)
+_LINSPACE = Primitive("linspace", np.linspace, prompt=True)
+_EYE = Primitive("eye", np.eye, prompt=True)
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import copysign
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from actorflow.array.record.primitives import (
     elementwise_primitive,
     reduction_primitive,
 )
-from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
+from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, quiet, record, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.shaping import Reduction
@@ -129,19 +129,35 @@ def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DTyp
     out = np.empty((), dtype)
     values = [each.value if type(each) is Record else each for each in inputs]
     try:
-        if dtype.kind == "b":  # comparisons warn of nothing
-            op.compute(*values, out=out)
-        else:
-            with np.errstate(all="ignore"):
-                op.compute(*values, out=out)
+        quiet.run(op.compute, *values, out=out)
     except ValueError:  # it is raised where the value is asked for, as always
         return record(op, inputs, (), dtype, (), evaluator)
     return given(out, evaluator)
 
 
+def at_once(function: Callable[..., Any] | None, evaluator: Evaluator, work: int, *values: Any) -> Array | None:
+    """The result of a function of values that are there, of one axis at least, if that takes no time; else None.
+
+    The same as `record` does, before shapes and dtypes are looked at.
+    """
+    if work > evaluator.at_once or function is None or Record.dry_runs or Record.placing is not None:
+        return None
+    for value in values:
+        if type(value) is not np.ndarray:
+            return None
+    try:
+        return shown(quiet.run(function, *values), evaluator)
+    except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
+        return None
+
+
 def unary(op: ElementwisePrimitive, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
+    if node.shape:
+        found = at_once(op.returns, node.evaluator, node.size, node.value)
+        if found is not None:
+            return found
     dtype = op.dtype(node.dtype)
     if not node.shape and is_there(node):
         return _of_numbers(op, (node,), dtype, node.evaluator)
@@ -155,15 +171,27 @@ def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
         a = x1._node
         if type(x2) is kind:
             b = x2._node
+            if a.shape and a.shape == b.shape:
+                found = at_once(op.returns, a.evaluator, a.size, a.value, b.value)
+                if found is not None:
+                    return found
             shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
             dtype = op.dtype(a.dtype, b.dtype)
             if not shape and is_there(a) and is_there(b):
                 return _of_numbers(op, (a, b), dtype, a.evaluator)
             return record(op, (a, b), shape, dtype, (), a.evaluator)
         c = constant(op.name, x2, a.dtype)
+        if a.shape and not c.ndim:
+            found = at_once(op.returns, a.evaluator, a.size, a.value, c)
+            if found is not None:
+                return found
         return _with_constant(op, a, (a, c), c)
     b = node_of(op.name, "one of the arguments", x2)
     c = constant(op.name, x1, b.dtype)
+    if b.shape and not c.ndim:
+        found = at_once(op.returns, b.evaluator, b.size, c, b.value)
+        if found is not None:
+            return found
     return _with_constant(op, b, (c, b), c)
 
 

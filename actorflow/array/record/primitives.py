@@ -30,6 +30,7 @@ class Primitive:
             an input or the input itself. It does not write into its inputs.
         pure: Whether equal inputs and parameters give equal results, so that it need not be computed twice.
         view: Whether the result of a single input is a view of it, which takes no time.
+        prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
 
     Attributes:
         elementwise: Whether each element of the result depends on the elements at its place alone.
@@ -37,6 +38,8 @@ class Primitive:
         into: Whether ``compute`` takes ``out``, a buffer for the result.
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         threaded: Whether ``compute`` uses all cores by itself.
+        returns: Computes the same, and makes the array of the result; None if it does not always have its type.
+        work: Elements that it touches, of what is computed in a sequence, whatever its inputs; None if they tell.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
@@ -44,12 +47,17 @@ class Primitive:
     reduction: ClassVar[bool] = False
     into = owns = threaded = False
     operation: Any = None
+    returns: Callable[..., Any] | None = None
+    work: int | None = None
 
-    def __init__(self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False) -> None:
+    def __init__(
+        self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False, prompt: bool = False
+    ) -> None:
         self.name = name
         self.compute = compute
         self.pure = pure
         self.view = view
+        self.prompt = prompt
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -58,9 +66,20 @@ class Primitive:
         """Inputs and parameters of another call, which has other random numbers."""
         return inputs, params
 
+    def settled(self, params: Any) -> Any:
+        """The parameters, once it is planned."""
+        return params
+
+
+def _part(parts: tuple[Any, ...], i: int) -> Any:
+    found = parts[i]
+    if isinstance(found, Exception):  # of a stage, whose results may fail one by one
+        raise found
+    return found
+
 
 #: One of the results of an operation with several, whose value is a tuple.
-PART = Primitive("part", lambda parts, i: parts[i], view=True)
+PART = Primitive("part", _part, view=True)
 
 
 class ElementwisePrimitive(Primitive):
@@ -77,7 +96,11 @@ class ElementwisePrimitive(Primitive):
         self.aligned = operation.aligned
         #: The dtype of the result for those of the inputs; DTypeError if it has none.
         self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
-        super().__init__(operation.function_name, operation.into if operation.function else self._by_kernel)
+        if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
+            self.returns = partial(operation.function, order="C")
+        super().__init__(
+            operation.function_name, operation.into if operation.function else self._by_kernel, prompt=True
+        )
 
     def _by_kernel(self, *inputs: Any, out: Value) -> None:
         load_library("cpu", "numpy")
@@ -132,7 +155,7 @@ class ReductionPrimitive(Primitive):
     reduction = True
 
     def __init__(self, operation: Reduction) -> None:
-        super().__init__(operation.function_name, self.fold)
+        super().__init__(operation.function_name, self.fold, prompt=True)
         self.operation = operation
         self.ufunc = operation.ufunc
 
@@ -165,6 +188,7 @@ class OperationPrimitive(Primitive):
         super().__init__(operation.function_name, operation.compute, view=operation.is_view)
         self.operation = operation
         if operation.is_view:
+            self.prompt = type(operation).compute.__module__.startswith("actorflow.")
             return
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
@@ -179,7 +203,8 @@ class OperationPrimitive(Primitive):
         elif operation.writes_over:
             self.compute, self.owns = self._compute_over, True
         else:
-            self.compute, self.into, self.threaded = self._compute_into, True, kernel.threaded
+            self.compute, self.into = self._compute_into, True
+            self.threaded = self.prompt = kernel.threaded
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])

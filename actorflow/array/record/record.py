@@ -7,15 +7,16 @@ so a record that can no longer be asked for goes away by itself, together with w
 
 from __future__ import annotations
 
-import math
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
+from math import prod
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -37,6 +38,7 @@ HOST = Place()
 #: Elements to be computed from which on a worker looks at the records; fewer are not worth a thread.
 WORTH_A_LOOK = 65_536
 _numbers = count()
+_new_array: Any = object.__new__
 #: Dtype of the record of an operation with several results, whose value is a tuple.
 SEVERAL = np.dtype(object)
 #: The dry run that a function is traced in, and the records whose values it has asked for.
@@ -58,6 +60,7 @@ class Record:
         number: Later records have higher ones.
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
+        lease: Has the value's memory used again once the record has ended; None where that is not worth it.
         unit: The unit that computes it now.
         handle: The array that shows it; dead or showing another record once the user has let go of this one. The record
             itself if it is kept.
@@ -72,6 +75,7 @@ class Record:
         "evaluator",
         "handle",
         "inputs",
+        "lease",
         "number",
         "op",
         "params",
@@ -98,32 +102,31 @@ class Record:
         params: tuple[Any, ...],
         evaluator: Evaluator,
         place: Place = HOST,
+        origin: Origin | None = None,
     ) -> None:
         self.op = op
         self.inputs = inputs
         self.params = params
         self.shape = shape
         self.dtype = dtype
-        self.size = math.prod(shape) if shape else 1
+        self.size = prod(shape) if shape else 1
         self.place = place
         self.evaluator = evaluator
         self.number = next(_numbers)
         self.value: Value | None = None
         self.error: OpError | OutOfMemoryError | None = None
         self.unit: Any = None
+        self.lease: Lease | None = None
         self.handle: weakref.ref[Any] | None = None
         if op is None:  # a given value cannot fail, so its line is never needed
             return
-        # Three frames are always those of this package.
-        frame = sys._getframe(3)
-        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-            frame = frame.f_back
-        self._code: CodeType = frame.f_code
-        self._instruction = frame.f_lasti  # the line is looked up where it is asked for
-
-    def __del__(self) -> None:
-        if self.value is not None:
-            self.evaluator.reclaim(self.value)
+        if origin is None:
+            # Three frames are always those of this package.
+            frame = sys._getframe(3)
+            while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+                frame = frame.f_back
+            origin = frame.f_code, frame.f_lasti  # the line is looked up where it is asked for
+        self._code, self._instruction = origin
 
     @property
     def done(self) -> bool:
@@ -165,6 +168,24 @@ class Record:
         array = object.__new__(self.array_type)
         array._node = self
         return array
+
+
+class Lease:
+    """Returns the memory of a value when the record that has it ends.
+
+    Args:
+        value: The value.
+        reclaim: Called with it then, from any thread.
+    """
+
+    __slots__ = ("_reclaim", "_value")
+
+    def __init__(self, value: Any, reclaim: Callable[[Any], None]) -> None:
+        self._value = value
+        self._reclaim = reclaim
+
+    def __del__(self) -> None:
+        self._reclaim(self._value)
 
 
 Input = Record | Value
@@ -209,14 +230,16 @@ class Evaluator:
         threshold: The load from which on `notice` is called.
         recorded_bytes: Under a budget, what each of these values takes at most.
         seeds: Number of random operations recorded in a dry run, which names their streams.
+        takes_tapes: Whether operations may be computed together that were recorded together, in one piece.
+        at_once: Most elements that an operation touches to be computed in the line that would record it.
         count: Called with each value that was given.
-        reclaim: Called with the value of a record that has ended, from any thread.
+        lease: Gives the lease of a record's value.
     """
 
     # Slots, since these are read for each record, and a session has too many attributes for shared keys.
     __slots__ = (
-        *("__weakref__", "count", "dry_run", "is_limited", "load", "pending", "reclaim", "recorded_bytes"),
-        *("seeds", "sequential", "threshold"),
+        *("__weakref__", "at_once", "count", "dry_run", "is_limited", "lease", "load", "pending", "recorded_bytes"),
+        *("seeds", "sequential", "takes_tapes", "threshold"),
     )
 
     #: The evaluator of new arrays outside of all sessions; set where sessions are defined.
@@ -224,17 +247,17 @@ class Evaluator:
 
     def __init__(self, dry_run: bool = True) -> None:
         self.dry_run = dry_run
-        self.sequential = self.is_limited = False
+        self.sequential = self.is_limited = self.takes_tapes = False
         if dry_run:
             Record.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
         # No locks here: these are used while recording.
         self.pending: deque[weakref.ref[Array]] = deque()
-        self.load = self.seeds = 0
+        self.load = self.seeds = self.at_once = 0
         self.threshold: float = WORTH_A_LOOK
         self.recorded_bytes: deque[int] = deque()
         self.count: Callable[[Any], None] = _ignore
-        self.reclaim: Callable[[Any], None] = _ignore
+        self.lease: Callable[[Any], Lease | None] = _ignore
 
     def notice(self, node: Record) -> None:
         """Drop the records. Called while recording, when there are many."""
@@ -315,8 +338,12 @@ def record(
         dry = next((each.evaluator for each in inputs if type(each) is Record and each.evaluator.dry_run), None)
         traced = _tracing.get()
         evaluator = dry or (traced[0] if traced is not None else evaluator)
+    if op.prompt and evaluator.at_once and place is HOST and (op.view or prod(shape) + work <= evaluator.at_once):
+        found = _at_once(op, inputs, shape, dtype, params, evaluator)
+        if found is not None:
+            return found
     node = Record(op, inputs, shape, dtype, params, evaluator, place)
-    array = object.__new__(Record.array_type)
+    array: Array = _new_array(Record.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
     evaluator.pending.append(handle)
@@ -326,6 +353,70 @@ def record(
     if evaluator.load > evaluator.threshold:
         evaluator.notice(node)
     return array
+
+
+class _Quiet(threading.local):
+    """Calls functions where nothing warns of infinities and the like; far quicker than `np.errstate`."""
+
+    def __init__(self) -> None:
+        context = copy_context()
+        context.run(np.seterr, all="ignore")
+        #: Raises `RuntimeError` in a function that it calls itself.
+        self.run = context.run
+        self.is_in = False
+
+    def call(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+        """Call a function, also in one that is called so."""
+        if self.is_in:
+            return function(*arguments)
+        self.is_in = True
+        try:
+            return self.run(function, *arguments)
+        finally:
+            self.is_in = False
+
+
+quiet = _Quiet()
+#: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
+COPIED_BYTES = 65_536
+
+
+def _at_once(
+    op: Primitive,
+    inputs: tuple[Input, ...],
+    shape: tuple[int, ...],
+    dtype: DType,
+    params: tuple[Any, ...],
+    evaluator: Evaluator,
+) -> Array | None:
+    """The result of an operation that takes less time than to record and plan it, if what it reads is there."""
+    values = []
+    for each in inputs:
+        value = each.value if type(each) is Record else each
+        if type(value) is not np.ndarray:
+            return None
+        values.append(value)
+    try:
+        if op.returns is not None and shape:
+            out = quiet.run(op.returns, *values)
+        elif op.elementwise or op.into:
+            out = np.empty(shape, dtype)
+            quiet.run(op.compute, *values, *params, out=out)
+        else:
+            out = compact(np.asarray(quiet.run(op.compute, *values, *params), dtype))
+            if out.shape != shape:
+                return None
+    except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
+        return None
+    return shown(out, evaluator)
+
+
+def compact(value: Value) -> Value:
+    """The value; a copy of a small part of an array, which would keep the whole."""
+    base = value.base
+    if base is not None and value.nbytes < COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
+        return value.copy()
+    return value
 
 
 def parts_of(whole: Record, specs: Iterable[TensorSpec]) -> list[Array]:
@@ -394,12 +485,21 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
         counted: Whether the evaluator made the value.
         place: Where the array is to live.
     """
-    node = Record(None, (), value.shape, value.dtype, (), evaluator)
-    node.value = value
+    array = shown(value, evaluator)
+    array._node.lease = evaluator.lease(value)
     if not counted:
         evaluator.count(value)
-    array = node.show()
     return array if place is HOST else array.to_device(place)
+
+
+def shown(value: Value, evaluator: Evaluator) -> Array:
+    """An array with a small value that is there, as `given` makes it."""
+    node = Record(None, (), value.shape, value.dtype, (), evaluator)
+    node.value = value
+    array: Array = _new_array(Record.array_type)
+    array._node = node
+    node.handle = weakref.ref(array)
+    return array
 
 
 def failure(

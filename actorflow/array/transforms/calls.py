@@ -96,6 +96,28 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, **options)
 
 
+class NotArraysError(Exception):
+    """An argument has leaves that are not arrays."""
+
+
+def key_of_arrays(tree: Any, leaves: list[Array]) -> Hashable:
+    """A key of the nesting, shapes and dtypes of arrays, which are added to ``leaves``: quicker than `Arguments`.
+
+    Raises:
+        NotArraysError: if there is anything else, or a container that is not a plain tuple, list or dict.
+    """
+    kind = type(tree)
+    if kind is Record.array_type:
+        leaves.append(tree)
+        node = tree._node
+        return node.shape, node.dtype
+    if kind is tuple or kind is list:
+        return kind, *[key_of_arrays(each, leaves) for each in tree]
+    if kind is dict:
+        return kind, *tree, *[key_of_arrays(each, leaves) for each in tree.values()]
+    raise NotArraysError
+
+
 class Arguments:
     """The arguments of one call; nested tuples, lists and dicts are taken apart.
 

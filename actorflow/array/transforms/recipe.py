@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorflow.array.array import Array
-from actorflow.array.namespace.creation import FULL
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
+from actorflow.array.transforms.stages import Stages, is_cheap, stages_of
 from actorflow.errors import GraphError
 
 
@@ -38,16 +38,28 @@ class Recipe:
             if node.op is not None
         ]
         self._outputs = [position[node] for node in outputs]
+        self._sizes = [node.size for node in (*inputs, *before)]
         self._given = len(inputs) + len(before)
         self._kept = [i - self._given for i in _shared(self._steps, self._given, self._outputs)]
+        self._stages: Stages | None = None
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
+
+    def bind(self, groups: Sequence[Sequence[int]]) -> None:
+        """Have the results of later calls computed by tapes, where these do: see `Stage`.
+
+        Args:
+            groups: Positions of outputs, those together that are usually asked for together.
+        """
+        self._stages = stages_of(self._steps, self._sizes, self._outputs, groups)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Record it on arrays, for the inputs."""
         nodes = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
+        if self._stages is not None and evaluator.takes_tapes and Record.placing is None:
+            return self._stages(nodes, evaluator)
         place = HOST
         for op, inputs, params, shape, dtype, origin in self._steps:
             if not op.pure:
@@ -57,8 +69,7 @@ class Recipe:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
-            node = Record(op, reads, shape, dtype, params, evaluator, place)
-            node._code, node._instruction = origin
+            node = Record(op, reads, shape, dtype, params, evaluator, place, origin)
             nodes.append(node)
         if not evaluator.dry_run:
             for i in self._kept:
@@ -141,12 +152,8 @@ def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list
     kept = []
     for i, step in enumerate(steps, given):
         several = reach[i] & (reach[i] - 1)
-        if several and not _is_cheap(step.op) and i not in outputs:
-            hidden = all(reach[j] == reach[i] and not _is_cheap(steps[j - given].op) for j in readers[i])
+        if several and not is_cheap(step.op) and i not in outputs:
+            hidden = all(reach[j] == reach[i] and not is_cheap(steps[j - given].op) for j in readers[i])
             if not hidden:
                 kept.append(i)
     return kept
-
-
-def _is_cheap(op: Primitive) -> bool:
-    return op.elementwise or op.view or op is FULL  # views and constants cost nothing to make again

@@ -60,12 +60,17 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
         np.add.reduce(sums, axis=0, out=y)
 
 
+_PLAIN = Matmul()
+
+
 @kernel(Matmul, threaded=True)
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
     (a, b), (y,) = inputs, outputs
     if a.ndim == b.ndim == y.ndim == 2 and a.itemsize != 2:
         left, right = a.T if operation.transpose_a else a, b.T if operation.transpose_b else b
         np.matmul(_stack(left), _stack(right), out=y)
+    elif a.ndim + b.ndim == 3 and y.ndim == 1 and a.itemsize != 2 and operation == _PLAIN:
+        np.matmul(_stack(a), _stack(b), out=y)
     else:
         _matmul_of_stacks(operation, inputs, outputs)
 
@@ -82,6 +87,12 @@ def _matmul_of_stacks(operation: Matmul, inputs: list[Array], outputs: list[Arra
         products = np.empty((*batch, *y.shape[-2:]), y.dtype)
         _multiply(operation, a, b, products)
         np.copyto(y, _sum_to(products, y.shape))
+
+
+def product(a: Array, b: Array) -> Array:
+    """The product of two matrices of one dtype of at least 4 bytes, as the kernel computes it."""
+    found: Array = np.matmul(_stack(a), _stack(b))
+    return found
 
 
 def _stack(x: Array) -> Array:
