@@ -103,7 +103,7 @@ class Exchange:
     def send(self, serial: int, peer: int, edge: str, value: Any, done: Sent) -> None:
         """Send a frame's message along an edge; an empty one if the value is None."""
         if isinstance(value, np.ndarray):
-            value = np.ascontiguousarray(value)
+            value = np.asarray(value, order="C")
         data = memoryview(b"") if value is None else self._bytes_of(value)
         self.transport.send(peer, self._tags[peer, edge] + serial % WINDOW, data, done)
 
@@ -304,7 +304,7 @@ class AllReduceActor(ChannelActor):
         (source,) = self.read(frame.values)
         target = frame.values[self.outputs[0].slot] = self.bucket.take()
         # The arrays are held here: the others need this rank's part even when the frame has stopped here.
-        run = partial(self._reduce, frame, fence, np.ascontiguousarray(source), target)
+        run = partial(self._reduce, frame, fence, np.asarray(source, order="C"), target)
         self.exchange.ready(frame.serial, self.operation, run)
 
     def void(self, serial: int) -> None:

@@ -17,9 +17,18 @@ _FIGURES = {
     "hot": (
         "1 KB, half round trip, one after the other",
         "us",
+        Budget("at most 5x mpi4py", TRANSPORT, Relation.TIMES, 5.0, RAW),
+    ),
+    "cold": (
+        "1 KB, half round trip, after 20 ms without messages",
+        "us",
         Budget("at most 10x mpi4py", TRANSPORT, Relation.TIMES, 10.0, RAW),
     ),
-    "cold": ("1 KB, half round trip, after 20 ms without messages", "us", None),
+    "beside": (
+        "1 KB, half round trip, after 20 ms without messages, beside two processes that compute",
+        "us",
+        Budget("at most 500 us", TRANSPORT, Relation.AT_MOST, 500.0),
+    ),
     "large": (
         "64 MB, from the send to the answer",
         "ms",
@@ -40,7 +49,7 @@ async def measure(harness: Harness) -> list[Table]:
         harness.leave_out("mpi: there is no mpiexec; pip install 'actorflow[mpi]'")
         return []
     tables = []
-    for ranks, figures in ((2, ("hot", "cold", "large", *_BUSY, "idle")), (4, ("crowd",))):
+    for ranks, figures in ((2, ("hot", "cold", "beside", "large", *_BUSY, "idle")), (4, ("crowd",))):
         found = await run_job(command, ranks, "benchmarks.mpi.ranks", harness.rounds, int(harness.quick), *figures)
         tables += [await _table(harness, name, found[name]) for name in figures]
     return tables

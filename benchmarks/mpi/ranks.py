@@ -107,6 +107,19 @@ async def ping_pong(end: Raw | Over, first: bool, count: int, pause_s: float = 0
     return total_s / count / 2 * 1e6
 
 
+async def beside_others(end: Raw | Over, first: bool, count: int) -> float:
+    """Half round trip in us after a pause, while two other processes compute."""
+    start = asyncio.create_subprocess_exec
+    others = [await start(sys.executable, "-c", "while True: pass") for _ in range(2 * first)]
+    try:
+        await asyncio.sleep(0.1)  # until they do
+        return await ping_pong(end, first, count, 0.02 if first else 0.0)
+    finally:
+        for other in others:
+            other.kill()
+            await other.wait()
+
+
 async def one_way(end: Raw | Over, first: bool, buffer: bytearray) -> float:
     """Time in ms for a large message and an empty answer."""
     data, answer = memoryview(buffer), memoryview(bytearray(1))
@@ -156,6 +169,7 @@ async def main(rounds: int, quick: bool, figures: list[str]) -> None:
         "crowd": lambda end: ping_pong(end, first, count),
         # The side that answers waits without a pause, as its peer's messages tell it when.
         "cold": lambda end: ping_pong(end, first, 2 if quick else 20, 0.02 if first else 0.0),
+        "beside": lambda end: beside_others(end, first, 2 if quick else 20),
         "large": lambda end: one_way(end, first, buffer),
         **{
             f"busy {under_way}": lambda end, under_way=under_way: busy(end, first, _MANY >> (5 * quick), under_way)

@@ -64,6 +64,20 @@ def test_what_a_rank_that_has_left_did_not_do_is_looked_for_at_its_end_alone() -
     assert (done.status, done.out) == (0, "300 came, 2 failed, 0 left, 2 looks\n"), done.err
 
 
+def test_a_rank_parks_soon_and_offers_a_core_that_others_keep_ever_less_often() -> None:
+    done = run_job(1, "parking.py")
+    assert (done.status, done.out.splitlines()) == (
+        0,
+        [
+            "nothing comes: 13 looks, 3 offers",
+            "five come: 18 looks, 3 offers",
+            "has rung: 1 look, 0 offers",
+            "taken: 1 1 0 0 1 0 0 0 0 0 0 1 0 0 0 0",
+            "free: 0 0 0 0 0 0 0 0 0 0 3 3 3 3 3 3 3 3 3 3",
+        ],
+    ), done.err
+
+
 def test_one_loop_after_the_other() -> None:
     done = run_job(2, "loops.py")
     assert done.status == 0, done.out + done.err

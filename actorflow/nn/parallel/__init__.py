@@ -3,11 +3,12 @@
 A parallel scheme is a graph like any other: ops and blobs with places. Nothing here runs or knows of messages; the plan
 makes a copy, or a message between ranks, of each edge that leads from one place to another.
 
-`CopyTo`, `Distribute`, `Scatter`, `Gather`, `Aggregate` and `AllReduce` move blobs, `Vectorize` builds a layer at
-several places; `DataParallel` and `PipelineParallel` train a network at several places, `ParameterServer` spreads
-variables over them.
+`CopyTo`, `Distribute`, `Scatter`, `Gather`, `Aggregate`, `AllReduce` and `BucketedAllReduce` move blobs, `Vectorize`
+builds a layer at several places; `DataParallel` and `PipelineParallel` train a network at several places,
+`ParameterServer` spreads variables over them.
 """
 
+from actorflow.nn.parallel.buckets import BucketedAllReduce
 from actorflow.nn.parallel.data import DataParallel, ParameterServer
 from actorflow.nn.parallel.exchange import Aggregate, AllReduce, CopyTo, Distribute, Gather, Scatter
 from actorflow.nn.parallel.pipeline import PipelineParallel
@@ -16,6 +17,7 @@ from actorflow.nn.parallel.replicas import Vectorize
 __all__ = [
     "Aggregate",
     "AllReduce",
+    "BucketedAllReduce",
     "Gather",
     "CopyTo",
     "DataParallel",

@@ -11,7 +11,8 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
-from actorflow.nn.parallel.exchange import AllReduce, as_places, moved, pieces_of, summed
+from actorflow.nn.parallel.buckets import BUCKET_BYTES, BucketedAllReduce
+from actorflow.nn.parallel.exchange import as_places, moved, pieces_of, summed
 from actorflow.nn.parallel.replicas import Loss, copies_of, loss_of, mark_replicas, share_of, start_alike
 from actorflow.place import Place
 
@@ -79,7 +80,7 @@ class DataParallel(Layer):
     Three schemes share the weights. All give the same weights as one place with the whole batch, but for rounding:
 
     - ``"allreduce"``: each place has variables of its own, which begin alike and stay alike. Gradients are summed by
-      `AllReduce`, one collective per variable, those of front layers first.
+      `BucketedAllReduce`, one collective for several variables, those of front layers first.
     - ``"server"``: variables are spread over ``servers`` (`ParameterServer`), read from there and updated there.
     - ``"aggregate"``: likewise, all of them at the first of ``servers``.
 
@@ -98,6 +99,7 @@ class DataParallel(Layer):
             loss. The network gets all of the bottom then.
         servers: Where the variables live in the other schemes; the default is ``places``.
         split: Whether the bottom is whole batches.
+        bucket_bytes: The most gradients that one collective of scheme "allreduce" sums, unless it is of one variable.
         name: Scope of its nodes; that of each place is ``replica0``, ``replica1``, ... in it.
     Attributes:
         replicas: The network at each place; ``net`` itself is the first.
@@ -118,6 +120,7 @@ class DataParallel(Layer):
         loss: Loss | None = None,
         servers: Iterable[Place | str] | None = None,
         split: bool = True,
+        bucket_bytes: int = BUCKET_BYTES,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
@@ -135,6 +138,7 @@ class DataParallel(Layer):
             held_at = as_places("DataParallel", self.places if servers is None else servers)
             self._server = ParameterServer(held_at if scheme == "server" else held_at[:1])
         self.split = split
+        self.bucket_bytes = bucket_bytes
         self.outputs: list[tuple[Blob, ...]] = []
         self.losses: list[Blob] = []
         self._loss = loss
@@ -215,13 +219,10 @@ class DataParallel(Layer):
         """The variables of each replica, with the gradients of the whole batch."""
         twins = [[self._twin(variable, scope) for variable in variables] for scope in self._scopes]
         grads = [gradient(share, own) for share, own in zip(self._shares, twins, strict=True)]
-        whole: list[dict[Variable, Blob]] = [{} for _ in twins]
-        for i, (variable, terms) in enumerate(zip(variables, zip(*grads, strict=True), strict=True)):
-            reduce = AllReduce(priority=len(variables) - i, name=variable.name.replace("/", "."))
-            reduce(*terms)
-            for of_place, own, grad in zip(whole, twins, reduce.top, strict=True):
-                of_place[own[i]] = grad
-        return whole
+        names = [variable.name for variable in variables]
+        reduce = BucketedAllReduce(len(twins), bucket_bytes=self.bucket_bytes, names=names, name="gradients")
+        reduce(*[term for terms in zip(*grads, strict=True) for term in terms])
+        return [dict(zip(own, reduce.top[i :: len(twins)], strict=True)) for i, own in enumerate(twins)]
 
     def _twin(self, variable: Variable, scope: Graph) -> Variable:
         """The variable of a replica that corresponds to one of the first."""

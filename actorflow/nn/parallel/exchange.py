@@ -167,7 +167,7 @@ class Gather(Layer):
             return ops.concat(bottom, self.axis, name="join")
 
 
-def _check_alike(kind: str, blobs: Sequence[Blob]) -> None:
+def check_alike(kind: str, blobs: Sequence[Blob]) -> None:
     """Check that all are of the first one's type: a sum would broadcast."""
     first = blobs[0]
     for blob in blobs:
@@ -231,7 +231,7 @@ class Aggregate(Layer):
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One or more bottom blobs, one top blob."""
-        _check_alike("Aggregate", bottom)
+        check_alike("Aggregate", bottom)
         y = summed(bottom, self.place)
         return _averaged(y, len(bottom)) if self.average else y
 
@@ -260,7 +260,7 @@ class AllReduce(Composite[Any]):
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """Give as many top blobs as there are bottom blobs."""
-        _check_alike("AllReduce", bottom)
+        check_alike("AllReduce", bottom)
         root, groups = bottom[0].graph.root, _by_rank(bottom)
         operation = ops.AllReduce(root.current_scope.name, tuple(sorted(groups)), priority=self.priority)
         found: dict[Place, Blob] = {}

@@ -7,10 +7,11 @@ import contextvars
 import mmap
 import os
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Protocol
 
 from mpi4py import MPI
@@ -23,8 +24,10 @@ _LOOKS = 4
 #: other ranks have cores of their own and answer soon. Where they share cores, looking only keeps the rank from
 #: running that is waited for.
 _FEW_LOOKS, _MANY_LOOKS = 12, 100
+#: A core that was offered to others and came back later than this went to a program that does not wait for ranks.
+_TAKEN_S = 1e-4
 #: Rings within this time after parking let a rank try many looks. When they were in vain, it lets some such
-#: rings go by before it tries again: twice as many each time, up to the most.
+#: rings go by before it tries again: twice as many each time, up to the most. So it is with offering the core.
 _SOON_S = 2e-4
 _MOST_IGNORED = 255
 #: Time between looks at what is under way while the rank is parked, as a share of the time for which nothing happened.
@@ -62,12 +65,15 @@ class Polled(Protocol):
 
 
 class Doorbell(Protocol):
-    """Interface of what wakes this rank."""
+    """Interface of what wakes this rank, and others."""
+
+    has_rung: bool  # since this rank has parked
 
     def fileno(self) -> int: ...
     def park(self, sending: bool) -> None: ...
     def wake(self) -> None: ...
     def drain(self) -> None: ...
+    def settle(self) -> None: ...
 
 
 class Poller:
@@ -77,18 +83,20 @@ class Poller:
     without news it parks: a rank that sends something rings it, and a timer looks ever more seldom at what is under
     way, since MPI's own messages do not ring.
 
+    A rank that has rung another one parks without a look: the kernel likes to wake that one on the same core, where it
+    could not run meanwhile.
+
     Args:
         watched: What is looked at.
         bell: How others wake this rank.
-        crowded: Whether the ranks of this host leave no core to others.
     """
 
-    def __init__(self, watched: Polled, bell: Doorbell, crowded: bool) -> None:
+    def __init__(self, watched: Polled, bell: Doorbell) -> None:
         self._watched = watched
         self._bell = bell
-        self._crowded = crowded
         self._limit = _FEW_LOOKS
         self._ignored = self._to_ignore = 0
+        self._kept = self._to_keep = 0
         self._state = State.UNBOUND
         self._looks = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,9 +123,7 @@ class Poller:
         """Something was started here, or may have come."""
         self._looks = 0
         if self._state is State.PARKED:
-            self._state = State.SPINNING
-            self._bell.wake()
-            self._cancel_next()
+            self._unpark()
             self._next = self._call_soon(self._turn, context=self._context)
 
     def close(self) -> None:
@@ -125,6 +131,11 @@ class Poller:
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
             self._leave()
+
+    def _unpark(self) -> None:
+        self._state = State.SPINNING
+        self._bell.wake()
+        self._cancel_next()
 
     def _is(self, state: State) -> bool:
         return self._state is state
@@ -147,10 +158,17 @@ class Poller:
                 self._to_ignore -= 1
             else:
                 self._limit = _MANY_LOOKS
-        self.wake()
+        self._looks = 0
+        if self._state is State.PARKED:
+            self._unpark()
+            self._context.run(self._turn)
 
     def _turn(self) -> None:
         if self._state is not State.SPINNING:
+            return
+        self._bell.settle()
+        if self._bell.has_rung and self._limit == _FEW_LOOKS:
+            self._park()
             return
         poll = self._watched.poll
         for _ in range(_LOOKS):
@@ -160,8 +178,9 @@ class Poller:
                 self._looks = 0
                 break
             self._looks += 1
-            if self._crowded:
-                os.sched_yield()
+        else:
+            if not self._to_keep:
+                self._offer_core()
         if not self._is(State.SPINNING):  # a callback has closed the transport
             return
         if self._looks < self._limit:
@@ -169,9 +188,21 @@ class Poller:
         else:
             self._park()
 
+    def _offer_core(self) -> None:
+        """Let others run that wait for this core; park if they do not give it back soon, and offer it less often."""
+        begin_s = perf_counter()
+        os.sched_yield()
+        if perf_counter() - begin_s > _TAKEN_S:
+            self._kept = self._to_keep = min(2 * self._kept + 1, _MOST_IGNORED)
+            self._looks = self._limit
+        else:
+            self._kept //= 2
+
     def _park(self) -> None:
         assert self._loop is not None
         self._state = State.PARKED
+        self._bell.has_rung = False
+        self._to_keep = max(self._to_keep - 1, 0)
         if self._limit == _MANY_LOOKS:
             self._limit = _FEW_LOOKS
             self._ignored = self._to_ignore = min(2 * self._ignored + 1, _MOST_IGNORED)
@@ -212,24 +243,32 @@ _ELSEWHERE = ("192.0.2.1", 9)
 class Bell:
     """Rings at other ranks, and is rung.
 
-    Ranks of one host see in shared memory which of them are parked, so that none is rung in vain: a number that is odd
-    while its rank is parked, and counts how often it was. Ranks of other hosts are rung unless they were heard of
-    lately. A ring that is lost costs latency alone, since parked ranks look now and then.
+    A ring is a datagram: of a Unix socket, which takes half the time, if all ranks are on one host. Ranks of one host
+    see in shared memory which of them are parked, so that none is rung in vain: a number that is odd while its rank is
+    parked, and counts how often it was. Ranks of other hosts are rung unless they were heard of lately. A ring that is
+    lost costs latency alone, since parked ranks look now and then.
 
     Args:
         comm: Of all ranks, which make their bells together.
         host: Address by which the other hosts reach this one; None for that of its route to others.
         shared: Look at ranks of the same host in shared memory.
+    Attributes:
+        has_rung: Whether it has rung at a rank since this was set to False.
     """
 
     def __init__(self, comm: MPI.Intracomm, host: str | None = None, shared: bool = True) -> None:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.neighbours = frozenset(node.allgather(comm.rank))  # the ranks of this host, this one included
         remove_names(node)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        is_alone = node.size == comm.size
+        self.host = host or ("127.0.0.1" if is_alone else _own_address())
+        if is_alone and sys.platform == "linux":
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.bind("")  # Linux finds a name, which is of no file
+        else:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.bind((self.host, 0))
         self._socket.setblocking(False)
-        self.host = host or ("127.0.0.1" if node.size == comm.size else _own_address())
-        self._socket.bind((self.host, 0))
         leader = node.bcast(comm.rank)
         self._map = shared_memory(node, node.size * _STRIDE * 4) if shared else mmap.mmap(-1, node.size * _STRIDE * 4)
         self._flags = memoryview(self._map).cast("I")
@@ -239,6 +278,8 @@ class Bell:
         self._addresses = [address for address, _, _ in cards]
         self._slots = [slot if shared and its == leader else -1 for _, its, slot in cards]
         self._rung = [0] * comm.size
+        self._owed: set[int] = set()
+        self.has_rung = False
         self._heard_s = [0.0] * comm.size
         node.Free()
 
@@ -252,6 +293,9 @@ class Bell:
         Args:
             sending: Also by those who ask for messages, as some of this rank's are not asked for yet.
         """
+        with suppress(OSError):
+            while True:  # those of ranks that rang at the same time would wake this one for nothing
+                self._socket.recv(16)
         self._flags[self._mine + 1] = sending
         self._flags[self._mine] += 1
 
@@ -260,10 +304,9 @@ class Bell:
         self._flags[self._mine] = (self._flags[self._mine] + 1) % (1 << 32)
 
     def drain(self) -> None:
-        """Take the rings off the socket."""
+        """Take a ring off the socket. Others are left for `park`, as finding that there is none takes long."""
         with suppress(OSError):
-            while True:
-                self._socket.recv(16)
+            self._socket.recv(16)
 
     def ring(self, rank: int) -> None:
         """Something is there for a rank."""
@@ -277,12 +320,21 @@ class Bell:
             return
         with suppress(OSError):  # its buffer is full of rings, or it is gone
             self._socket.sendto(b"\0", self._addresses[rank])
+            self.has_rung = True
 
     def nudge(self, rank: int) -> None:
-        """A message of that rank has been asked for."""
-        slot = self._slots[rank]
-        if slot >= 0 and self._flags[slot + 1]:
-            self.ring(rank)
+        """A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that."""
+        self._owed.add(rank)
+
+    def settle(self) -> None:
+        """Ring at the ranks that were nudged, if they wait for it."""
+        if not self._owed:
+            return
+        for rank in self._owed:
+            slot = self._slots[rank]
+            if slot >= 0 and self._flags[slot + 1]:
+                self.ring(rank)
+        self._owed.clear()
 
     def heard(self, rank: int) -> None:
         """A message has come."""

@@ -124,11 +124,11 @@ class Table:
             ended = _after(page.requests, error, statuses)
         ended.sort()
         entries = [page.entries[i] for i, _, _ in ended]
-        calls: list[Call] = [
-            (entry.ended, (count, code)) for entry, (_, count, code) in zip(entries, ended, strict=True)
-        ]
+        calls: list[Call] = []
+        for entry, (_, count, code) in zip(entries, ended, strict=True):
+            self._count_through(entry)
+            calls.append((entry.ended, (count, code)))
         for i, _, _ in reversed(ended):
-            self._count_through(page.entries[i])
             self._remove(page, i)
         self.call(calls)
         if self._gone and any(self._is_left(entry) for entry in (*entries, *self._sweep())):

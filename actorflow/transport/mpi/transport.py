@@ -70,7 +70,7 @@ class MPITransport(Transport):
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
-        self._poller = Poller(self, bell, crowded=len(bell.neighbours) >= _cores())
+        self._poller = Poller(self, bell)
         self._table, self._note_table = Table(self._poller.wake), Table(self._poller.wake)
         self._inbox = NoteInbox(self._note_table.call_soon)
         self._failures = Failures(for_notes, self._inbox.ends)
@@ -82,6 +82,7 @@ class MPITransport(Transport):
         self._liveness = Liveness(limit_s, self._ask)
         self._pulse = Pulse(comm, bell.host, bell.neighbours, self._liveness.answered)
         self._said_last: set[int] = set()
+        self._looks_at_notes = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._has_left = self._is_closed = False
@@ -164,12 +165,14 @@ class MPITransport(Transport):
 
     def _wait_for_others(self) -> None:
         looked_s, delay_s = 0.0, _SHORTEST_S
+        bell = self._link.bell
         while self._others():
+            bell.settle()
             if self.poll(whole=True):
                 delay_s = _SHORTEST_S
                 continue
-            select.select([self._link.bell], [], [], delay_s)
-            self._link.bell.drain()
+            select.select([bell], [], [], delay_s)
+            bell.drain()
             delay_s = min(2 * delay_s, _LONGEST_S)
             now_s = monotonic()
             if now_s - looked_s >= self._liveness.interval_s:
@@ -242,11 +245,15 @@ class MPITransport(Transport):
         return self._table.sends > 0 or self._note_table.sends > 0
 
     def poll(self, whole: bool = False) -> bool:
-        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
+        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has.
+
+        Where messages have come, notes wait for the next look, so that answers go out at once.
+        """
         news = False
         for _ in range(self._table.pages if whole else 1):
             news = self._table.poll() or news
-        if self._is_closed:
+        self._looks_at_notes = whole or not (news and self._looks_at_notes)
+        if self._is_closed or not self._looks_at_notes:
             return news
         try:
             return self._notes.poll() or news
@@ -332,9 +339,3 @@ def _max_tag(comm: MPI.Intracomm) -> int:
     limit = comm.Get_attr(MPI.TAG_UB)
     assert isinstance(limit, int)
     return limit
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -120,13 +120,15 @@ PLACES = st.sampled_from(["cpu", "sim:0", "1/cpu", "1/sim:0", "2/cpu"])
     scheme=st.sampled_from(SCHEMES),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
     in_flight=st.integers(1, 4),
+    bucket_bytes=st.sampled_from([1, 100, 1 << 20]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=1_000 if FULL else 5)
 def test_any_places_and_any_order_of_messages(
-    places: list[str], scheme: str, optimizer: str, in_flight: int, seed: int
+    places: list[str], scheme: str, optimizer: str, in_flight: int, bucket_bytes: int, seed: int
 ) -> None:
-    af.run(check_like_one_place("mlp", optimizer, places, in_flight, scheme=scheme, seed=seed))
+    how = {"scheme": scheme, "bucket_bytes": bucket_bytes, "seed": seed}
+    af.run(check_like_one_place("mlp", optimizer, places, in_flight, **how))
 
 
 # -- what else it builds ----------------------------------------------------------------------------------------------
@@ -155,16 +157,6 @@ def test_an_update_waits_for_its_own_gradient_alone(scheme: str) -> None:
         assert len(backward) == 2
         assert all("scores" in name for name in backward)
         assert len([op for op in needed(first_update) if op.operation.kind == "InnerWeight"]) == 2
-
-
-def test_gradients_of_front_layers_go_first() -> None:
-    model = model_of(nn.MLP(4, (6,)), ["cpu", "1/cpu"])
-    train = model.minimize(nn.SGD(0.1))
-    reduced = [op.operation for op in train.ops if isinstance(op.operation, ops.AllReduce)]
-    names = ["hidden0.weight", "hidden0.bias", "scores.weight", "scores.bias"]
-    assert [op.group.rpartition("mlp.")[2] for op in reduced[::2]] == names
-    assert [op.priority for op in reduced] == [4, 4, 3, 3, 2, 2, 1, 1]
-    assert len({op.group for op in reduced}) == 4
 
 
 def test_variables_are_where_the_scheme_says() -> None:
