@@ -30,7 +30,7 @@ from tests.support.loops import LoopFactory, loop_factories
 from tests.support.tapes import CHOSEN
 
 # `make test` tries some examples of each property, `make test-full` all that are wanted.
-settings.register_profile("short", max_examples=50, deadline=None, print_blob=True)
+settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if FULL else "short")
 

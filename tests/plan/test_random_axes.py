@@ -19,7 +19,7 @@ from tests.support.effort import FULL
 from tests.support.open_graphs import LENGTHS, OpenGraphs
 from tests.support.random_graphs import cases
 
-GRAPHS, BLOCK = (3_000, 50) if FULL else (40, 10)
+GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 10)
 FRAMES = 5
 SETTINGS: list[dict[str, Any]] = [{}, {"place": "sim:0"}, {"place": "sim:0", "capture": True}, {"sequential": True}]
 

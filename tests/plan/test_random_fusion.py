@@ -24,7 +24,7 @@ from tests.support.effort import FULL
 from tests.support.kernel_cases import TOLERANCE
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
-GRAPHS, BLOCK = (3_000, 50) if FULL else (60, 10)
+GRAPHS, BLOCK = (3_000, 50) if FULL else (30, 10)
 LEAST_KINDS = 180
 #: Each has some loops of its own, which take about a second each to be compiled.
 COMPILED = 500 if FULL else 20
