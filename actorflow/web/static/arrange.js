@@ -3,8 +3,17 @@
 import { layout } from "./layout.js";
 import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
 
-export const SIZES = { [OP]: [176, 46], [BLOB]: [144, 22], [VARIABLE]: [144, 22], [SCOPE]: [208, 62] };
-export const PADDING = 18, TITLE = 26;
+/** Heights of items; widths are those of their texts, at most. */
+const HEIGHTS = { [OP]: 42, [BLOB]: 22, [VARIABLE]: 22, [SCOPE]: 50 };
+const NARROWEST = { [OP]: 112, [BLOB]: 72, [VARIABLE]: 72, [SCOPE]: 132 }, WIDEST = { [OP]: 200, [BLOB]: 168, [VARIABLE]: 168, [SCOPE]: 208 };
+const CHARACTER = 7, BESIDE_TEXT = 30, STEP = 8;
+export const PADDING = 14, TITLE = 24;
+/** Room around the drawing, and the least scale at which all of it can be read: titles of 12.5 px are then 11 px. */
+export const MARGIN = { top: 54, bottom: 54, left: 26, right: 26 }, READABLE = 0.88;
+/** So many items are shown at first, if they can be read; else fewer. */
+const FIRST = [150, 100, 72, 52, 38, 28, 20, 14, 9, 0];
+/** A window that is so much wider than high has its flow to the right. */
+const LANDSCAPE = 1.15;
 /** What an edge of a picture is, as bits. */
 export const UPDATE = 1, BETWEEN_RANKS = 2, BETWEEN_DEVICES = 4;
 
@@ -18,24 +27,67 @@ export class Arranger {
   }
 
   /**
-   * @param {Iterable<number>} open scopes
+   * @param {Iterable<number> | null} open scopes; null opens as many as can be read with all of it in view
+   * @param {{width: number, height: number}} window size of what it is drawn in
    * @returns {object} columns of items (`subject`, `kind`, `x`, `y`, `width`, `height`), of edges between items
-   *   (`from`, `to`, `is`, and `firstBlob` in `blobs`), of open scopes' boxes, and which item shows a node or a scope
+   *   (`from`, `to`, `is`, `firstBlob` in `blobs`, and `firstPoint` in `points`), of open scopes' boxes, which item shows
+   *   a node or a scope, and the scopes that are `open`
    */
-  arrange(open) {
+  arrange(open, window) {
+    const width = Math.max(window.width - MARGIN.left - MARGIN.right, 100), height = Math.max(window.height - MARGIN.top - MARGIN.bottom, 100);
+    const room = { width, height, sideways: width > LANDSCAPE * height };
+    if (open) return this.#picture(open, room);
+    let picture = null, tried = -1;
+    for (const enough of FIRST) {
+      const chosen = this.#upTo(enough);
+      if (chosen.length === tried) continue;
+      tried = chosen.length;
+      picture = this.#picture(chosen, room);
+      if (Math.min(width / picture.extent[0], height / picture.extent[1]) >= READABLE) break;
+    }
+    return picture;
+  }
+
+  /** Scopes to open, level by level, so that no more than so many items are shown. */
+  #upTo(enough) {
+    const { parent, inside } = this.graph, open = [];
+    const children = Array.from(parent, () => []);
+    for (let s = 1; s < parent.length; s++) children[parent[s]].push(s);
+    let shown = inside[0], level = children[0];
+    while (level.length) {
+      const next = [];
+      for (const scope of level) {
+        if (shown + inside[scope] - 1 > enough) continue;
+        shown += inside[scope] - 1;
+        open.push(scope);
+        next.push(...children[scope]);
+      }
+      level = next;
+    }
+    return open;
+  }
+
+  #picture(open, room) {
     const items = this.#collect(new Set(open));
     const edges = this.#join(items);
     const inside = this.#byScope(items, edges);
     const sizes = new Map();
-    for (let s = inside.length - 1; s >= 0; s--) if (items.isOpen[s]) sizes.set(s, this.#arrangeScope(s, inside[s], items, sizes));
-    const boxes = [];
-    position(0, 0, 0, inside, sizes, items, boxes);
-    return { ...items, ...edges, boxes: Float64Array.from(boxes.flat()) };
+    for (let s = inside.length - 1; s >= 0; s--) if (items.isOpen[s]) sizes.set(s, this.#arrangeScope(s, inside[s], items, sizes, room));
+    const boxes = [], origins = new Map();
+    position(0, 0, 0, inside, sizes, items, boxes, origins);
+    const points = edges.inside.map(({ scope, edge, update }, e) => (update ? [] : route(sizes.get(scope).placed.routes[edge], origins.get(scope), items, edges.from[e], edges.to[e], room)));
+    const firstPoint = new Int32Array(points.length + 1);
+    points.forEach((route, e) => (firstPoint[e + 1] = firstPoint[e] + route.length));
+    const { inside: _, ...columns } = edges, { width, height } = sizes.get(0);
+    return {
+      ...items, ...columns, firstPoint, points: Float64Array.from(points.flat()), boxes: Float64Array.from(boxes.flat()),
+      open: Int32Array.from(open), extent: Float64Array.of(width, height), sideways: Uint8Array.of(room.sideways),
+    };
   }
 
   /** Items, and which of them each node is drawn as. */
   #collect(open) {
-    const { kind, scopeOf, parent } = this.graph, nodes = kind.length;
+    const { kind, scopeOf, parent, owner, letters } = this.graph, nodes = kind.length;
     const isOpen = new Uint8Array(parent.length);
     isOpen[0] = 1;
     const subject = [], home = [];
@@ -52,28 +104,31 @@ export class Arranger {
     const itemOfNode = new Int32Array(nodes);
     for (let i = 0; i < nodes; i++) {
       const scope = scopeOf[i];
+      if (owner[i] >= 0) continue;
       if (isOpen[scope]) {
         itemOfNode[i] = subject.length;
         subject.push(i);
         home.push(scope);
       } else itemOfNode[i] = itemOfScope[scope];
     }
+    for (let i = 0; i < nodes; i++) if (owner[i] >= 0) itemOfNode[i] = itemOfNode[owner[i]];
     const kinds = Uint8Array.from(subject, (s) => (s < nodes ? kind[s] : SCOPE));
     return {
       isOpen, itemOfScope, itemOfNode,
       subject: Int32Array.from(subject), home: Int32Array.from(home), kind: kinds,
-      width: Float64Array.from(kinds, (k) => SIZES[k][0]), height: Float64Array.from(kinds, (k) => SIZES[k][1]),
+      width: Float64Array.from(kinds, (k, i) => widthOf(k, letters[subject[i]])), height: Float64Array.from(kinds, (k) => HEIGHTS[k]),
       x: new Float64Array(subject.length), y: new Float64Array(subject.length),
     };
   }
 
   /** Edges between items: those of the graph, all that connect the same two taken together. */
   #join({ itemOfNode, subject }) {
-    const { kind, edgeFrom, edgeTo, edgeBack, rank, device } = this.graph;
+    const { kind, edgeFrom, edgeTo, edgeBack, rank, device, owner } = this.graph;
     const joined = new Map(), edges = [];
     for (let e = 0; e < edgeFrom.length; e++) {
       const a = edgeFrom[e], b = edgeTo[e], from = itemOfNode[a], to = itemOfNode[b];
-      if (from === to) continue;
+      // What is folded goes along the edges of that which it is folded into.
+      if (from === to || ((owner[a] >= 0 || owner[b] >= 0) && rank[a] === rank[b])) continue;
       const key = from * subject.length + to;
       let edge = joined.get(key);
       if (!edge) {
@@ -95,9 +150,11 @@ export class Arranger {
   }
 
   /** For each open scope, its cells (items, and open scopes in it) and the edges between those. */
-  #byScope({ isOpen, home }, { from, to, is }) {
+  #byScope({ isOpen, home }, joined) {
+    const { from, to, is } = joined;
     const { parent, depth } = this.graph, count = home.length;
     const inside = Array.from(parent, (_, s) => isOpen[s] && { cells: [], at: new Map(), edges: new Map() });
+    joined.inside = [];
     const add = (scope, cell) => {
       inside[scope].at.set(cell, inside[scope].cells.length);
       inside[scope].cells.push(cell);
@@ -115,14 +172,17 @@ export class Arranger {
           scopeB = parent[scopeB];
         }
       }
-      const { at, edges } = inside[scopeA];
+      const { at, edges } = inside[scopeA], update = (is[e] & UPDATE) > 0;
       const key = at.get(a) * at.size + at.get(b);
-      edges.set(key, (edges.get(key) ?? true) && (is[e] & UPDATE) > 0);
+      const edge = edges.get(key) ?? { number: edges.size, update: true };
+      edge.update &&= update;
+      edges.set(key, edge);
+      joined.inside.push({ scope: scopeA, edge: edge.number, update });
     }
     return inside;
   }
 
-  #arrangeScope(scope, { cells, edges }, items, sizes) {
+  #arrangeScope(scope, { cells, edges }, items, sizes, room) {
     const { kind } = items, count = items.subject.length;
     const of = (cell, which) => (cell < count ? items[which][cell] : sizes.get(cell - count)[which]);
     const graph = {
@@ -131,29 +191,48 @@ export class Arranger {
       isBlob: cells.map((cell) => cell < count && (kind[cell] === BLOB || kind[cell] === VARIABLE)),
       from: [], to: [], cut: [],
     };
-    for (const [key, update] of edges) {
+    for (const [key, { update }] of edges) {
       graph.from.push(Math.floor(key / cells.length));
       graph.to.push(key % cells.length);
       graph.cut.push(update);
     }
-    const signature = `${graph.widths.join()};${graph.heights.join()};${graph.from.join()};${graph.to.join()}`;
+    const signature = `${graph.widths.join()};${graph.heights.join()};${graph.from.join()};${graph.to.join()};${Object.values(room)}`;
     let kept = this.#kept.get(scope);
-    if (kept?.signature !== signature) this.#kept.set(scope, (kept = { signature, placed: layout(graph) }));
+    if (kept?.signature !== signature) this.#kept.set(scope, (kept = { signature, placed: layout(graph, room) }));
     const { placed } = kept;
-    return { placed, width: placed.width + 2 * PADDING, height: placed.height + TITLE + 2 * PADDING };
+    const title = scope ? TITLE : 0, padding = scope ? PADDING : 0;
+    return { placed, width: placed.width + 2 * padding, height: placed.height + title + 2 * padding, padding, title };
   }
 }
 
+function widthOf(kind, letters) {
+  const width = Math.ceil((CHARACTER * letters + BESIDE_TEXT) / STEP) * STEP;
+  return Math.min(Math.max(width, NARROWEST[kind]), WIDEST[kind]);
+}
+
+/** Points of an edge: its way through the layers of the scope that both ends are in, and to the items inside those. */
+function route(way, [left, top], { x, y, width, height }, from, to, { sideways }) {
+  if (!way) return [];
+  const points = way.map((at, n) => at + (n % 2 ? top : left));
+  const [dx, dy] = sideways ? [1, 0] : [0, 1];
+  const begin = [x[from] + (dx * width[from]) / 2, y[from] + (dy * height[from]) / 2];
+  const end = [x[to] - (dx * width[to]) / 2, y[to] - (dy * height[to]) / 2];
+  if (Math.hypot(begin[0] - points[0], begin[1] - points[1]) > 1) points.unshift(...begin);
+  if (Math.hypot(end[0] - points.at(-2), end[1] - points.at(-1)) > 1) points.push(...end);
+  return points;
+}
+
 /** Places of what is in a scope, and in the open scopes in it. */
-function position(scope, left, top, inside, sizes, items, boxes) {
-  const { placed, width, height } = sizes.get(scope), count = items.subject.length;
+function position(scope, left, top, inside, sizes, items, boxes, origins) {
+  const { placed, width, height, padding, title } = sizes.get(scope), count = items.subject.length;
+  origins.set(scope, [left + padding, top + padding + title]);
   if (scope) boxes.push([scope, left, top, width, height]);
   inside[scope].cells.forEach((cell, k) => {
-    const x = left + PADDING + placed.x[k], y = top + PADDING + TITLE + placed.y[k];
+    const x = left + padding + placed.x[k], y = top + padding + title + placed.y[k];
     if (cell < count) [items.x[cell], items.y[cell]] = [x, y];
     else {
       const size = sizes.get(cell - count);
-      position(cell - count, x - size.width / 2, y - size.height / 2, inside, sizes, items, boxes);
+      position(cell - count, x - size.width / 2, y - size.height / 2, inside, sizes, items, boxes, origins);
     }
   });
 }

@@ -16,14 +16,15 @@ export class Scopes {
   /**
    * @param {{name: string, kind: string}[]} nodes
    * @param {Map<string, number>} indexByName
+   * @param {Int32Array} owner node that each node is folded into, whose scope it is in then; else -1
    */
-  constructor(nodes, indexByName) {
+  constructor(nodes, indexByName, owner) {
     this.of = new Int32Array(nodes.length);
     this.indexByName = indexByName;
     nodes.forEach((node, i) => {
-      const scope = this.#around(node.name);
+      const scope = this.#around(nodes[owner[i] < 0 ? i : owner[i]].name);
       this.of[i] = scope;
-      this.members[scope].push(i);
+      if (owner[i] < 0) this.members[scope].push(i);
       for (let s = scope; s >= 0; s = this.parent[s]) this[node.kind === "op" ? "ops" : "blobs"][s] += 1;
     });
   }
@@ -56,28 +57,5 @@ export class Scopes {
     for (const list of [this.ops, this.blobs]) list.push(0);
     this.children[parent].push(made);
     return made;
-  }
-
-  /** The scopes to open at first: all of a small graph, of a large one as many as still make a picture. */
-  firstOpen(few, enough) {
-    const open = new Set();
-    if (this.of.length <= few) {
-      for (let s = 1; s < this.count; s++) open.add(s);
-      return open;
-    }
-    let shown = this.members[0].length + this.children[0].length;
-    let level = [...this.children[0]];
-    while (level.length) {
-      const next = [];
-      for (const scope of level) {
-        const inside = this.members[scope].length + this.children[scope].length;
-        if (shown + inside > enough) continue;
-        shown += inside - 1;
-        open.add(scope);
-        next.push(...this.children[scope]);
-      }
-      level = next;
-    }
-    return open;
   }
 }

@@ -1,9 +1,13 @@
 // The graph as it is, apart from what happens in it: nodes, edges and scopes of one revision. Pure.
 
+import * as format from "./format.js";
 import { Scopes } from "./scopes.js";
 
 export const OP = 0, BLOB = 1, VARIABLE = 2, SCOPE = 3;
 export const KIND_NAMES = ["op", "blob", "variable", "scope"];
+
+/** Parts of a training. */
+export const FORWARD = 0, BACKWARD = 1, UPDATE = 2, PARTS = 3;
 
 const KINDS = { op: OP, blob: BLOB, variable: VARIABLE };
 
@@ -12,7 +16,7 @@ export class Structure {
   indexById = new Map();
 
   /** @param {{name: string, revision: number, nodes: object[], edges: [number, number, number][]}} message */
-  constructor({ name = "", revision = -1, nodes = [], edges = [] } = {}) {
+  constructor({ name = "", revision = -1, nodes = [], edges = [], folded = [] } = {}, isFolded = true) {
     this.name = name;
     this.revision = revision;
     this.nodes = nodes;
@@ -27,16 +31,29 @@ export class Structure {
     this.edgeBack = Uint8Array.from(edges, (edge) => edge[2]);
     this.writers = new Neighbours(this.count, this.edgeTo, this.edgeFrom);
     this.readers = new Neighbours(this.count, this.edgeFrom, this.edgeTo);
-    this.scopes = new Scopes(nodes, this.indexByName);
+    /** What a node is done for, and its part in that: the forward pass, the backward one, an update. */
+    this.owner = new Int32Array(this.count).fill(-1);
+    this.part = new Uint8Array(this.count);
+    const made = new Int32Array(this.count).fill(-1);
+    for (const [node, of, isUpdate] of folded) {
+      made[node] = of;
+      this.part[node] = isUpdate ? UPDATE : BACKWARD;
+    }
+    this.hasFolded = folded.length > 0;
+    this.isFolded = isFolded;
+    if (isFolded) this.owner.forEach((_, i) => (this.owner[i] = lastOwner(made, i)));
+    this.scopes = new Scopes(nodes, this.indexByName, this.owner);
   }
 
   /** What `Arranger` must know, without a name: cheap to send to a worker. */
   get skeleton() {
-    const { kind, edgeFrom, edgeTo, edgeBack, nodes, scopes } = this;
+    const { kind, edgeFrom, edgeTo, edgeBack, nodes, scopes, owner } = this;
+    const inside = Int32Array.from(scopes.children, (children, s) => children.length + scopes.members[s].length);
     const devices = new Map();
     const number = (device) => devices.get(device) ?? (devices.set(device, devices.size), devices.size - 1);
     return {
-      kind, edgeFrom, edgeTo, edgeBack,
+      kind, edgeFrom, edgeTo, edgeBack, owner, inside,
+      letters: Uint16Array.from([...nodes.map(lettersOf), ...scopes.names.map((_, s) => scopes.label(s).length + 2)], (letters) => Math.min(letters, 200)),
       rank: Int32Array.from(nodes, (node) => node.rank),
       device: Int32Array.from(nodes, (node) => number(node.device)),
       scopeOf: scopes.of,
@@ -44,6 +61,20 @@ export class Structure {
       depth: Int32Array.from(scopes.depth),
     };
   }
+}
+
+/** What a node is made for in the end: of a gradient's gradient, the op that there was first. */
+function lastOwner(made, node) {
+  let owner = made[node];
+  for (let steps = 0; steps < made.length && owner >= 0 && made[owner] >= 0; steps++) owner = made[owner];
+  return owner;
+}
+
+/** Length of what is written on a node. */
+function lettersOf(node) {
+  if (node.kind === "op") return node.label.length;
+  const shape = format.shape(node.shape).length;
+  return /^out\d*$/.test(node.label) ? shape : node.label.length + shape + 2;
 }
 
 /** What each node is connected to on one side, as compressed rows. */
