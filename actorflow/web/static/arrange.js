@@ -5,17 +5,17 @@ import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
 
 /** Heights of items; widths are those of their texts, at most. */
 const HEIGHTS = { [OP]: 42, [BLOB]: 22, [VARIABLE]: 22, [SCOPE]: 50 };
-const NARROWEST = { [OP]: 112, [BLOB]: 72, [VARIABLE]: 72, [SCOPE]: 132 }, WIDEST = { [OP]: 200, [BLOB]: 168, [VARIABLE]: 168, [SCOPE]: 208 };
+const NARROWEST = { [OP]: 116, [BLOB]: 72, [VARIABLE]: 72, [SCOPE]: 136 }, WIDEST = { [OP]: 200, [BLOB]: 168, [VARIABLE]: 168, [SCOPE]: 208 };
 const CHARACTER = 7, BESIDE_TEXT = 30, STEP = 8;
 export const PADDING = 14, TITLE = 24;
 /** Room around the drawing, and the least scale at which all of it can be read: titles of 12.5 px are then 11 px. */
-export const MARGIN = { top: 54, bottom: 54, left: 26, right: 26 }, READABLE = 0.88;
+export const MARGIN = { top: 58, bottom: 52, left: 18, right: 18 }, READABLE = 0.88;
 /** So many items are shown at first, if they can be read; else fewer. */
-const FIRST = [150, 100, 72, 52, 38, 28, 20, 14, 9, 0];
+const FIRST = [150, 120, 100, 86, 76, 68, 60, 53, 47, 41, 35, 30, 25, 20, 15, 10, 0];
 /** A window that is so much wider than high has its flow to the right. */
 const LANDSCAPE = 1.15;
 /** What an edge of a picture is, as bits. */
-export const UPDATE = 1, BETWEEN_RANKS = 2, BETWEEN_DEVICES = 4;
+export const UPDATE = 1, BETWEEN_RANKS = 2, BETWEEN_DEVICES = 4, SHARED = 8;
 
 /** Makes pictures of one graph. Layouts of scopes are kept, as opening one leaves most others as they were. */
 export class Arranger {
@@ -24,7 +24,11 @@ export class Arranger {
   /** @param {Structure["skeleton"]} graph */
   constructor(graph) {
     this.graph = graph;
+    for (let s = 1; s < graph.parent.length; s++) this.#top[s] = graph.parent[s] ? this.#top[graph.parent[s]] : s;
   }
+
+  /** Outermost scope around each scope. */
+  #top = [0];
 
   /**
    * @param {Iterable<number> | null} open scopes; null opens as many as can be read with all of it in view
@@ -123,8 +127,9 @@ export class Arranger {
 
   /** Edges between items: those of the graph, all that connect the same two taken together. */
   #join({ itemOfNode, subject }) {
-    const { kind, edgeFrom, edgeTo, edgeBack, rank, device, owner } = this.graph;
+    const { kind, edgeFrom, edgeTo, edgeBack, rank, device, owner, scopeOf } = this.graph;
     const joined = new Map(), edges = [];
+    const topOf = (node) => this.#top[scopeOf[node]];
     for (let e = 0; e < edgeFrom.length; e++) {
       const a = edgeFrom[e], b = edgeTo[e], from = itemOfNode[a], to = itemOfNode[b];
       // What is folded goes along the edges of that which it is folded into.
@@ -132,10 +137,12 @@ export class Arranger {
       const key = from * subject.length + to;
       let edge = joined.get(key);
       if (!edge) {
-        joined.set(key, (edge = { from, to, is: UPDATE, blobs: [] }));
+        joined.set(key, (edge = { from, to, is: UPDATE | SHARED, blobs: [] }));
         edges.push(edge);
       }
       if (!edgeBack[e]) edge.is &= ~UPDATE;
+      // Variables of a closed scope that another part of the network reads, too: shared weights, which are no flow.
+      if (kind[a] !== VARIABLE || scopeOf[a] === 0 || topOf(a) === topOf(b)) edge.is &= ~SHARED;
       if (rank[a] !== rank[b]) edge.is |= BETWEEN_RANKS;
       if (device[a] !== device[b]) edge.is |= BETWEEN_DEVICES;
       const blob = kind[a] === OP ? b : a;
@@ -172,7 +179,7 @@ export class Arranger {
           scopeB = parent[scopeB];
         }
       }
-      const { at, edges } = inside[scopeA], update = (is[e] & UPDATE) > 0;
+      const { at, edges } = inside[scopeA], update = (is[e] & (UPDATE | SHARED)) > 0;
       const key = at.get(a) * at.size + at.get(b);
       const edge = edges.get(key) ?? { number: edges.size, update: true };
       edge.update &&= update;

@@ -12,7 +12,7 @@ const TEXT_SCALE = 0.4, SHAPE_SCALE = 0.16;
 const GRID = 32;
 const FAINT = 0.28;
 /** Before the times of the forward and the backward pass, and of updates. */
-const PART_MARKS = ["→ ", "← ", "↻ "];
+const PART_MARKS = ["→", "←", "↻"];
 /** How long an op that finished a call stays lit: a short call is over before any tick could show it running. */
 export const LIT_MS = 350;
 
@@ -248,7 +248,7 @@ export class Drawing {
     const { model } = this, parts = model.passUs.subarray(subject * PARTS, subject * PARTS + PARTS);
     if (!parts.some((us) => us > 0.0005)) return "";
     const marks = parts[1] > 0.0005 || parts[2] > 0.0005 ? PART_MARKS : ["", "", ""];
-    return [...parts].flatMap((us, k) => (us > 0.0005 ? [`${marks[k]}${format.duration(us)}`] : [])).join("  ");
+    return [...parts].flatMap((us, k) => (us > 0.0005 ? [`${marks[k]}${format.brief(us)}`] : [])).join(" ");
   }
 
   /** A closed scope's ops by state, as a bar. */
@@ -301,13 +301,13 @@ export class Drawing {
     const font = `600 12.5px ${theme.font}`, smallFont = `400 11px ${theme.font}`;
     if (kind === SCOPE) {
       const scope = subject - model.count, { scopes } = model;
-      const detail = `${format.count(scopes.ops[scope])} ops, ${format.count(scopes.blobs[scope])} blobs`;
+        const detail = `${format.count(scopes.ops[scope])} ops`;
       return { font, smallFont, title: cut(context, `▸ ${scopes.label(scope)}`, font, width - 26), detail };
     }
     const node = model.nodes[subject];
     if (kind === OP) {
       const what = node.operation_kind === "Function" ? node.operation : node.operation_kind;
-      const detail = cut(context, what, smallFont, width - 88);
+      const detail = cut(context, what, smallFont, width - 22);
       return { font, smallFont, title: cut(context, node.label, font, width - 26), detail };
     }
     // An inferred blob is called after its op, so its shape says more than its name.

@@ -84,6 +84,7 @@ export class EdgePainter {
     for (const edge of view.edges) {
       const { from, to } = edge;
       const x1 = view.x[from], y1 = view.y[from], x2 = view.x[to], y2 = view.y[to];
+      if (edge.shared) continue;
       const back = edge.update;
       if (edge.bottom < seen.top || edge.top > seen.bottom || edge.right + 2 * BOW < seen.left || edge.left > seen.right) continue;
       let path = edge.points.length ? paths.near : paths.far;
@@ -91,7 +92,7 @@ export class EdgePainter {
       else if (edge.device) path = paths.device;
       else if (back) path = Math.abs(y1 - y2) + Math.abs(x1 - x2) < dashed ? paths.up : paths.farUp;
       this.#trace(path, edge, fine);
-      if (camera.scale >= ARROW_SCALE && !back) this.#head(paths.heads, to);
+      if (camera.scale >= ARROW_SCALE && !back) this.#head(paths.heads, edge);
       // A blob says its shape itself.
       const isSilent = [view.kind[from], view.kind[to]].some((kind) => kind === BLOB || kind === VARIABLE);
       if (camera.scale >= LABEL_SCALE && (edge.rank || !isSilent)) labelled.push(edge);
@@ -195,7 +196,7 @@ export class EdgePainter {
     const path = new Path2D(), heads = new Path2D();
     for (const edge of edges) {
       this.#trace(path, edge, true);
-      if (!edge.update) this.#head(heads, edge.to);
+      if (!edge.update) this.#head(heads, edge);
     }
     context.strokeStyle = context.fillStyle = colour;
     context.globalAlpha = 1;
@@ -224,10 +225,11 @@ export class EdgePainter {
     }
   }
 
-  #head(path, to) {
-    const { view } = this;
-    if (view.sideways) arrow(path, view.x[to] - view.width[to] / 2, view.y[to], 1, 0);
-    else arrow(path, view.x[to], view.y[to] - view.height[to] / 2, 0, 1);
+  #head(path, { to, points }) {
+    const { view } = this, count = points.length;
+    const [x, y] = count ? [points[count - 2], points[count - 1]] : [view.x[to] - (view.sideways ? view.width[to] / 2 : 0), view.y[to] - (view.sideways ? 0 : view.height[to] / 2)];
+    if (view.sideways) arrow(path, x, y, Math.sign(view.x[to] - x), 0);
+    else arrow(path, x, y, 0, Math.sign(view.y[to] - y));
   }
 }
 

@@ -13,7 +13,7 @@ const FREE_WEIGHT = 1e-3, SPINE_WEIGHT = 10, DUMMY_WEIGHT = 4, DUMMY_WIDTH = 6;
 /** Of cells there may be so many times as many dummies, and these besides; longer edges then go straight. */
 const MOST_DUMMIES = 3, FEW_DUMMIES = 1500, SHORT = 4;
 /** A flow is cut into at most so many bands; each costs a little, as the eye has to find the next one. */
-const MOST_BANDS = 14, BAND_COST = 0.03;
+const MOST_BANDS = 14, BAND_COST = 0.03, ROWS_IN_BAND = 2.5;
 
 /**
  * @param {{widths: number[], heights: number[], isBlob: boolean[], from: number[], to: number[], cut: boolean[]}} graph
@@ -43,7 +43,7 @@ export function layout(graph, { width, height, sideways } = { width: 1.7, height
       const fit = Math.min(across / size.width, along / size.height) * (1 - BAND_COST * (bands - 1));
       if (!best || fit > best.fit * 1.001) best = { fit, ...size, placed: placed.map((part) => ({ ...part })) };
     }
-    if (parts.every(({ layers }) => layers.rows.length < 2 * bands)) break;
+    if (parts.every(({ layers }) => layers.rows.length < ROWS_IN_BAND * (bands + 1))) break;
   }
   return assembled(best, widths.length, from.length, sideways);
 }
@@ -105,7 +105,11 @@ function pack(parts, aspect, factor) {
 function layered(widths, heights, isBlob, edges, gap) {
   const count = widths.length;
   const { depth, rest, back } = longestPaths(count, edges);
-  const kept = edges.filter((_, e) => !back[e]);
+  // What closes a cycle goes through the layers, too, against their order.
+  const isTurned = edges.map(([a, b, isCut], e) => back[e] && !isCut && a !== b);
+  const ordered = edges.map(([a, b], e) => (isTurned[e] ? [b, a] : [a, b]));
+  const isLeftOut = back.map((isBack, e) => isBack && !isTurned[e]);
+  const kept = ordered.filter((_, e) => !isLeftOut[e]);
   const layer = [...pullSources(depth, isBlob, kept)];
   const spine = spines(depth, rest, kept, count);
   const size = [...widths], thickness = [...heights], reach = [...rest], source = [...layer.keys()];
@@ -133,8 +137,8 @@ function layered(widths, heights, isBlob, edges, gap) {
     return dummies.get(key);
   };
   let at = 0;
-  const chains = edges.map(([a, b], e) => {
-    if (back[e]) return null;
+  const chains = ordered.map(([a, b], e) => {
+    if (isLeftOut[e]) return null;
     const isSpine = spine[at++], span = layer[b] - layer[a], chain = [a];
     if (span - 1 > most) {
       join(a, b, 1 / span);
@@ -155,7 +159,7 @@ function layered(widths, heights, isBlob, edges, gap) {
     if (layer[b] === layer[a] + 1) gaps[layer[a]] = Math.max(gaps[layer[a]], Math.min(SLOPE * Math.abs(x[a] - x[b]), MAX_LAYER_GAP));
   }
   const length = tall.reduce((sum, one, k) => sum + one + gaps[k], 0);
-  return { count, size, thickness, layer, reach, source, segments, weights, chains, rows, x, tall, gaps, length };
+  return { count, size, thickness, layer, reach, source, segments, weights, chains, isTurned, rows, x, tall, gaps, length };
 }
 
 /** Cut rows into bands of about a length, where few edges cross. @returns {number[]} band of each row */
@@ -181,7 +185,7 @@ function cuts({ rows, tall, gaps, segments, layer, source }, length) {
 
 /** Bands side by side. @returns {object} centres, size, and how edges go */
 function wrapped(layers, length) {
-  const { count, size, thickness, layer, reach, source, segments, weights, chains, rows, tall, gaps } = layers;
+  const { count, size, thickness, layer, reach, source, segments, weights, chains, isTurned, rows, tall, gaps } = layers;
   const band = layers.length > length ? cuts(layers, length) : new Int32Array(rows.length);
   const bands = (band.at(-1) ?? 0) + 1, x = layers.x.slice();
   if (bands > 1) {
@@ -239,7 +243,7 @@ function wrapped(layers, length) {
         points.push(x[cell], rowEnd(cell));
       }
     });
-    return points;
+    return isTurned[e] ? reversed(points) : points;
   };
   return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, routeOf };
 }
@@ -300,6 +304,10 @@ function pullSources(depth, isBlob, down) {
   move((i) => written[i] && depth[i] === 1 && isBlob[i] && !readsMade[i]);
   move((i) => !written[i]);
   return layer;
+}
+
+function reversed(points) {
+  return points.map((_, n) => points[points.length - 2 - n + 2 * (n % 2)]);
 }
 
 function makeRows(layer) {

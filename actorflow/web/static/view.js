@@ -1,6 +1,6 @@
 // What is drawn of a graph: its nodes, with the closed scopes each as one thing, the open ones as boxes around theirs.
 
-import { BETWEEN_DEVICES, BETWEEN_RANKS, PADDING, TITLE, UPDATE } from "./arrange.js";
+import { BETWEEN_DEVICES, BETWEEN_RANKS, PADDING, SHARED, TITLE, UPDATE } from "./arrange.js";
 
 export class View {
   /** Scopes that are open, or will be with the next picture. @type {Set<number>} */
@@ -64,7 +64,7 @@ export class View {
     this.#blobs = blobs;
     this.edges = Array.from(from, (_, e) => ({
       from: from[e], to: to[e], points: points.subarray(firstPoint[e], firstPoint[e + 1]), ...this.#span(from[e], to[e], points.subarray(firstPoint[e], firstPoint[e + 1])), firstBlob: firstBlob[e], lastBlob: firstBlob[e + 1],
-      update: (is[e] & UPDATE) > 0, rank: (is[e] & BETWEEN_RANKS) > 0, device: (is[e] & BETWEEN_DEVICES) > 0,
+      update: (is[e] & UPDATE) > 0, shared: (is[e] & SHARED) > 0, rank: (is[e] & BETWEEN_RANKS) > 0, device: (is[e] & BETWEEN_DEVICES) > 0,
     }));
     this.boxes = Array.from({ length: boxes.length / 5 }, (_, k) => {
       const [scope, left, top, width, height] = boxes.subarray(5 * k, 5 * k + 5);
@@ -74,6 +74,7 @@ export class View {
 
   #blobs = new Int32Array(0);
   sideways = false;
+  extent = [0, 0];
 
   /** Rectangle around an edge. */
   #span(from, to, points) {
@@ -136,11 +137,8 @@ export class View {
       right = Math.max(right, x2);
       bottom = Math.max(bottom, y2);
     };
-    for (let i = 0; i < this.count; i++) {
-      const w = this.width[i] / 2, h = this.height[i] / 2;
-      take(this.x[i] - w, this.y[i] - h, this.x[i] + w, this.y[i] + h);
-    }
-    for (const box of withAttached ? [...this.boxes, ...this.attached] : this.boxes) take(box.left, box.top, box.left + box.width, box.top + box.height);
+    if (this.count) take(0, 0, ...this.extent);
+    for (const box of withAttached ? this.attached : []) take(box.left, box.top, box.left + box.width, box.top + box.height);
     return left < right ? { left, top, right, bottom } : { left: 0, top: 0, right: 1, bottom: 1 };
   }
 }
