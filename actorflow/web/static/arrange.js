@@ -6,12 +6,14 @@ import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
 /** Heights of items; widths are those of their texts, at most. */
 const HEIGHTS = { [OP]: 42, [BLOB]: 22, [VARIABLE]: 22, [SCOPE]: 50 };
 const NARROWEST = { [OP]: 116, [BLOB]: 72, [VARIABLE]: 72, [SCOPE]: 136 }, WIDEST = { [OP]: 200, [BLOB]: 168, [VARIABLE]: 168, [SCOPE]: 208 };
-const CHARACTER = 7, BESIDE_TEXT = 30, STEP = 8;
+const CHARACTER = 7.3, BESIDE_TEXT = 30, STEP = 8;
 export const PADDING = 14, TITLE = 24;
 /** Room around the drawing, and the least scale at which all of it can be read: titles of 12.5 px are then 11 px. */
 export const MARGIN = { top: 58, bottom: 52, left: 18, right: 18 }, READABLE = 0.88;
 /** So many items are shown at first, if they can be read; else fewer. */
 const FIRST = [150, 120, 100, 86, 76, 68, 60, 53, 47, 41, 35, 30, 25, 20, 15, 10, 0];
+/** So many more scopes are tried one by one then; fewer in a large graph, by its nodes and edges. */
+const MOST_TRIES = 60, WORK = 200_000;
 /** A window that is so much wider than high has its flow to the right. */
 const LANDSCAPE = 1.15;
 /** What an edge of a picture is, as bits. */
@@ -41,13 +43,30 @@ export class Arranger {
     const width = Math.max(window.width - MARGIN.left - MARGIN.right, 100), height = Math.max(window.height - MARGIN.top - MARGIN.bottom, 100);
     const room = { width, height, sideways: width > LANDSCAPE * height };
     if (open) return this.#picture(open, room);
-    let picture = null, tried = -1;
+    const fits = ({ extent }) => Math.min(width / extent[0], height / extent[1]) >= READABLE;
+    let picture = null, chosen = null;
     for (const enough of FIRST) {
-      const chosen = this.#upTo(enough);
-      if (chosen.length === tried) continue;
-      tried = chosen.length;
+      const before = chosen?.length;
+      chosen = this.#upTo(enough);
+      if (chosen.length === before) continue;
       picture = this.#picture(chosen, room);
-      if (Math.min(width / picture.extent[0], height / picture.extent[1]) >= READABLE) break;
+      if (fits(picture)) break;
+    }
+    return fits(picture) ? this.#fill(picture, chosen, room, fits) : picture;
+  }
+
+  /** Open more scopes, one by one, for as long as all can be read. */
+  #fill(picture, chosen, room, fits) {
+    const { parent, kind, edgeFrom, inside } = this.graph;
+    let tries = Math.min(MOST_TRIES, Math.floor(WORK / (kind.length + edgeFrom.length)));
+    const open = new Set([0, ...chosen]);
+    for (let s = 1; s < parent.length && tries > 0; s++) {
+      if (open.has(s) || !open.has(parent[s]) || picture.subject.length + inside[s] > FIRST[0]) continue;
+      tries -= 1;
+      const tried = this.#picture([...open, s].filter((scope) => scope), room);
+      if (!fits(tried)) continue;
+      picture = tried;
+      open.add(s);
     }
     return picture;
   }

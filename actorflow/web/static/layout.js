@@ -14,6 +14,8 @@ const FREE_WEIGHT = 1e-3, SPINE_WEIGHT = 10, DUMMY_WEIGHT = 4, DUMMY_WIDTH = 6;
 const MOST_DUMMIES = 3, FEW_DUMMIES = 1500, SHORT = 4;
 /** A flow is cut into at most so many bands; each costs a little, as the eye has to find the next one. */
 const MOST_BANDS = 14, BAND_COST = 0.03, ROWS_IN_BAND = 2.5;
+/** Lengths of bands, as shares of the room's, that are tried besides: all that can be read, or a little less. */
+const FILLINGS = [0.9, 1, 1.1];
 
 /**
  * @param {{widths: number[], heights: number[], isBlob: boolean[], from: number[], to: number[], cut: boolean[]}} graph
@@ -35,15 +37,21 @@ export function layout(graph, { width, height, sideways } = { width: 1.7, height
     return { members, own, layers: layered(members.map((i) => widths[i]), members.map((i) => heights[i]), members.map((i) => isBlob[i]), edges, gap) };
   });
   const longest = Math.max(0, ...parts.map(({ layers }) => layers.length));
+  const lengths = [longest];
+  if (isWrapped) {
+    const most = Math.max(...parts.map(({ layers }) => layers.rows.length)) / ROWS_IN_BAND;
+    for (let bands = 2; bands <= Math.min(MOST_BANDS, most); bands++) lengths.push(longest / bands);
+    lengths.push(...FILLINGS.map((share) => along * share).filter((length) => length < longest));
+  }
   let best = null;
-  for (let bands = 1; bands <= (isWrapped ? MOST_BANDS : 1); bands++) {
-    const placed = parts.map((part) => ({ ...part, ...wrapped(part.layers, longest / bands) }));
+  for (const length of lengths) {
+    const placed = parts.map((part) => ({ ...part, ...wrapped(part.layers, length) }));
+    const bands = Math.max(0, ...placed.map((part) => part.bands));
     for (const limit of [1, 1.4, 2, 2.8]) {
       const size = pack(placed, across / along, limit);
       const fit = Math.min(across / size.width, along / size.height) * (1 - BAND_COST * (bands - 1));
       if (!best || fit > best.fit * 1.001) best = { fit, ...size, placed: placed.map((part) => ({ ...part })) };
     }
-    if (parts.every(({ layers }) => layers.rows.length < ROWS_IN_BAND * (bands + 1))) break;
   }
   return assembled(best, widths.length, from.length, sideways);
 }
@@ -245,7 +253,7 @@ function wrapped(layers, length) {
     });
     return isTurned[e] ? reversed(points) : points;
   };
-  return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, routeOf };
+  return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, bands, routeOf };
 }
 
 /** Length of the longest path to each cell and from each cell, and the edges that these paths leave out. */

@@ -55,12 +55,13 @@ export class Scopes {
 
   #split(things, prefix, around, paths) {
     const each = Math.max(SOME, Math.ceil(things.length / SOME));
+    const isHead = (thing) => thing.isHead;
     const label = ({ name }) => (prefix ? name.slice(prefix.length + 1) : name);
     for (let k = 0; k < things.length;) {
       let end = Math.min(k + each, things.length);
       // What an op writes stays with it.
       while (end < things.length && !things[end].isHead) end += 1;
-      const group = things.slice(k, end), path = [...around, `${label(group[0])} … ${label(group.at(-1))}`];
+      const group = things.slice(k, end), path = [...around, `${label(group.find(isHead) ?? group[0])} … ${label(group.findLast(isHead) ?? group.at(-1))}`];
       for (const { name } of group) paths.set(name, path);
       if (group.length > MANY) this.#split(group, prefix, path, paths);
       k = end;

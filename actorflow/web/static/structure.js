@@ -9,6 +9,8 @@ export const KIND_NAMES = ["op", "blob", "variable", "scope"];
 /** Parts of a training. */
 export const FORWARD = 0, BACKWARD = 1, UPDATE = 2, PARTS = 3;
 
+const LETTERS_OF_TIME = 6;
+
 const KINDS = { op: OP, blob: BLOB, variable: VARIABLE };
 
 export class Structure {
@@ -45,6 +47,22 @@ export class Structure {
     this.scopes = new Scopes(nodes, this.indexByName, this.owner);
   }
 
+  /** Lengths of what is written on nodes and scopes: names, or the times of their parts. */
+  #letters() {
+    const { nodes, scopes, count, owner, part } = this;
+    const letters = [...nodes.map(lettersOf), ...scopes.names.map((_, s) => scopes.label(s).length + 2)];
+    const parts = new Uint8Array(count + scopes.count);
+    for (let i = 0; i < count; i++) {
+      if (owner[i] < 0) continue;
+      parts[owner[i]] |= 1 << part[i];
+      for (let s = scopes.of[i]; s > 0; s = scopes.parent[s]) parts[count + s] |= 1 << part[i];
+    }
+    return Uint16Array.from(letters, (length, subject) => {
+      const several = parts[subject] && (subject >= count || nodes[subject].kind === "op") ? 1 + (parts[subject] >> 1 & 1) + (parts[subject] >> 2) : 0;
+      return Math.min(Math.max(length, several > 1 ? LETTERS_OF_TIME * several : 0), 200);
+    });
+  }
+
   /** What `Arranger` must know, without a name: cheap to send to a worker. */
   get skeleton() {
     const { kind, edgeFrom, edgeTo, edgeBack, nodes, scopes, owner } = this;
@@ -53,7 +71,7 @@ export class Structure {
     const number = (device) => devices.get(device) ?? (devices.set(device, devices.size), devices.size - 1);
     return {
       kind, edgeFrom, edgeTo, edgeBack, owner, inside,
-      letters: Uint16Array.from([...nodes.map(lettersOf), ...scopes.names.map((_, s) => scopes.label(s).length + 2)], (letters) => Math.min(letters, 200)),
+      letters: this.#letters(),
       rank: Int32Array.from(nodes, (node) => node.rank),
       device: Int32Array.from(nodes, (node) => number(node.device)),
       scopeOf: scopes.of,
