@@ -197,6 +197,15 @@ export class Explorer {
     this.on.changed();
   }
 
+  /** Select the next card of the picture (1), or the one before (-1). */
+  walk(direction) {
+    const { view } = this;
+    if (!view.count) return;
+    const item = this.selected < 0 ? -1 : view.itemOf(this.selected);
+    const next = item < 0 && direction < 0 ? view.count - 1 : (item + direction + view.count) % view.count;
+    this.choose(view.subject[next]);
+  }
+
   /** Select the first of what the selection reads (-1) or is read by (1). */
   step(direction) {
     const { model, selected } = this;

@@ -333,6 +333,8 @@ attachKeys([
   ["p", "Show or hide the critical path", () => explorer.togglePath()],
   ["[", "Go to what the selection reads", () => explorer.step(-1)],
   ["]", "Go to what reads the selection", () => explorer.step(1)],
+  ["j", "Select the next card", () => explorer.walk(1)],
+  ["J", "Select the card before", () => explorer.walk(-1)],
   ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
   ["t", "Show or hide the timeline", toggleTimeline],
   ["h", "Where you may control: hold the graph (pause), or resume", () => controlBar.toggle()],
