@@ -8,8 +8,10 @@ const HEIGHTS = { [OP]: 42, [BLOB]: 22, [VARIABLE]: 22, [SCOPE]: 50 };
 const NARROWEST = { [OP]: 116, [BLOB]: 72, [VARIABLE]: 72, [SCOPE]: 136 }, WIDEST = { [OP]: 200, [BLOB]: 168, [VARIABLE]: 168, [SCOPE]: 208 };
 const CHARACTER = 7.3, BESIDE_TEXT = 30, STEP = 8;
 export const PADDING = 14, TITLE = 24;
-/** Room around the drawing, and the least scale at which all of it can be read: titles of 12.5 px are then 11 px. */
-export const MARGIN = { top: 58, bottom: 52, left: 18, right: 18 }, READABLE = 0.88;
+/** The least scale at which all can be read: titles of 12.5 px are then 11 px. */
+const READABLE = 0.88;
+/** Around the drawing, for what lies over it: the legend has several lines in a narrow window. */
+const MARGIN = { top: 58, bottom: 52, left: 18, right: 18 }, NARROW = 700, NARROW_BOTTOM = 94;
 /** So many items are shown at first, if they can be read; else fewer. */
 const FIRST = [150, 120, 100, 86, 76, 68, 60, 53, 47, 41, 35, 30, 25, 20, 15, 10, 0];
 /** So many more scopes are tried one by one then; fewer in a large graph, by its nodes and edges. */
@@ -40,7 +42,7 @@ export class Arranger {
    *   a node or a scope, and the scopes that are `open`
    */
   arrange(open, window) {
-    const width = Math.max(window.width - MARGIN.left - MARGIN.right, 100), height = Math.max(window.height - MARGIN.top - MARGIN.bottom, 100);
+    const { width, height } = roomIn(window);
     const room = { width, height, sideways: width > LANDSCAPE * height };
     if (open) return this.#picture(open, room);
     const fits = ({ extent }) => Math.min(width / extent[0], height / extent[1]) >= READABLE;
@@ -99,7 +101,7 @@ export class Arranger {
     for (let s = inside.length - 1; s >= 0; s--) if (items.isOpen[s]) sizes.set(s, this.#arrangeScope(s, inside[s], items, sizes, room));
     const boxes = [], origins = new Map();
     position(0, 0, 0, inside, sizes, items, boxes, origins);
-    const points = edges.inside.map(({ scope, edge, update }, e) => (update ? [] : route(sizes.get(scope).placed.routes[edge], origins.get(scope), items, edges.from[e], edges.to[e], room)));
+    const points = edges.inside.map(({ scope, edge, update }, e) => (update ? [] : this.#route(sizes, origins, inside, items, scope, edge, edges.from[e], edges.to[e], room)));
     const firstPoint = new Int32Array(points.length + 1);
     points.forEach((route, e) => (firstPoint[e + 1] = firstPoint[e] + route.length));
     const { inside: _, ...columns } = edges, { width, height } = sizes.get(0);
@@ -209,6 +211,44 @@ export class Arranger {
     return inside;
   }
 
+  /** Points of an edge: its way through the layers of the scope that both ends are in, and in the open scopes around them. */
+  #route(sizes, origins, inside, items, scope, edge, from, to, { sideways }) {
+    const way = sizes.get(scope).placed.routes[edge];
+    if (!way) return [];
+    const { x, y, width, height, home } = items, count = home.length, [left, top] = origins.get(scope);
+    const points = way.map((at, n) => at + (n % 2 ? top : left));
+    // One end after the other, from the inside out; with the flow along the first coordinate.
+    const through = (item, direction) => {
+      const found = [], along = sideways ? [x, width] : [y, height], across = sideways ? y : x;
+      let cell = item, at = along[0][item] + (direction * along[1][item]) / 2, beside = across[item];
+      found.push([at, beside]);
+      for (let s = home[item]; s !== scope; s = this.graph.parent[s]) {
+        const size = sizes.get(s), origin = origins.get(s), number = sideways ? 0 : 1;
+        const { before, after, aside } = size.placed.ways[inside[s].at.get(cell)], gap = direction > 0 ? after : before;
+        const begin = origin[number] - size.padding - (sideways ? 0 : size.title), end = begin + (sideways ? size.width : size.height);
+        const middle = origin[1 - number] - size.padding - (sideways ? size.title : 0) + (sideways ? size.height : size.width) / 2;
+        const edge = direction > 0 ? end : begin, inner = edge - (direction * size.padding) / 2;
+        if (gap !== null) {
+          const lane = aside + origin[1 - number], turn = gap + origin[number];
+          found.push([turn, beside], [turn, lane]);
+          beside = lane;
+        }
+        found.push([inner, beside], [inner, middle], [edge, middle]);
+        [at, beside] = [edge, middle];
+        cell = count + s;
+      }
+      return found.map((point) => (sideways ? point : point.toReversed()));
+    };
+    // What goes against the layers leaves a cell where others enter it.
+    const nearest = (item, px, py) => {
+      if (home[item] === scope) return [];
+      const far = (found) => Math.hypot(found.at(-1)[0] - px, found.at(-1)[1] - py), [out, into] = [through(item, 1), through(item, -1)];
+      return far(out) < far(into) ? out : into;
+    };
+    const start = nearest(from, points[0], points[1]), end = nearest(to, points.at(-2), points.at(-1)).toReversed();
+    return [...start.flat(), ...points, ...end.flat()];
+  }
+
   #arrangeScope(scope, { cells, edges }, items, sizes, room) {
     const { kind } = items, count = items.subject.length;
     const of = (cell, which) => (cell < count ? items[which][cell] : sizes.get(cell - count)[which]);
@@ -232,21 +272,18 @@ export class Arranger {
   }
 }
 
+/** The part of a window that the drawing may take: its middle and its size. */
+export function roomIn({ width, height }) {
+  const { top, left, right } = MARGIN, bottom = width < NARROW ? NARROW_BOTTOM : MARGIN.bottom;
+  return {
+    x: (left + width - right) / 2, y: (top + height - bottom) / 2,
+    width: Math.max(width - left - right, 100), height: Math.max(height - top - bottom, 100),
+  };
+}
+
 function widthOf(kind, letters) {
   const width = Math.ceil((CHARACTER * letters + BESIDE_TEXT) / STEP) * STEP;
   return Math.min(Math.max(width, NARROWEST[kind]), WIDEST[kind]);
-}
-
-/** Points of an edge: its way through the layers of the scope that both ends are in, and to the items inside those. */
-function route(way, [left, top], { x, y, width, height }, from, to, { sideways }) {
-  if (!way) return [];
-  const points = way.map((at, n) => at + (n % 2 ? top : left));
-  const [dx, dy] = sideways ? [1, 0] : [0, 1];
-  const begin = [x[from] + (dx * width[from]) / 2, y[from] + (dy * height[from]) / 2];
-  const end = [x[to] - (dx * width[to]) / 2, y[to] - (dy * height[to]) / 2];
-  if (Math.hypot(begin[0] - points[0], begin[1] - points[1]) > 1) points.unshift(...begin);
-  if (Math.hypot(end[0] - points.at(-2), end[1] - points.at(-1)) > 1) points.push(...end);
-  return points;
 }
 
 /** Places of what is in a scope, and in the open scopes in it. */

@@ -1,6 +1,6 @@
 // Where one looks at the drawing from, and the gestures that move it: drag, wheel, pinch, keys.
 
-import { MARGIN } from "./arrange.js";
+import { roomIn } from "./arrange.js";
 
 const MIN_SCALE = 0.004, MAX_SCALE = 4;
 const CLICK_SLOP_PX = 5;
@@ -42,11 +42,11 @@ export class Camera {
   }
 
   fit({ left, top, right, bottom }) {
-    const across = Math.max(this.width - MARGIN.left - MARGIN.right, 1) / (right - left);
-    const down = Math.max(this.height - MARGIN.top - MARGIN.bottom, 1) / (bottom - top);
-    this.scale = Math.min(Math.max(Math.min(across, down), MIN_SCALE), 1.25);
-    this.x = (left + right) / 2 + (MARGIN.right - MARGIN.left) / 2 / this.scale;
-    this.y = (top + bottom) / 2 + (MARGIN.bottom - MARGIN.top) / 2 / this.scale;
+    const room = roomIn(this);
+    const scale = Math.min(room.width / (right - left), room.height / (bottom - top));
+    this.scale = Math.min(Math.max(scale, MIN_SCALE), 1.25);
+    this.x = (left + right) / 2 + (this.width / 2 - room.x) / this.scale;
+    this.y = (top + bottom) / 2 + (this.height / 2 - room.y) / this.scale;
   }
 
   /** Draw in world coordinates from now on. */

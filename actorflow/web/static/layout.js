@@ -22,8 +22,10 @@ const FILLINGS = [0.9, 1, 1.1];
  *   sizes of cells, which of them are single blobs, and edges; those that are cut are drawn but do not make layers
  * @param {{width: number, height: number, sideways: boolean}} room shape that the drawing should have, and whether it
  *   flows to the right; without it, the drawing flows down and is never wrapped
- * @returns {{x: Float64Array, y: Float64Array, width: number, height: number, routes: (number[] | null)[]}} centres, from
- *   the top left corner, and for each edge that keeps to the layers the points (x, y, ...) that it goes through
+ * @returns {{x: Float64Array, y: Float64Array, width: number, height: number, routes: (number[] | null)[], ways: object[]}}
+ *   centres, from the top left corner, for each edge that keeps to the layers the points (x, y, ...) that it goes through,
+ *   and for each cell how something gets in and out: `before` and `after` it there is a gap between two layers, which
+ *   leads to a gutter at `aside`; null where nothing is in front of it or behind it
  */
 export function layout(graph, { width, height, sideways } = { width: 1.7, height: 1, sideways: false }) {
   const isWrapped = arguments.length > 1;
@@ -57,11 +59,13 @@ export function layout(graph, { width, height, sideways } = { width: 1.7, height
 }
 
 function assembled({ placed, width, height }, count, edges, sideways) {
-  const x = new Float64Array(count), y = new Float64Array(count), routes = new Array(edges).fill(null);
+  const x = new Float64Array(count), y = new Float64Array(count), routes = new Array(edges).fill(null), ways = [];
   for (const part of placed) {
     part.members.forEach((cell, k) => {
       x[cell] = part.left + part.x[k];
       y[cell] = part.top + part.y[k];
+      const { before, after, aside } = part.wayOf(k);
+      ways[cell] = { before: before === null ? null : part.top + before, after: after === null ? null : part.top + after, aside: part.left + aside };
     });
     const { left, top } = part;
     part.own.forEach((e, k) => {
@@ -69,9 +73,9 @@ function assembled({ placed, width, height }, count, edges, sideways) {
       if (route) routes[e] = route.map((at, n) => at + (n % 2 ? top : left));
     });
   }
-  if (!sideways) return { x, y, width, height, routes };
+  if (!sideways) return { x, y, width, height, routes, ways };
   const turned = routes.map((route) => route?.map((_, n) => route[n ^ 1]) ?? null);
-  return { x: y, y: x, width: height, height: width, routes: turned };
+  return { x: y, y: x, width: height, height: width, routes: turned, ways };
 }
 
 function components(count, from, to) {
@@ -253,7 +257,15 @@ function wrapped(layers, length) {
     });
     return isTurned[e] ? reversed(points) : points;
   };
-  return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, bands, routeOf };
+  const wayOf = (cell) => {
+    const row = layer[cell], k = band[row];
+    return {
+      before: row && band[row - 1] === k ? rowTop(cell) - gaps[row - 1] / 2 : null,
+      after: row < rows.length - 1 && band[row + 1] === k ? rowEnd(cell) + gaps[row] / 2 : null,
+      aside: gutter[k],
+    };
+  };
+  return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, bands, routeOf, wayOf };
 }
 
 /** Length of the longest path to each cell and from each cell, and the edges that these paths leave out. */
