@@ -267,7 +267,18 @@ class Op(Node):
         outputs: Blobs it writes.
     """
 
-    __slots__ = ("_connected", "_inferred", "attempts", "hints", "inputs", "lane", "of", "operation", "outputs", "priority")
+    __slots__ = (
+        "_connected",
+        "_inferred",
+        "attempts",
+        "hints",
+        "inputs",
+        "lane",
+        "of",
+        "operation",
+        "outputs",
+        "priority",
+    )
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 From the server, in the order of a snapshot:
 
-- ``graph`` (text, `capture`): name, revision, nodes and edges; the page itself places them.
+- ``graph`` (text, `capture`): name, revision, nodes, edges, and what is made for which; the page itself places them.
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
 - ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
@@ -268,7 +268,12 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> EncodedGraph:
     index_of[ids] = np.arange(len(nodes))
     # One call per node: a single call for all of them would hold the GIL, and with it the loop, for its whole length.
     encoded = ", ".join([to_json(_describe(node)) for node in nodes])
-    folded = [(at, index[of], int(is_update)) for at, node in enumerate(nodes) for of, is_update in _made_for(node) if of in index]
+    folded = [
+        (at, index[of], int(is_update))
+        for at, node in enumerate(nodes)
+        for of, is_update in _made_for(node)
+        if of in index
+    ]
     head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges, "folded": folded})
     message = f'{head[:-1]}, "nodes": [{encoded}]}}'
     op_index = np.flatnonzero(is_op).astype(np.uint32)

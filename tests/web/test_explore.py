@@ -109,18 +109,22 @@ LAYOUTS = """import('/static/layout.js').then(({ layout }) => {
                 graph.cut.push(random(8) === 0);
             }
         }
-        const room = [undefined, { width: 900, height: 700, sideways: false }, { width: 900, height: 700, sideways: true }][round % 4 % 3];
+        const room = [undefined, { sideways: false }, { sideways: true }][round % 4 % 3];
+        if (room) Object.assign(room, { width: 900, height: 700 });
         const drawn = () => (room ? layout(graph, room) : layout(graph));
         const { x, y, width, height, routes } = drawn();
         if (JSON.stringify(drawn()) !== JSON.stringify({ x, y, width, height, routes })) wrong.push([round, 'differs']);
         routes.forEach((route, e) => {
-            if (!route) return void (graph.cut[e] || graph.from[e] === graph.to[e] || wrong.push([round, 'no route', e]));
+            const isFree = graph.cut[e] || graph.from[e] === graph.to[e];
+            if (!route) return void (isFree || wrong.push([round, 'no route', e]));
             const ends = [[graph.from[e], route[0], route[1]], [graph.to[e], route.at(-2), route.at(-1)]];
             for (const [cell, px, py] of ends) {
-                const off = Math.max(Math.abs(px - x[cell]) - graph.widths[cell] / 2, Math.abs(py - y[cell]) - graph.heights[cell] / 2);
+                const across = Math.abs(px - x[cell]) - graph.widths[cell] / 2;
+                const off = Math.max(across, Math.abs(py - y[cell]) - graph.heights[cell] / 2);
                 if (Math.abs(off) > 1e-6) wrong.push([round, 'ends beside its cell', e]);
             }
-            if (route.some((at, n) => at < -1e-6 || at > (n % 2 ? height : width) + 1e-6)) wrong.push([round, 'route outside', e]);
+            const isOutside = (at, n) => at < -1e-6 || at > (n % 2 ? height : width) + 1e-6;
+            if (route.some(isOutside)) wrong.push([round, 'route outside', e]);
         });
         for (let i = 0; i < count; i++) {
             const w = graph.widths[i] / 2, h = graph.heights[i] / 2, slack = 1e-6;
@@ -156,11 +160,12 @@ PICTURES = """Promise.all(['structure', 'arrange', 'arranging'].map((name) => im
         const here = new Arranger(skeleton), there = new Arranging(() => {});
         const came = [], pictures = [], window = { width: 900, height: 700 };
         const wanted = [[skeleton, all], [null, some], [null, null], [skeleton, some]];
-        await new Promise((done) => wanted.forEach(([graph, open], k) => there.arrange(graph, open, window, (picture) => {
+        const ask = (then) => wanted.forEach(([graph, open], k) => there.arrange(graph, open, window, then(k)));
+        await new Promise((done) => ask((k) => (picture) => {
             came.push(k);
             pictures.push(picture);
             if (came.length === wanted.length) done();
-        })));
+        }));
         const text = (picture) => JSON.stringify(Object.entries(picture).map(([name, column]) => [name, ...column]));
         return [came, wanted.map(([, open], k) => text(here.arrange(open, window)) === text(pictures[k]))];
     })"""

@@ -14,6 +14,7 @@ const FREE_WEIGHT = 1e-3, SPINE_WEIGHT = 10, DUMMY_WEIGHT = 4, DUMMY_WIDTH = 6;
 const MOST_DUMMIES = 3, FEW_DUMMIES = 1500, SHORT = 4;
 /** A flow is cut into at most so many bands; each costs a little, as the eye has to find the next one. */
 const MOST_BANDS = 14, BAND_COST = 0.03, ROWS_IN_BAND = 2.5;
+const MANY = 120;
 /** Lengths of bands, as shares of the room's, that are tried besides: all that can be read, or a little less. */
 const FILLINGS = [0.9, 1, 1.1];
 
@@ -46,7 +47,8 @@ export function layout(graph, { width, height, sideways } = { width: 1.7, height
     lengths.push(...FILLINGS.map((share) => along * share).filter((length) => length < longest));
   }
   let best = null;
-  for (const length of lengths) {
+  // Of many cells, a layout takes its time.
+  for (const length of lengths.filter((_, k) => widths.length < MANY || k % 4 === 0)) {
     const placed = parts.map((part) => ({ ...part, ...wrapped(part.layers, length) }));
     const bands = Math.max(0, ...placed.map((part) => part.bands));
     for (const limit of [1, 1.4, 2, 2.8]) {
