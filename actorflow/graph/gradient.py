@@ -198,7 +198,7 @@ class _Backward:
 
     def run(self, order: Sequence[Op], targets: Sequence[Blob]) -> list[Blob]:
         """Build everything; the gradients of ``targets``."""
-        with self.root.at(self.loss.place):
+        with self.root._made_for(next(iter(self.loss.producers), None)), self.root.at(self.loss.place):
             self._grads[self.loss] = self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one")
         for op in reversed(order):
             if any(blob in self.path for blob in op.outputs) and any(blob in self.path for blob in _smooth(op)):
@@ -220,6 +220,7 @@ class _Backward:
         hints = op.hints or Hints()
         with (
             self._scope_like(op.graph),
+            self.root._made_for(op),
             self.root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu),
         ):
             results = op.operation.gradient(_application(op), grads, wanted)
@@ -249,7 +250,8 @@ class _Backward:
             # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
             places = {term.place for _, term in terms}
             place = places.pop() if len(places) == 1 else blob.place
-            with self._scope_like(blob.graph), self.root.at(place, terms[0][0].lane):
+            maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
+            with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[0][0].lane):
                 grad = self.root.apply(Sum(), *(term for _, term in terms))
         else:
             grad = terms[0][1] if terms else None

@@ -54,12 +54,13 @@ _USUAL = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): n
 
 
 class _Defaults(NamedTuple):
-    """Set by `Graph.at`; None where nothing was said."""
+    """Set by `Graph.at` and `Graph._made_for`; None where nothing was said."""
 
     place: Place | None = None
     lane: str | None = None
     hints: options.Hints | None = None
     name: str | None = None
+    of: Op | Blob | None = None
 
 
 class Interface(NamedTuple):
@@ -521,12 +522,23 @@ class Graph:
                 lane or before.lane,
                 options.hints_of(libraries, force_cpu) or before.hints,
                 name or before.name,
+                before.of,
             )
         )
         try:
             yield
         finally:
             root._defaults.pop()
+
+    @contextmanager
+    def _made_for(self, node: Op | Blob | None) -> Iterator[None]:
+        """Ops made inside the ``with`` block are a part of what is done for a node: `Op.of`."""
+        defaults = self.root._defaults
+        defaults.append(defaults[-1]._replace(of=node))
+        try:
+            yield
+        finally:
+            defaults.pop()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -1174,7 +1186,7 @@ class Graph:
         defaults = root._defaults[-1]
         where = root._place(place)
         lane, hints = lane or defaults.lane, hints or defaults.hints
-        op = Op(self, store.take_id(), full, where, checked, lane, attempts, priority, hints)
+        op = Op(self, store.take_id(), full, where, checked, lane, attempts, priority, hints, defaults.of)
         store.add(op)
         return op
 

@@ -262,11 +262,23 @@ class Op(Node):
         attempts: Its timeout and retries, if it has any.
         hints: Kernels that the user prefers, if any.
         priority: Number of ops by which the path behind it counts as longer, where ready ops compete.
+        of: The op whose gradient it helps to compute, or the variable that it updates for an optimizer; else None.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
     """
 
-    __slots__ = ("_connected", "_inferred", "attempts", "hints", "inputs", "lane", "operation", "outputs", "priority")
+    __slots__ = (
+        "_connected",
+        "_inferred",
+        "attempts",
+        "hints",
+        "inputs",
+        "lane",
+        "of",
+        "operation",
+        "outputs",
+        "priority",
+    )
 
     def __init__(
         self,
@@ -279,9 +291,11 @@ class Op(Node):
         attempts: Attempts | None,
         priority: int,
         hints: Hints | None = None,
+        of: Op | Blob | None = None,
     ) -> None:
         super().__init__(graph, node_id, name, place)
         self.hints = hints
+        self.of = of
         self.operation = operation
         self.lane = lane
         self.attempts = attempts

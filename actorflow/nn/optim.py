@@ -269,7 +269,8 @@ class Optimizer(ABC):
                 if state not in ("weight", "grad", "rate", "step")
             }
             inputs = [(blobs | states)[argument] for argument in self.arguments(operation)]
-            inputs >> scope.op(f"{name}.update", operation) >> [weight, *states.values()]
+            with scope._made_for(weight):
+                inputs >> scope.op(f"{name}.update", operation) >> [weight, *states.values()]
         return tuple(states.values())
 
 

@@ -2,7 +2,7 @@
 
 From the server, in the order of a snapshot:
 
-- ``graph`` (text, `capture`): name, revision, nodes and edges; the page itself places them.
+- ``graph`` (text, `capture`): name, revision, nodes, edges, and what is made for which; the page itself places them.
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
 - ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
@@ -268,10 +268,27 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> EncodedGraph:
     index_of[ids] = np.arange(len(nodes))
     # One call per node: a single call for all of them would hold the GIL, and with it the loop, for its whole length.
     encoded = ", ".join([to_json(_describe(node)) for node in nodes])
-    head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges})
+    folded = [
+        (at, index[of], int(is_update))
+        for at, node in enumerate(nodes)
+        for of, is_update in _made_for(node)
+        if of in index
+    ]
+    head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges, "folded": folded})
     message = f'{head[:-1]}, "nodes": [{encoded}]}}'
     op_index = np.flatnonzero(is_op).astype(np.uint32)
     return EncodedGraph(revision, message, [node.name for node in nodes], ids[is_op], op_index, index_of)
+
+
+def _made_for(node: Node) -> list[tuple[Node, bool]]:
+    """What a node is a part of, `Op.of`, and whether it is an update of that; nothing for other nodes."""
+    if isinstance(node, Op):
+        return [] if node.of is None else [(node.of, any(isinstance(blob, Variable) for blob in node.outputs))]
+    assert isinstance(node, Blob)
+    made = [_made_for(op) for op in node.producers]
+    # A weight is updated, but is not a part of its update, as the optimizer's state is.
+    is_own = isinstance(node, Variable) and not node.is_state
+    return made[0] if made and all(made) and not is_own else []
 
 
 def _describe(node: Node) -> dict[str, Any]:

@@ -58,7 +58,8 @@ async def test_it_draws_ops_in_the_colour_of_their_state(training, new_page) -> 
         # Looks at the canvas itself: the left stripe of an op's box.
         stripe = """(() => {
             const [x, y] = actorflow.placeOf('block0/apply'), canvas = document.getElementById('graph');
-            const left = x - (176 / 2 - 3) * actorflow.camera.scale;
+            const [, , width] = actorflow.rectangles[actorflow.items.indexOf('block0/apply')];
+            const left = x - (width / 2 - 3) * actorflow.camera.scale;
             const copy = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
             copy.drawImage(canvas, Math.round(left), Math.round(y), 1, 1, 0, 0, 1, 1);
             return copy.getImageData(0, 0, 1, 1).data.slice(0, 3).join();

@@ -4,8 +4,8 @@ import { Arranger } from "./arrange.js";
 
 let arranger = null;
 
-addEventListener("message", ({ data: { graph, open } }) => {
+addEventListener("message", ({ data: { graph, open, window } }) => {
   if (graph) arranger = new Arranger(graph);
-  const picture = arranger.arrange(open);
+  const picture = arranger.arrange(open, window);
   postMessage(picture, Object.values(picture).map((column) => column.buffer));
 });

@@ -29,19 +29,20 @@ export class Arranging {
    * Make a picture.
    *
    * @param {object | null} graph a skeleton, if it is another graph than before
-   * @param {Iterable<number>} open scopes
+   * @param {Iterable<number> | null} open scopes; null for as many as can be read
+   * @param {{width: number, height: number}} window size of what it is drawn in
    * @param {(picture: object) => void} then called with what `Arranger.arrange` returns: at once for a small graph,
    *   else later, in the order of the calls
    */
-  arrange(graph, open, then) {
+  arrange(graph, open, window, then) {
     if (graph) {
       // Of a small graph, too, no picture may overtake those of the graph before.
       const isLong = graph.kind.length + graph.edgeFrom.length > FEW || this.isBusy;
       this.#graph = graph;
       this.#here = isLong && this.#hasWorker ? null : new Arranger(graph);
     }
-    if (this.#here) return void then(this.#here.arrange(open));
-    const question = { graph, open: Int32Array.from(open) };
+    if (this.#here) return void then(this.#here.arrange(open, window));
+    const question = { graph, open: open && Int32Array.from(open), window };
     this.#asked.push({ ...question, then });
     this.#start().postMessage(question);
     this.changed();
@@ -62,9 +63,9 @@ export class Arranging {
   #doWithout() {
     this.#worker.terminate();
     this.#hasWorker = false;
-    for (const { graph, open, then } of this.#asked.splice(0)) {
+    for (const { graph, open, window, then } of this.#asked.splice(0)) {
       if (graph || !this.#here) this.#here = new Arranger(graph ?? this.#graph);
-      then(this.#here.arrange(open));
+      then(this.#here.arrange(open, window));
     }
     this.changed();
   }

@@ -1,7 +1,8 @@
 // Where one looks at the drawing from, and the gestures that move it: drag, wheel, pinch, keys.
 
+import { roomIn } from "./arrange.js";
+
 const MIN_SCALE = 0.004, MAX_SCALE = 4;
-const READABLE_SCALE = 0.62;
 const CLICK_SLOP_PX = 5;
 
 export class Camera {
@@ -40,12 +41,12 @@ export class Camera {
     this.y = y - (py - this.height / 2) / this.scale;
   }
 
-  fit({ left, top, right, bottom }, padding = 56) {
-    const across = (this.width - 2 * padding) / (right - left);
-    const down = (this.height - 2 * padding) / (bottom - top);
-    this.scale = Math.min(Math.max(Math.min(across, down), MIN_SCALE), 1.25);
-    this.x = (left + right) / 2;
-    this.y = (top + bottom) / 2;
+  fit({ left, top, right, bottom }) {
+    const room = roomIn(this);
+    const scale = Math.min(room.width / (right - left), room.height / (bottom - top));
+    this.scale = Math.min(Math.max(scale, MIN_SCALE), 1.25);
+    this.x = (left + right) / 2 + (this.width / 2 - room.x) / this.scale;
+    this.y = (top + bottom) / 2 + (this.height / 2 - room.y) / this.scale;
   }
 
   /** Draw in world coordinates from now on. */
@@ -55,23 +56,6 @@ export class Camera {
       zoom, 0, 0, zoom,
       ratio * (this.width / 2 - this.x * this.scale), ratio * (this.height / 2 - this.y * this.scale),
     );
-  }
-
-  /** All of a small graph; of a large one as much of its beginning as can be read. */
-  start(view, padding = 56) {
-    const bounds = view.bounds();
-    this.fit(bounds, padding);
-    if (this.scale >= READABLE_SCALE) return;
-    this.scale = READABLE_SCALE;
-    const seen = this.height / this.scale;
-    this.y = bounds.top + seen / 2 - padding / this.scale;
-    let sum = 0, count = 0;
-    for (let i = 0; i < view.count; i++) {
-      if (view.y[i] > bounds.top + seen) continue;
-      sum += view.x[i];
-      count += 1;
-    }
-    this.x = count ? sum / count : (bounds.left + bounds.right) / 2;
   }
 
   /** Bring a place into the middle, near enough to read it. */

@@ -4,13 +4,15 @@ import { EdgePainter } from "./edges.js";
 import * as format from "./format.js";
 import { gauge } from "./gauge.js";
 import { STATES } from "./model.js";
-import { BLOB, OP, SCOPE, VARIABLE } from "./structure.js";
+import { BLOB, OP, PARTS, SCOPE, VARIABLE } from "./structure.js";
 import { cut } from "./text.js";
 
 // Below these scales text, then rounded corners and curves, cannot be told from their absence.
 const TEXT_SCALE = 0.4, SHAPE_SCALE = 0.16;
 const GRID = 32;
 const FAINT = 0.28;
+/** Before the times of the forward and the backward pass, and of updates. */
+const PART_MARKS = ["→", "←", "↻"];
 /** How long an op that finished a call stays lit: a short call is over before any tick could show it running. */
 export const LIT_MS = 350;
 
@@ -111,7 +113,7 @@ export class Drawing {
       context.fillStyle = theme.muted;
       context.textAlign = "left";
       context.textBaseline = "middle";
-      context.fillText(`▾ ${cut(context, model.scopes.label(box.scope), font, width - 50)}`, left + 14, top + 19);
+      context.fillText(`▾ ${cut(context, model.scopes.label(box.scope), font, width - 50)}`, left + 14, top + 17);
     }
   }
 
@@ -212,8 +214,8 @@ export class Drawing {
     context.roundRect(left, top, 6, height, [8, 0, 0, 8]);
     context.fillStyle = colour;
     context.fill();
-    if (isScope) this.#shares(subject, left + 15, top + height - 11, width - 27);
-    if (camera.scale >= TEXT_SCALE) this.#cardText(i, subject, left, top, width, isScope);
+    if (isScope) this.#shares(subject, left + 14, top + height - 9, width - 24);
+    if (camera.scale >= TEXT_SCALE) this.#cardText(i, subject, left, top, width);
   }
 
   /** What shows from behind a closed scope, so that it looks like several things. */
@@ -228,20 +230,25 @@ export class Drawing {
     context.stroke();
   }
 
-  #cardText(i, subject, left, top, width, isScope) {
-    const { model, theme } = this, context = this.#context;
+  #cardText(i, subject, left, top, width) {
+    const { theme } = this, context = this.#context;
     const label = this.#label(i);
     context.fillStyle = theme.text;
     context.font = label.font;
     context.textAlign = "left";
-    context.fillText(label.title, left + 15, top + 16);
+    context.fillText(label.title, left + 14, top + 14);
     context.fillStyle = theme.muted;
     context.font = label.smallFont;
-    context.fillText(label.detail, left + 15, top + 33);
-    const time = isScope ? model.totalUs(subject) : model.calls[subject] && model.meanUs[subject];
-    if (!(time > 0)) return;
-    context.textAlign = "right";
-    context.fillText(format.duration(time), left + width - 10, top + 33);
+    const times = this.#times(subject);
+    context.fillText(cut(context, times || label.detail, label.smallFont, width - 22), left + 14, top + 30);
+  }
+
+  /** Mean time of a pass: of a training forward, backward and update. */
+  #times(subject) {
+    const { model } = this, parts = model.passUs.subarray(subject * PARTS, subject * PARTS + PARTS);
+    if (!parts.some((us) => us > 0.0005)) return "";
+    const marks = parts[1] > 0.0005 || parts[2] > 0.0005 ? PART_MARKS : ["", "", ""];
+    return [...parts].flatMap((us, k) => (us > 0.0005 ? [`${marks[k]}${format.brief(us)}`] : [])).join(" ");
   }
 
   /** A closed scope's ops by state, as a bar. */
@@ -294,13 +301,13 @@ export class Drawing {
     const font = `600 12.5px ${theme.font}`, smallFont = `400 11px ${theme.font}`;
     if (kind === SCOPE) {
       const scope = subject - model.count, { scopes } = model;
-      const detail = `${format.count(scopes.ops[scope])} ops, ${format.count(scopes.blobs[scope])} blobs`;
+        const detail = `${format.count(scopes.ops[scope])} ops`;
       return { font, smallFont, title: cut(context, `▸ ${scopes.label(scope)}`, font, width - 26), detail };
     }
     const node = model.nodes[subject];
     if (kind === OP) {
       const what = node.operation_kind === "Function" ? node.operation : node.operation_kind;
-      const detail = cut(context, what, smallFont, width - 88);
+      const detail = cut(context, what, smallFont, width - 22);
       return { font, smallFont, title: cut(context, node.label, font, width - 26), detail };
     }
     // An inferred blob is called after its op, so its shape says more than its name.

@@ -1,14 +1,18 @@
 // Draws the edges. Very many are drawn once into a picture, which stands for them until the camera rests elsewhere.
 
+import { TITLE } from "./arrange.js";
 import * as format from "./format.js";
 import { gauge } from "./gauge.js";
+import { placeLabels } from "./labels.js";
 import { BLOB, VARIABLE } from "./structure.js";
 
 const SHAPE_SCALE = 0.16, ARROW_SCALE = 0.45, LABEL_SCALE = 0.62;
-const LONG_EDGE = 420;
+/** Corners are so round. */
+const RADIUS = 7;
 const MAX_DASHED_PX = 2500;
 /** How far an edge that goes back up swings out to the right. */
 const BOW = 90;
+const LABEL_HEIGHT = 14;
 /** Fewer are drawn anew each time. */
 const FEW = 2500;
 /** For so long the camera must rest before many edges are drawn anew. */
@@ -78,16 +82,17 @@ export class EdgePainter {
     const dashed = fine ? MAX_DASHED_PX / camera.scale : 0;
     const labelled = [];
     for (const edge of view.edges) {
-      const { from, to, back } = edge;
+      const { from, to } = edge;
       const x1 = view.x[from], y1 = view.y[from], x2 = view.x[to], y2 = view.y[to];
-      if (Math.max(y1, y2) < seen.top || Math.min(y1, y2) > seen.bottom) continue;
-      if (Math.max(x1, x2) + (back ? 2 * BOW : 0) < seen.left || Math.min(x1, x2) > seen.right) continue;
-      let path = y2 - y1 > LONG_EDGE ? paths.far : paths.near;
+      if (edge.shared) continue;
+      const back = edge.update;
+      if (edge.bottom < seen.top || edge.top > seen.bottom || edge.right + 2 * BOW < seen.left || edge.left > seen.right) continue;
+      let path = edge.points.length ? paths.near : paths.far;
       if (edge.rank) path = paths.rank;
       else if (edge.device) path = paths.device;
-      else if (back) path = y1 - y2 < dashed ? paths.up : paths.farUp;
+      else if (back) path = Math.abs(y1 - y2) + Math.abs(x1 - x2) < dashed ? paths.up : paths.farUp;
       this.#trace(path, edge, fine);
-      if (camera.scale >= ARROW_SCALE && !back) arrow(paths.heads, x2, y2 - view.height[to] / 2);
+      if (camera.scale >= ARROW_SCALE && !back) this.#head(paths.heads, edge);
       // A blob says its shape itself.
       const isSilent = [view.kind[from], view.kind[to]].some((kind) => kind === BLOB || kind === VARIABLE);
       if (camera.scale >= LABEL_SCALE && (edge.rank || !isSilent)) labelled.push(edge);
@@ -101,7 +106,7 @@ export class EdgePainter {
     pen(theme.edge, fine ? 0.85 : 0.4, thin);
     context.stroke(paths.near);
     context.fill(paths.heads);
-    // An edge across many layers ties, for instance, a weight to its update: it must not drown the flow.
+    // An edge that keeps to no layers, as there are too many, must not drown the flow.
     pen(theme.edge, fine ? 0.3 : 0.15, thin);
     context.stroke(paths.far);
     pen(theme["variable-line"], fine ? 0.3 : 0.15, thin);
@@ -113,7 +118,7 @@ export class EdgePainter {
     context.setLineDash([]);
     pen(theme.channel, 0.9, 2 * thin);
     context.stroke(paths.rank);
-    for (const edge of labelled) this.#label(context, edge, strength);
+    this.#label(context, labelled, strength);
     context.globalAlpha = 1;
   }
 
@@ -144,25 +149,45 @@ export class EdgePainter {
     return model.nodes[subject].rank;
   }
 
-  #label(context, edge, strength) {
-    const { view, theme } = this;
-    const x1 = view.x[edge.from], x2 = view.x[edge.to];
-    const y1 = view.y[edge.from] + view.height[edge.from] / 2, y2 = view.y[edge.to] - view.height[edge.to] / 2;
-    const bow = Math.max(x1 + view.width[edge.from] / 2, x2 + view.width[edge.to] / 2) + BOW * 0.75;
-    const { occupancy } = this.model, used = edge.rank ? occupancy.messages(view.blobsOf(edge), this.#rankOf(edge.to)) : 0;
-    // With a gauge below it, both fit between two rows.
-    const x = edge.back ? bow : (x1 + x2) / 2, y = (y1 + y2) / 2 - (used ? 5 : 0);
-    const text = this.#carried(edge);
-    context.font = `500 10px ${theme.font}`;
+  /** Write on edges what they carry, where that covers nothing. */
+  #label(context, edges, strength) {
+    const { view, theme } = this, { occupancy } = this.model;
+    context.font = `500 11px ${theme.font}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const width = context.measureText(text).width + 8;
-    context.globalAlpha = 0.9 * strength;
-    context.fillStyle = theme.page;
-    context.fillRect(x - width / 2, y - 7, width, 14);
-    context.fillStyle = edge.rank ? theme.channel : theme.muted;
-    context.fillText(text, x, y + 0.5);
-    if (used) gauge(context, theme, x, y + 14, { used, of: Math.max(occupancy.most, used) });
+    const texts = edges.map((edge) => this.#carried(edge));
+    const places = this.#placed(edges, texts.map((text) => context.measureText(text).width + 8));
+    edges.forEach((edge, k) => {
+      const used = edge.rank ? occupancy.messages(view.blobsOf(edge), this.#rankOf(edge.to)) : 0;
+      if (used) gauge(context, theme, ...middleOf(edge, view), { used, of: Math.max(occupancy.most, used) });
+      if (!places[k]) return;
+      const { x, y, width } = places[k];
+      context.globalAlpha = 0.9 * strength;
+      context.fillStyle = theme.page;
+      context.fillRect(x - width / 2, y - LABEL_HEIGHT / 2, width, LABEL_HEIGHT);
+      context.fillStyle = edge.rank ? theme.channel : theme.muted;
+      context.font = `500 11px ${theme.font}`;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(texts[k], x, y + 0.5);
+    });
+  }
+
+  #places = { key: "", found: [] };
+
+  #placed(edges, widths) {
+    const { view } = this, key = [view.version, edges.map(({ from, to }) => `${from}-${to}`), widths.map(Math.round)].join();
+    if (key !== this.#places.key) {
+      const boxes = Array.from(view.x, (x, i) => ({ x, y: view.y[i], width: view.width[i] + 4, height: view.height[i] + 6 }));
+      const titles = view.boxes.map(({ left, top, width }) => ({ x: left + width / 2, y: top + TITLE / 2 + 4, width, height: TITLE }));
+      this.#places = { key, found: placeLabels(edges.map(({ points }) => points), widths, LABEL_HEIGHT, [...boxes, ...titles]) };
+    }
+    return this.#places.found;
+  }
+
+  /** Where labels are: rectangles by their middles. */
+  get labels() {
+    return this.#places.found.filter((place) => place);
   }
 
   /** Draw some edges again, over the others. */
@@ -171,7 +196,7 @@ export class EdgePainter {
     const path = new Path2D(), heads = new Path2D();
     for (const edge of edges) {
       this.#trace(path, edge, true);
-      if (!edge.back) arrow(heads, view.x[edge.to], view.y[edge.to] - view.height[edge.to] / 2);
+      if (!edge.update) this.#head(heads, edge);
     }
     context.strokeStyle = context.fillStyle = colour;
     context.globalAlpha = 1;
@@ -180,30 +205,63 @@ export class EdgePainter {
     if (camera.scale >= ARROW_SCALE) context.fill(heads);
   }
 
-  #trace(path, { from, to, back }, curved) {
-    const { view } = this;
-    const x1 = view.x[from], x2 = view.x[to];
-    if (back) {
-      // From the side of the writer up to the side of what it writes, as for the next frame.
+  #trace(path, { from, to, update, points }, curved) {
+    const { view } = this, x1 = view.x[from], x2 = view.x[to];
+    if (update) {
+      // From the side of the writer to the side of what it writes, as for the next frame.
       const side1 = x1 + view.width[from] / 2, side2 = x2 + view.width[to] / 2;
       const bow = Math.max(side1, side2) + BOW;
       path.moveTo(side1, view.y[from]);
       path.bezierCurveTo(bow, view.y[from], bow, view.y[to], side2, view.y[to]);
-      return;
+    } else if (points.length) {
+      if (curved) trace(path, points, view.sideways);
+      else {
+        path.moveTo(points[0], points[1]);
+        for (let k = 2; k < points.length; k += 2) path.lineTo(points[k], points[k + 1]);
+      }
+    } else {
+      path.moveTo(x1, view.y[from]);
+      path.lineTo(x2, view.y[to]);
     }
-    const y1 = view.y[from] + view.height[from] / 2, y2 = view.y[to] - view.height[to] / 2;
-    path.moveTo(x1, y1);
-    if (!curved || x1 === x2) path.lineTo(x2, y2);
-    else {
-      const bend = Math.min(Math.max((y2 - y1) / 2, 12), 140);
-      path.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2);
-    }
+  }
+
+  #head(path, { to, points }) {
+    const { view } = this, count = points.length;
+    const [x, y] = count ? [points[count - 2], points[count - 1]] : [view.x[to] - (view.sideways ? view.width[to] / 2 : 0), view.y[to] - (view.sideways ? 0 : view.height[to] / 2)];
+    if (view.sideways) arrow(path, x, y, Math.sign(view.x[to] - x), 0);
+    else arrow(path, x, y, 0, Math.sign(view.y[to] - y));
   }
 }
 
-function arrow(path, x, y) {
+function middleOf({ points, from, to }, view) {
+  if (!points.length) return [(view.x[from] + view.x[to]) / 2, (view.y[from] + view.y[to]) / 2];
+  const at = 2 * Math.floor((points.length / 2 - 1) / 2);
+  return [(points[at] + points[at + 2]) / 2, (points[at + 1] + points[at + 3]) / 2];
+}
+
+/** Through points: round corners where lines meet at right angles, an S between points that are off both ways. */
+function trace(path, points, sideways) {
+  path.moveTo(points[0], points[1]);
+  for (let k = 2; k < points.length; k += 2) {
+    const x0 = points[k - 2], y0 = points[k - 1], x = points[k], y = points[k + 1];
+    if (Math.abs(x - x0) > 0.5 && Math.abs(y - y0) > 0.5) {
+      const middle = sideways ? (x0 + x) / 2 : (y0 + y) / 2;
+      if (sideways) path.bezierCurveTo(middle, y0, middle, y, x, y);
+      else path.bezierCurveTo(x0, middle, x, middle, x, y);
+      continue;
+    }
+    const nextX = points[k + 2], nextY = points[k + 3];
+    const isCorner = nextX !== undefined && (Math.abs(x - x0) > 0.5 ? Math.abs(nextX - x) <= 0.5 : Math.abs(nextY - y) <= 0.5);
+    if (isCorner) {
+      const room = Math.min(Math.hypot(x - x0, y - y0), Math.hypot(nextX - x, nextY - y)) / 2;
+      path.arcTo(x, y, nextX, nextY, Math.min(RADIUS, room));
+    } else path.lineTo(x, y);
+  }
+}
+
+function arrow(path, x, y, dx, dy) {
   path.moveTo(x, y);
-  path.lineTo(x - 3.6, y - 6.5);
-  path.lineTo(x + 3.6, y - 6.5);
+  path.lineTo(x - 6.5 * dx - 3.6 * dy, y - 6.5 * dy - 3.6 * dx);
+  path.lineTo(x - 6.5 * dx + 3.6 * dy, y - 6.5 * dy + 3.6 * dx);
   path.closePath();
 }

@@ -1,9 +1,10 @@
 // What the reader does with the graph: select, open and close scopes, colour, and what follows from that.
 
+import { STATES } from "./model.js";
 import { criticalPath } from "./path.js";
 
-/** A graph of fewer nodes is shown whole at first; of a larger one, this many items. */
-const FEW = 150, ENOUGH = 48;
+/** So many of the costliest ops are what is hot. */
+const HOTTEST = 8;
 
 export class Explorer {
   selected = -1;
@@ -16,24 +17,25 @@ export class Explorer {
   }
 
   /** Take a new graph, or a new revision of it, of which what is there is shown as before; `done` when it is. */
-  take(structure, done) {
+  take(structure, done, isRefolded = false) {
     const { model, view } = this, isFirst = !model.count;
     const before = new Map([...model.scopes.byName].map(([name, scope]) => [name, view.open.has(scope)]));
-    const first = structure.scopes.firstOpen(FEW, ENOUGH);
-    const open = new Set();
-    for (const [name, scope] of structure.scopes.byName) {
-      if (scope && (before.get(name) ?? first.has(scope))) open.add(scope);
+    let open = null;
+    if (!isFirst) {
+      open = new Set();
+      for (const [name, scope] of structure.scopes.byName) if (scope && before.get(name)) open.add(scope);
     }
     let selected = "";
     const ready = () => {
       selected = model.keyOf(this.selected);
-      model.adopt(structure);
+      if (isRefolded) model.refold(structure);
+      else model.adopt(structure);
       this.drawing.hovered = -1;
     };
     view.take(structure, open, ready, () => {
       this.colouring.use();
       this.#redo();
-      if (isFirst && model.count) this.camera.start(view);
+      if (isFirst && model.count) this.camera.fit(view.bounds());
       this.select(model.subjectOf(selected));
       done();
     });
@@ -159,9 +161,49 @@ export class Explorer {
     this.#rebuild(open, () => this.fit());
   }
 
+  /** Open the scopes down to a depth, and close all others. */
+  openTo(depth) {
+    const { scopes } = this.model;
+    this.#rebuild(new Set([...scopes.names.keys()].filter((s) => s && scopes.depth[s] <= depth)), () => this.fit());
+  }
+
+  /** Open what can be read with all of it in view, as at first. */
+  openFitting() {
+    this.#rebuild(null, () => this.fit());
+  }
+
+  /** Open the scopes around some nodes, close all others, and look at these nodes. */
+  openAround(nodes) {
+    if (!nodes.length) return;
+    const { scopes } = this.model, open = new Set();
+    for (const node of nodes) for (let s = scopes.of[node]; s > 0; s = scopes.parent[s]) open.add(s);
+    this.#rebuild(open, () => {
+      this.select(nodes[0]);
+      this.fit();
+    });
+  }
+
+  openHot() {
+    this.openAround(this.model.costliest(HOTTEST));
+  }
+
+  openFailed() {
+    const { model } = this;
+    this.openAround([...model.kind.keys()].filter((i) => model.failed[i] || STATES[model.state[i]] === "failed"));
+  }
+
   fit() {
     this.camera.fit(this.view.bounds());
     this.on.changed();
+  }
+
+  /** Select the next card of the picture (1), or the one before (-1). */
+  walk(direction) {
+    const { view } = this;
+    if (!view.count) return;
+    const item = this.selected < 0 ? -1 : view.itemOf(this.selected);
+    const next = item < 0 && direction < 0 ? view.count - 1 : (item + direction + view.count) % view.count;
+    this.choose(view.subject[next]);
   }
 
   /** Select the first of what the selection reads (-1) or is read by (1). */

@@ -14,6 +14,12 @@ export function duration(us) {
   return `${Math.floor(us / 6e7)} min ${Math.round((us % 6e7) / 1e6)} s`;
 }
 
+/** A duration in few letters, for a card. */
+export function brief(us) {
+  const [scale, unit] = us < 1000 ? [1, "µs"] : us < 1e6 ? [1e3, "ms"] : [1e6, "s"], size = us / scale;
+  return `${size.toFixed(size < 10 ? 1 : 0)} ${unit}`;
+}
+
 /** @param {number | null} size null where it depends on the length of an open axis */
 export function bytes(size) {
   if (size === null) return "open";

@@ -2,10 +2,10 @@
 
 import { byId, element } from "./dom.js";
 
-/** @param {[string, string, () => void][]} keys key, what the help says, what it does; without the last, help alone */
+/** @param {[string, string, () => void][]} keys key, what the help says if anything, what it does; without the last, help alone */
 export function attachKeys(keys) {
   const actions = new Map(keys.filter(([, , act]) => act).map(([key, , act]) => [key, act]));
-  byId("key-list").replaceChildren(...keys.flatMap(([key, text]) => [
+  byId("key-list").replaceChildren(...keys.filter(([, text]) => text).flatMap(([key, text]) => [
     element("dt", {}, ...key.split(" ").map((part) => element("kbd", {}, part))), element("dd", {}, text),
   ]));
   addEventListener("keydown", (event) => {

@@ -1,37 +1,83 @@
 // Where things are drawn: a layered layout. Pure and deterministic.
 //
-// Longest-path layers, barycentre sweeps for the order inside each layer, then isotonic placement (pool adjacent
-// violators). Edges keep their length: there are no dummy nodes, a long edge merely weighs less (1 / span). Parts that
-// nothing connects are laid out one by one and packed into rows.
+// Longest-path layers, dummy cells where edges pass layers by (those of one source share theirs), barycentre sweeps for
+// the order inside each layer, then isotonic placement (pool adjacent violators). A long flow wraps as text does: its
+// layers are cut into bands side by side, where few edges cross, and these go round through the gutter between two bands.
+// Parts that nothing connects are laid out one by one and packed into rows. All of it is written for a flow that goes
+// down; one that goes to the right is the same with x and y exchanged.
 
-const GAP_X = 26, GAP_Y = 30, MAX_GAP_Y = 260, SLOPE = 0.07;
-const PART_GAP = 48, ASPECT = 1.7;
+const GAP = 20, LAYER_GAP = 30, SIDEWAYS_LAYER_GAP = 44, MAX_LAYER_GAP = 110, SLOPE = 0.06;
+const PART_GAP = 40, GUTTER = 22, LANE = 7;
 const ORDER_SWEEPS = 12, PLACE_SWEEPS = 9;
-const FREE_WEIGHT = 1e-3, SPINE_WEIGHT = 10;
+const FREE_WEIGHT = 1e-3, SPINE_WEIGHT = 10, DUMMY_WEIGHT = 4, DUMMY_WIDTH = 6;
+/** Of cells there may be so many times as many dummies, and these besides; longer edges then go straight. */
+const MOST_DUMMIES = 3, FEW_DUMMIES = 1500, SHORT = 4;
+/** A flow is cut into at most so many bands; each costs a little, as the eye has to find the next one. */
+const MOST_BANDS = 14, BAND_COST = 0.03, ROWS_IN_BAND = 2.5;
+const MANY = 120;
+/** Lengths of bands, as shares of the room's, that are tried besides: all that can be read, or a little less. */
+const FILLINGS = [0.9, 1, 1.1];
 
 /**
  * @param {{widths: number[], heights: number[], isBlob: boolean[], from: number[], to: number[], cut: boolean[]}} graph
  *   sizes of cells, which of them are single blobs, and edges; those that are cut are drawn but do not make layers
- * @returns {{x: Float64Array, y: Float64Array, width: number, height: number}} centres, from the top left corner
+ * @param {{width: number, height: number, sideways: boolean}} room shape that the drawing should have, and whether it
+ *   flows to the right; without it, the drawing flows down and is never wrapped
+ * @returns {{x: Float64Array, y: Float64Array, width: number, height: number, routes: (number[] | null)[], ways: object[]}}
+ *   centres, from the top left corner, for each edge that keeps to the layers the points (x, y, ...) that it goes through,
+ *   and for each cell how something gets in and out: `before` and `after` it there is a gap between two layers, which
+ *   leads to a gutter at `aside`; null where nothing is in front of it or behind it
  */
-export function layout({ widths, heights, isBlob, from, to, cut }) {
-  const count = widths.length;
-  const x = new Float64Array(count), y = new Float64Array(count);
-  const parts = components(count, from, to).map((members) => {
-    const local = new Map(members.map((cell, k) => [cell, k]));
-    const edges = [];
-    members.edges.forEach((e) => edges.push([local.get(from[e]), local.get(to[e]), cut[e]]));
-    const placed = connected(members.map((i) => widths[i]), members.map((i) => heights[i]), members.map((i) => isBlob[i]), edges);
-    return { members, ...placed };
+export function layout(graph, { width, height, sideways } = { width: 1.7, height: 1, sideways: false }) {
+  const isWrapped = arguments.length > 1;
+  const { isBlob, from, to, cut } = graph;
+  const [widths, heights] = sideways ? [graph.heights, graph.widths] : [graph.widths, graph.heights];
+  const [across, along] = sideways ? [height, width] : [width, height];
+  const gap = sideways ? SIDEWAYS_LAYER_GAP : LAYER_GAP;
+  const parts = components(widths.length, from, to).map((members) => {
+    const local = new Map(members.map((cell, k) => [cell, k])), own = members.edges;
+    const edges = own.map((e) => [local.get(from[e]), local.get(to[e]), cut[e]]);
+    return { members, own, layers: layered(members.map((i) => widths[i]), members.map((i) => heights[i]), members.map((i) => isBlob[i]), edges, gap) };
   });
-  const { width, height } = pack(parts);
-  for (const part of parts) {
+  const longest = Math.max(0, ...parts.map(({ layers }) => layers.length));
+  const lengths = [longest];
+  if (isWrapped) {
+    const most = Math.max(...parts.map(({ layers }) => layers.rows.length)) / ROWS_IN_BAND;
+    for (let bands = 2; bands <= Math.min(MOST_BANDS, most); bands++) lengths.push(longest / bands);
+    lengths.push(...FILLINGS.map((share) => along * share).filter((length) => length < longest));
+  }
+  let best = null;
+  // Of many cells, a layout takes its time.
+  for (const length of lengths.filter((_, k) => widths.length < MANY || k % 4 === 0)) {
+    const placed = parts.map((part) => ({ ...part, ...wrapped(part.layers, length) }));
+    const bands = Math.max(0, ...placed.map((part) => part.bands));
+    for (const limit of [1, 1.4, 2, 2.8]) {
+      const size = pack(placed, across / along, limit);
+      const fit = Math.min(across / size.width, along / size.height) * (1 - BAND_COST * (bands - 1));
+      if (!best || fit > best.fit * 1.001) best = { fit, ...size, placed: placed.map((part) => ({ ...part })) };
+    }
+  }
+  return assembled(best, widths.length, from.length, sideways);
+}
+
+function assembled({ placed, width, height }, count, edges, sideways) {
+  const x = new Float64Array(count), y = new Float64Array(count), routes = new Array(edges).fill(null), ways = [];
+  for (const part of placed) {
     part.members.forEach((cell, k) => {
       x[cell] = part.left + part.x[k];
       y[cell] = part.top + part.y[k];
+      const { before, after, aside } = part.wayOf(k);
+      ways[cell] = { before: before === null ? null : part.top + before, after: after === null ? null : part.top + after, aside: part.left + aside };
+    });
+    const { left, top } = part;
+    part.own.forEach((e, k) => {
+      const route = part.routeOf(k);
+      if (route) routes[e] = route.map((at, n) => at + (n % 2 ? top : left));
     });
   }
-  return { x, y, width, height };
+  if (!sideways) return { x, y, width, height, routes, ways };
+  const turned = routes.map((route) => route?.map((_, n) => route[n ^ 1]) ?? null);
+  return { x: y, y: x, width: height, height: width, routes: turned, ways };
 }
 
 function components(count, from, to) {
@@ -51,10 +97,10 @@ function components(count, from, to) {
   return [...parts.values()];
 }
 
-/** Shelves of parts, in the order in which they were made, about as wide as a screen is. */
-function pack(parts) {
+/** Shelves of parts, in the order in which they were made. */
+function pack(parts, aspect, factor) {
   const area = parts.reduce((sum, part) => sum + (part.width + PART_GAP) * (part.height + PART_GAP), 0);
-  const limit = Math.max(Math.sqrt(area * ASPECT), ...parts.map((part) => part.width));
+  const limit = Math.max(factor * Math.sqrt(area * aspect), ...parts.map((part) => part.width));
   let left = 0, top = 0, tallest = 0, width = 0;
   for (const part of parts) {
     if (left && left + part.width > limit) {
@@ -69,25 +115,159 @@ function pack(parts) {
   return { width, height: top + tallest };
 }
 
-function connected(widths, heights, isBlob, edges) {
+/** Layers of a connected part: cells and, after them, dummies, in ordered rows; segments of edges between rows. */
+function layered(widths, heights, isBlob, edges, gap) {
   const count = widths.length;
-  if (count === 1) return { x: [widths[0] / 2], y: [heights[0] / 2], width: widths[0], height: heights[0] };
   const { depth, rest, back } = longestPaths(count, edges);
-  const down = edges.filter((_, e) => !back[e]);
-  const layer = pullSources(depth, isBlob, down);
+  // What closes a cycle goes through the layers, too, against their order.
+  const isTurned = edges.map(([a, b, isCut], e) => back[e] && !isCut && a !== b);
+  const ordered = edges.map(([a, b], e) => (isTurned[e] ? [b, a] : [a, b]));
+  const isLeftOut = back.map((isBack, e) => isBack && !isTurned[e]);
+  const kept = ordered.filter((_, e) => !isLeftOut[e]);
+  const layer = [...pullSources(depth, isBlob, kept)];
+  const spine = spines(depth, rest, kept, count);
+  const size = [...widths], thickness = [...heights], reach = [...rest], source = [...layer.keys()];
+  const spans = kept.reduce((sum, [a, b]) => sum + layer[b] - layer[a] - 1, 0);
+  const most = spans > MOST_DUMMIES * count + FEW_DUMMIES ? SHORT : Infinity;
+  const dummies = new Map(), segments = [], weights = [], known = new Map();
+  const join = (a, b, weight) => {
+    const key = `${a},${b}`;
+    if (!known.has(key)) {
+      known.set(key, segments.length);
+      segments.push([a, b]);
+      weights.push(weight);
+    }
+  };
+  const dummy = (of, row) => {
+    const key = `${of},${row}`;
+    if (!dummies.has(key)) {
+      dummies.set(key, size.length);
+      size.push(DUMMY_WIDTH);
+      thickness.push(0);
+      layer.push(row);
+      reach.push(0);
+      source.push(of);
+    }
+    return dummies.get(key);
+  };
+  let at = 0;
+  const chains = ordered.map(([a, b], e) => {
+    if (isLeftOut[e]) return null;
+    const isSpine = spine[at++], span = layer[b] - layer[a], chain = [a];
+    if (span - 1 > most) {
+      join(a, b, 1 / span);
+      return null;
+    }
+    for (let row = layer[a] + 1; row < layer[b]; row++) chain.push(dummy(a, row));
+    chain.push(b);
+    for (let k = 1; k < chain.length; k++) join(chain[k - 1], chain[k], span > 1 ? (k > 1 && k < chain.length - 1 ? DUMMY_WEIGHT : 1) / 2 : isSpine ? SPINE_WEIGHT : 1);
+    return chain;
+  });
   const rows = makeRows(layer);
-  const weights = spines(depth, rest, down, count).map((spine, e) => (spine ? SPINE_WEIGHT : 1) / (layer[down[e][1]] - layer[down[e][0]]));
-  const above = sides(count, down, weights, 1, 0), below = sides(count, down, weights, 0, 1);
-  const x = order(rows, widths, above, below);
-  place(rows, x, widths, above, below, rest);
-  const y = stack(rows, x, heights, layer, down);
-  let left = Infinity, right = -Infinity;
-  for (let i = 0; i < count; i++) {
-    left = Math.min(left, x[i] - widths[i] / 2);
-    right = Math.max(right, x[i] + widths[i] / 2);
+  const above = sides(size.length, segments, weights, 1, 0), below = sides(size.length, segments, weights, 0, 1);
+  const x = order(rows, size, above, below);
+  place(rows, x, size, above, below, reach);
+  const tall = rows.map((row) => row.reduce((most, cell) => Math.max(most, thickness[cell]), 0));
+  const gaps = new Float64Array(rows.length).fill(gap);
+  for (const [a, b] of segments) {
+    if (layer[b] === layer[a] + 1) gaps[layer[a]] = Math.max(gaps[layer[a]], Math.min(SLOPE * Math.abs(x[a] - x[b]), MAX_LAYER_GAP));
   }
-  for (let i = 0; i < count; i++) x[i] -= left;
-  return { x, y: y.centres, width: right - left, height: y.height };
+  const length = tall.reduce((sum, one, k) => sum + one + gaps[k], 0);
+  return { count, size, thickness, layer, reach, source, segments, weights, chains, isTurned, rows, x, tall, gaps, length };
+}
+
+/** Cut rows into bands of about a length, where few edges cross. @returns {number[]} band of each row */
+function cuts({ rows, tall, gaps, segments, layer, source }, length) {
+  const crossing = rows.map(() => new Set());
+  for (const [a, b] of segments) for (let row = layer[a]; row < layer[b]; row++) crossing[row].add(source[a]);
+  const band = new Int32Array(rows.length);
+  let number = 0, first = 0;
+  while (first < rows.length) {
+    let last = first, sum = tall[first];
+    while (last + 1 < rows.length && sum + gaps[last] + tall[last + 1] <= length * 1.02) sum += gaps[last] + tall[++last];
+    if (last < rows.length - 1) {
+      const least = first + Math.floor(0.65 * (last - first));
+      let chosen = last;
+      for (let row = last; row >= least; row--) if (crossing[row].size < crossing[chosen].size) chosen = row;
+      last = chosen;
+    }
+    band.fill(number++, first, last + 1);
+    first = last + 1;
+  }
+  return band;
+}
+
+/** Bands side by side. @returns {object} centres, size, and how edges go */
+function wrapped(layers, length) {
+  const { count, size, thickness, layer, reach, source, segments, weights, chains, isTurned, rows, tall, gaps } = layers;
+  const band = layers.length > length ? cuts(layers, length) : new Int32Array(rows.length);
+  const bands = (band.at(-1) ?? 0) + 1, x = layers.x.slice();
+  if (bands > 1) {
+    // What is in other bands does not draw it there.
+    const near = segments.map(([a, b], s) => (band[layer[a]] === band[layer[b]] ? weights[s] : 0));
+    const above = sides(size.length, segments, near, 1, 0), below = sides(size.length, segments, near, 0, 1);
+    place(rows, x, size, above, below, reach);
+  }
+  const left = new Float64Array(bands).fill(Infinity), right = new Float64Array(bands).fill(-Infinity);
+  const top = new Float64Array(rows.length), end = new Float64Array(bands);
+  rows.forEach((row, k) => {
+    top[k] = k && band[k] === band[k - 1] ? top[k - 1] + tall[k - 1] + gaps[k - 1] : 0;
+    end[band[k]] = top[k] + tall[k];
+    for (const cell of row) {
+      left[band[k]] = Math.min(left[band[k]], x[cell] - size[cell] / 2);
+      right[band[k]] = Math.max(right[band[k]], x[cell] + size[cell] / 2);
+    }
+  });
+  // Lanes through each gutter, one for each source whose edges go on in the next band.
+  const lanes = Array.from({ length: bands }, () => new Map());
+  for (const [a] of segments.filter(([a, b]) => band[layer[a]] < band[layer[b]])) lanes[band[layer[a]]].set(source[a], a);
+  lanes.forEach((lane) => [...lane].sort(([, a], [, b]) => x[b] - x[a]).forEach(([of], k) => lane.set(of, k)));
+  const most = Math.max(0, ...lanes.map((lane) => lane.size));
+  const margin = bands > 1 ? GUTTER / 2 + LANE * most : 0;
+  const gutter = new Float64Array(bands);
+  let at = 0;
+  for (let k = 0; k < bands; k++) {
+    const width = right[k] - left[k], shift = at - left[k];
+    rows.forEach((row, r) => {
+      if (band[r] === k) for (const cell of row) x[cell] += shift;
+    });
+    gutter[k] = at + width + GUTTER / 2;
+    at += width + (k < bands - 1 ? GUTTER + LANE * Math.max(lanes[k].size, 1) : 0);
+  }
+  const y = new Float64Array(size.length);
+  for (let i = 0; i < size.length; i++) y[i] = margin + top[layer[i]] + tall[layer[i]] / 2;
+  const rowTop = (cell) => margin + top[layer[cell]], rowEnd = (cell) => rowTop(cell) + tall[layer[cell]];
+  const turn = (points, a, b) => {
+    const k = band[layer[a]], lane = lanes[k].get(source[a]), others = lanes[k].size - 1 - lane;
+    const low = margin + end[k] + GUTTER / 2 + LANE * lane, aside = gutter[k] + LANE * lane, high = margin - GUTTER / 2 - LANE * others;
+    points.push(x[a], low, aside, low, aside, high, x[b], high);
+  };
+  const routeOf = (e) => {
+    const chain = chains[e];
+    if (!chain) return null;
+    const points = [];
+    chain.forEach((cell, k) => {
+      if (k) {
+        if (band[layer[chain[k - 1]]] < band[layer[cell]]) turn(points, chain[k - 1], cell);
+        points.push(x[cell], rowTop(cell));
+        if (k === chain.length - 1 && thickness[cell] < tall[layer[cell]]) points.push(x[cell], y[cell] - thickness[cell] / 2);
+      }
+      if (k < chain.length - 1) {
+        if (!k && thickness[cell] < tall[layer[cell]]) points.push(x[cell], y[cell] + thickness[cell] / 2);
+        points.push(x[cell], rowEnd(cell));
+      }
+    });
+    return isTurned[e] ? reversed(points) : points;
+  };
+  const wayOf = (cell) => {
+    const row = layer[cell], k = band[row];
+    return {
+      before: row && band[row - 1] === k ? rowTop(cell) - gaps[row - 1] / 2 : null,
+      after: row < rows.length - 1 && band[row + 1] === k ? rowEnd(cell) + gaps[row] / 2 : null,
+      aside: gutter[k],
+    };
+  };
+  return { x: x.subarray(0, count), y: y.subarray(0, count), width: at, height: Math.max(...end) + 2 * margin, bands, routeOf, wayOf };
 }
 
 /** Length of the longest path to each cell and from each cell, and the edges that these paths leave out. */
@@ -148,6 +328,10 @@ function pullSources(depth, isBlob, down) {
   return layer;
 }
 
+function reversed(points) {
+  return points.map((_, n) => points[points.length - 2 - n + 2 * (n % 2)]);
+}
+
 function makeRows(layer) {
   const rows = [];
   layer.forEach((row, i) => (rows[row] ??= []).push(i));
@@ -192,7 +376,7 @@ function wanted(i, x, { start, cells, weight, total }) {
 /** Centres of a row's cells side by side, from 0. */
 function abreast(row, widths) {
   const at = new Float64Array(row.length);
-  for (let k = 1; k < row.length; k++) at[k] = at[k - 1] + (widths[row[k - 1]] + widths[row[k]]) / 2 + GAP_X;
+  for (let k = 1; k < row.length; k++) at[k] = at[k - 1] + (widths[row[k - 1]] + widths[row[k]]) / 2 + GAP;
   return at;
 }
 
@@ -255,22 +439,4 @@ function isotonic(values, masses) {
   means.forEach((mean, block) => {
     for (let n = 0; n < sizes[block]; n++) values[k++] = mean;
   });
-}
-
-/** Height of each row; rows are further apart where edges between them run far sideways. */
-function stack(rows, x, heights, layer, down) {
-  const gaps = new Float64Array(rows.length).fill(GAP_Y);
-  for (const [from, to] of down) {
-    if (layer[to] !== layer[from] + 1) continue;
-    const gap = Math.min(SLOPE * Math.abs(x[from] - x[to]), MAX_GAP_Y);
-    gaps[layer[from]] = Math.max(gaps[layer[from]], gap);
-  }
-  const centres = new Float64Array(x.length);
-  let top = 0;
-  rows.forEach((row, k) => {
-    const tallest = row.reduce((most, cell) => Math.max(most, heights[cell]), 0);
-    for (const cell of row) centres[cell] = top + tallest / 2;
-    top += tallest + (k < rows.length - 1 ? gaps[k] : 0);
-  });
-  return { centres, height: top };
 }

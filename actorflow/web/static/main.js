@@ -39,7 +39,7 @@ const arranging = new Arranging(() => {
   byId("busy").hidden = !arranging.isBusy;
   byId("stage").setAttribute("aria-busy", String(arranging.isBusy));
 });
-const view = new View(model, arranging);
+const view = new View(model, arranging, camera);
 const theme = new Theme(() => {
   drawing.reset();
   legend();
@@ -76,7 +76,19 @@ const connection = new Connection(receive, (state) => {
   if (state === "live") controlBar.ask();
 });
 
+/** What the menu of openings offers. */
+const OPENINGS = {
+  fitting: () => explorer.openFitting(),
+  one: () => explorer.openTo(1),
+  two: () => explorer.openTo(2),
+  three: () => explorer.openTo(3),
+  hot: () => explorer.openHot(),
+  failed: () => explorer.openFailed(),
+};
+
 let scheduled = false;
+let isFolded = true;
+let lastGraph = null;
 let unlight = 0;
 let stale = true;
 /** Messages that have come while the graph that they are about is being arranged. */
@@ -142,7 +154,9 @@ function takeGraph(message) {
 
 function showGraph(message) {
   const isFirst = !model.count;
-  explorer.take(new Structure(message), () => {
+  lastGraph = message;
+  byId("fold").hidden = !message.folded.length;
+  explorer.take(new Structure(message, isFolded), () => {
     byId("empty").hidden = model.count > 0;
     if (isFirst && model.count) restore(link.parts());
     describeGraph();
@@ -208,6 +222,21 @@ function showSelected(subject) {
 function showCall(node) {
   if (!isTimelineOpen()) toggleTimeline();
   if (!timeline.show(node)) setText(byId("timeline-note"), "No call of it is in the timeline yet.");
+}
+
+/** Show backward and update parts in their layers, or apart. */
+function toggleFolding() {
+  if (!lastGraph?.folded.length || held) return;
+  isFolded = !isFolded;
+  byId("fold").setAttribute("aria-pressed", String(isFolded));
+  held = [];
+  explorer.take(new Structure(lastGraph, isFolded), () => {
+    const since = held;
+    held = null;
+    explorer.openFitting();
+    stale = true;
+    since.forEach(receive);
+  }, true);
 }
 
 function isTimelineOpen() {
@@ -294,10 +323,18 @@ attachKeys([
   ["o", "Open the selected scope", () => explorer.openSelected()],
   ["c", "Close the scope around the selection", () => explorer.closeAround()],
   ["O", "Open all scopes", () => explorer.setAll(true)],
+  ["1", "Open scopes to this depth; 2 to 9 likewise", () => explorer.openTo(1)],
+  ...[2, 3, 4, 5, 6, 7, 8, 9].map((depth) => [String(depth), "", () => explorer.openTo(depth)]),
+  ["0", "Open as many scopes as can be read at once", () => explorer.openFitting()],
+  ["w", "Open what takes longest", () => explorer.openHot()],
+  ["e", "Open what has failed", () => explorer.openFailed()],
+  ["b", "Fold backward and update parts into their layers, or show them apart", toggleFolding],
   ["C", "Close all scopes", () => explorer.setAll(false)],
   ["p", "Show or hide the critical path", () => explorer.togglePath()],
   ["[", "Go to what the selection reads", () => explorer.step(-1)],
   ["]", "Go to what reads the selection", () => explorer.step(1)],
+  ["j", "Select the next card", () => explorer.walk(1)],
+  ["J", "Select the card before", () => explorer.walk(-1)],
   ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
   ["t", "Show or hide the timeline", toggleTimeline],
   ["h", "Where you may control: hold the graph (pause), or resume", () => controlBar.toggle()],
@@ -314,6 +351,11 @@ byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), moved(
 byId("zoom-fit").addEventListener("click", () => explorer.fit());
 byId("open-all").addEventListener("click", () => explorer.setAll(true));
 byId("close-all").addEventListener("click", () => explorer.setAll(false));
+byId("open-some").addEventListener("change", ({ target }) => {
+  OPENINGS[target.value]?.();
+  target.value = "";
+});
+byId("fold").addEventListener("click", toggleFolding);
 byId("timeline-toggle").addEventListener("click", toggleTimeline);
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 byId("colour").append(...MODES.map((mode) => element("option", { value: mode }, mode)));

@@ -3,7 +3,7 @@
 // A subject is a node or a scope, as one number: nodes come first, then scopes.
 
 import { Occupancy } from "./occupancy.js";
-import { OP, Structure, VARIABLE } from "./structure.js";
+import { OP, PARTS, Structure, VARIABLE } from "./structure.js";
 
 export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled", "constant"];
 
@@ -58,7 +58,23 @@ export class Model {
     this.scopeUs = new Float64Array(scopes.count);
     this.scopeActiveAt = new Float64Array(scopes.count).fill(-Infinity);
     for (let s = 0; s < scopes.count; s++) this.scopeStates[s * STATES.length] = scopes.ops[s];
+    /** Mean times of one pass through each node and scope, with what is folded into it, by part. */
+    this.passUs = new Float64Array((count + scopes.count) * PARTS);
     this.occupancy = new Occupancy();
+  }
+
+  /** Take the same graph with other parts folded; what is known of it stays. */
+  refold(structure) {
+    const { calls, failed, meanUs, lastUs, p50Us, p99Us, state, track, occupancy } = this;
+    this.adopt(structure);
+    const index = [...this.kind.keys()].filter((i) => this.kind[i] === OP);
+    const pick = (column) => index.map((i) => column[i]);
+    const failing = index.filter((i) => failed[i]);
+    this.applyStates({
+      full: true, index, calls: pick(calls), meanUs: pick(meanUs), lastUs: pick(lastUs), p50Us: pick(p50Us), p99Us: pick(p99Us),
+      state: pick(state), track: pick(track), failing, failed: failing.map((i) => failed[i]),
+    }, -Infinity);
+    this.occupancy = occupancy;
   }
 
   applyVitals(vitals) {
@@ -76,6 +92,8 @@ export class Model {
       const i = index[k], before = this.state[i], after = state[k];
       const active = !full && calls[k] !== this.calls[i];
       const moreUs = calls[k] * meanUs[k] - this.calls[i] * this.meanUs[i];
+      const passUs = meanUs[k] - this.meanUs[i], part = this.part[i], owner = this.owner[i];
+      this.passUs[(owner < 0 ? i : owner) * PARTS + part] += passUs;
       if (active) this.activeAt[i] = now;
       this.calls[i] = calls[k];
       this.failed[i] = 0;
@@ -86,6 +104,7 @@ export class Model {
       this.track[i] = track[k];
       for (let s = of[i]; s >= 0; s = parent[s]) {
         this.scopeUs[s] += moreUs;
+        this.passUs[(this.count + s) * PARTS + part] += passUs;
         if (active) this.scopeActiveAt[s] = now;
         if (before === after) continue;
         this.scopeStates[s * kinds + before] -= 1;

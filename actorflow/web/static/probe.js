@@ -29,6 +29,13 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get items() { return [...view.subject].map((subject) => model.nameOf(subject) + (model.isScope(subject) ? "/" : "")); },
     get open() { return [...view.open].map((scope) => model.scopes.names[scope]); },
     get edges() { return view.edges.map((edge) => drawing.edges.describe(edge)); },
+    get labels() { return drawing.edges.labels.map((label) => ({ ...label })); },
+    /** Mean time of a pass through a node or scope: forward, backward, update. */
+    passUs(name) {
+      const scope = model.scopes.byName.get(name), subject = scope > 0 ? model.count + scope : model.indexByName.get(name);
+      return [...model.passUs.slice(3 * subject, 3 * subject + 3)];
+    },
+    get isFolded() { return model.isFolded; },
     get boxes() { return view.boxes.map((box) => ({ ...box, name: model.scopes.names[box.scope] })); },
     get rectangles() { return [...view.x].map((x, i) => [x, view.y[i], view.width[i], view.height[i]]); },
     get stages() { return stages.boxes.map(({ stage, behind, ...box }) => ({ ...box, name: stage.name, queued: stage.queued, room: stage.room, behind })); },

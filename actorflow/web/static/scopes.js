@@ -1,5 +1,8 @@
 // The tree of scopes that the names make: "net/block0/conv" is in scope "net/block0", which is in scope "net".
 
+/** A scope with more in it than MANY has that in groups of about SOME, in the order in which it was made. */
+const MANY = 84, SOME = 40;
+
 export class Scopes {
   names = [""];
   parent = [-1];
@@ -16,14 +19,60 @@ export class Scopes {
   /**
    * @param {{name: string, kind: string}[]} nodes
    * @param {Map<string, number>} indexByName
+   * @param {Int32Array} owner node that each node is folded into, whose scope it is in then; else -1
    */
-  constructor(nodes, indexByName) {
+  constructor(nodes, indexByName, owner) {
     this.of = new Int32Array(nodes.length);
     this.indexByName = indexByName;
+    this.#place(nodes, owner);
+    const paths = this.#grouped(nodes, owner);
+    if (!paths) return;
+    // Once more, with the groups: what is around something always has the lower number.
+    Object.assign(this, { names: [""], parent: [-1], depth: [0], children: [[]], members: [[]], ops: [0], blobs: [0], byName: new Map([["", 0]]) });
+    this.#groups = paths;
+    this.#place(nodes, owner);
+  }
+
+  /** Groups that a thing of this name is in, outer ones first, below the scope that it is named after. @type {Map<string, string[]>} */
+  #groups = new Map();
+
+  /** @returns {Map<string, string[]> | null} groups by the names of nodes and scopes; null if there are none */
+  #grouped(nodes, owner) {
+    const paths = new Map();
+    for (let scope = 0; scope < this.count; scope++) {
+      const things = [
+        ...this.members[scope].map((i) => ({ name: nodes[i].name, at: i, isHead: nodes[i].kind === "op" })),
+        ...this.children[scope].map((s) => ({ name: this.names[s], at: this.#first(s), isHead: true })),
+      ];
+      if (things.length > MANY) this.#split(things.sort((a, b) => a.at - b.at), this.names[scope], [], paths);
+    }
+    return paths.size ? paths : null;
+  }
+
+  #first(scope) {
+    return Math.min(this.members[scope][0] ?? Infinity, ...this.children[scope].map((s) => this.#first(s)));
+  }
+
+  #split(things, prefix, around, paths) {
+    const each = Math.max(SOME, Math.ceil(things.length / SOME));
+    const isHead = (thing) => thing.isHead;
+    const label = ({ name }) => (prefix ? name.slice(prefix.length + 1) : name);
+    for (let k = 0; k < things.length;) {
+      let end = Math.min(k + each, things.length);
+      // What an op writes stays with it.
+      while (end < things.length && !things[end].isHead) end += 1;
+      const group = things.slice(k, end), path = [...around, `${label(group.find(isHead) ?? group[0])} … ${label(group.findLast(isHead) ?? group.at(-1))}`];
+      for (const { name } of group) paths.set(name, path);
+      if (group.length > MANY) this.#split(group, prefix, path, paths);
+      k = end;
+    }
+  }
+
+  #place(nodes, owner) {
     nodes.forEach((node, i) => {
-      const scope = this.#around(node.name);
+      const { name } = nodes[owner[i] < 0 ? i : owner[i]], scope = this.#inGroup(name, this.#around(name));
       this.of[i] = scope;
-      this.members[scope].push(i);
+      if (owner[i] < 0) this.members[scope].push(i);
       for (let s = scope; s >= 0; s = this.parent[s]) this[node.kind === "op" ? "ops" : "blobs"][s] += 1;
     });
   }
@@ -33,7 +82,10 @@ export class Scopes {
   }
 
   label(scope) {
-    const name = this.names[scope], parent = this.names[this.parent[scope]];
+    if (this.#labels.has(scope)) return this.#labels.get(scope);
+    let around = this.parent[scope];
+    while (this.#labels.has(around)) around = this.parent[around];
+    const name = this.names[scope], parent = this.names[around];
     return parent ? name.slice(parent.length + 1) : name;
   }
 
@@ -47,7 +99,24 @@ export class Scopes {
   #scope(name) {
     const known = this.byName.get(name);
     if (known !== undefined) return known;
-    const parent = this.#around(name), made = this.names.length;
+    return this.#add(name, this.#inGroup(name, this.#around(name)));
+  }
+
+  #labels = new Map();
+
+  /** The innermost group of something, or else the scope itself. */
+  #inGroup(name, scope) {
+    for (const label of this.#groups.get(name) ?? []) {
+      const full = `${this.names[scope]}/${label}`;
+      const group = this.byName.get(full) ?? this.#add(full, scope);
+      this.#labels.set(group, label);
+      scope = group;
+    }
+    return scope;
+  }
+
+  #add(name, parent) {
+    const made = this.names.length;
     this.byName.set(name, made);
     this.names.push(name);
     this.parent.push(parent);
@@ -56,28 +125,5 @@ export class Scopes {
     for (const list of [this.ops, this.blobs]) list.push(0);
     this.children[parent].push(made);
     return made;
-  }
-
-  /** The scopes to open at first: all of a small graph, of a large one as many as still make a picture. */
-  firstOpen(few, enough) {
-    const open = new Set();
-    if (this.of.length <= few) {
-      for (let s = 1; s < this.count; s++) open.add(s);
-      return open;
-    }
-    let shown = this.members[0].length + this.children[0].length;
-    let level = [...this.children[0]];
-    while (level.length) {
-      const next = [];
-      for (const scope of level) {
-        const inside = this.members[scope].length + this.children[scope].length;
-        if (shown + inside > enough) continue;
-        shown += inside - 1;
-        open.add(scope);
-        next.push(...this.children[scope]);
-      }
-      level = next;
-    }
-    return open;
   }
 }

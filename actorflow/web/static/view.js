@@ -1,6 +1,6 @@
 // What is drawn of a graph: its nodes, with the closed scopes each as one thing, the open ones as boxes around theirs.
 
-import { BETWEEN_DEVICES, BETWEEN_RANKS, PADDING, TITLE, UPDATE } from "./arrange.js";
+import { BETWEEN_DEVICES, BETWEEN_RANKS, PADDING, SHARED, TITLE, UPDATE } from "./arrange.js";
 
 export class View {
   /** Scopes that are open, or will be with the next picture. @type {Set<number>} */
@@ -21,22 +21,24 @@ export class View {
   #isTaking = false;
 
   /** @param {Arranging} arranging what makes the pictures */
-  constructor(model, arranging) {
-    this.model = model;
-    this.arranging = arranging;
+  constructor(model, arranging, camera) {
+    Object.assign(this, { model, arranging, camera });
+  }
+
+  get #window() {
+    return { width: this.camera.width, height: this.camera.height };
   }
 
   /**
-   * Show another graph with these scopes open.
+   * Show another graph with these scopes open; null opens as many as can be read.
    *
    * @param {() => void} ready called, before the new picture is shown, when it is there: the model takes the graph then
    * @param {() => void} shown called after it
    */
   take(structure, open, ready, shown) {
     this.#isTaking = true;
-    this.arranging.arrange(structure.skeleton, open, (picture) => {
+    this.arranging.arrange(structure.skeleton, open, this.#window, (picture) => {
       this.#isTaking = false;
-      this.open = open;
       ready();
       this.#show(picture);
       shown();
@@ -46,22 +48,23 @@ export class View {
   /** Open these scopes and no others; for a large graph, `shown` is called a moment later. */
   build(open, shown) {
     if (this.#isTaking) return; // the scopes' numbers are about to change
-    this.open = open;
-    this.arranging.arrange(null, open, (picture) => {
+    if (open) this.open = open;
+    this.arranging.arrange(null, open, this.#window, (picture) => {
       this.#show(picture);
       shown();
     });
   }
 
-  #show({ from, to, is, firstBlob, blobs, boxes, ...items }) {
+  #show({ from, to, is, firstBlob, blobs, firstPoint, points, boxes, open, sideways, ...items }) {
     Object.assign(this, items);
+    this.open = new Set(open);
+    this.sideways = sideways[0] > 0;
     this.count = this.subject.length;
     this.version += 1;
     this.#blobs = blobs;
     this.edges = Array.from(from, (_, e) => ({
-      from: from[e], to: to[e], firstBlob: firstBlob[e], lastBlob: firstBlob[e + 1],
-      back: this.y[from[e]] > this.y[to[e]],
-      update: (is[e] & UPDATE) > 0, rank: (is[e] & BETWEEN_RANKS) > 0, device: (is[e] & BETWEEN_DEVICES) > 0,
+      from: from[e], to: to[e], points: points.subarray(firstPoint[e], firstPoint[e + 1]), ...this.#span(from[e], to[e], points.subarray(firstPoint[e], firstPoint[e + 1])), firstBlob: firstBlob[e], lastBlob: firstBlob[e + 1],
+      update: (is[e] & UPDATE) > 0, shared: (is[e] & SHARED) > 0, rank: (is[e] & BETWEEN_RANKS) > 0, device: (is[e] & BETWEEN_DEVICES) > 0,
     }));
     this.boxes = Array.from({ length: boxes.length / 5 }, (_, k) => {
       const [scope, left, top, width, height] = boxes.subarray(5 * k, 5 * k + 5);
@@ -70,6 +73,21 @@ export class View {
   }
 
   #blobs = new Int32Array(0);
+  sideways = false;
+  extent = [0, 0];
+
+  /** Rectangle around an edge. */
+  #span(from, to, points) {
+    const { x, y } = this;
+    let left = Math.min(x[from], x[to]), right = Math.max(x[from], x[to]), top = Math.min(y[from], y[to]), bottom = Math.max(y[from], y[to]);
+    for (let k = 0; k < points.length; k += 2) {
+      left = Math.min(left, points[k]);
+      right = Math.max(right, points[k]);
+      top = Math.min(top, points[k + 1]);
+      bottom = Math.max(bottom, points[k + 1]);
+    }
+    return { left, right, top, bottom };
+  }
 
   /** Nodes that an edge carries, each once. */
   blobsOf({ firstBlob, lastBlob }) {
@@ -119,11 +137,8 @@ export class View {
       right = Math.max(right, x2);
       bottom = Math.max(bottom, y2);
     };
-    for (let i = 0; i < this.count; i++) {
-      const w = this.width[i] / 2, h = this.height[i] / 2;
-      take(this.x[i] - w, this.y[i] - h, this.x[i] + w, this.y[i] + h);
-    }
-    for (const box of withAttached ? [...this.boxes, ...this.attached] : this.boxes) take(box.left, box.top, box.left + box.width, box.top + box.height);
+    if (this.count) take(0, 0, ...this.extent);
+    for (const box of withAttached ? this.attached : []) take(box.left, box.top, box.left + box.width, box.top + box.height);
     return left < right ? { left, top, right, bottom } : { left: 0, top: 0, right: 1, bottom: 1 };
   }
 }
