@@ -43,6 +43,8 @@ class Observer:
         running.discard(frame)
         if self._idle is not None and not running:
             self._idle.set()  # first: whatever fails below, nobody may wait for ever
+        if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
+            frame.monitor.give_up(frame.node_ids)
         self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)

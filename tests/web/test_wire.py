@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.trace.counters import FailureRecord, FrameCounts, NodeNote
+from actorflow.trace.counters import FailureRecord, NodeNote
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -57,19 +57,23 @@ def test_take_picks_rows() -> None:
 
 
 def test_status_has_everything() -> None:
-    frames = FrameCounts()
-    frames.started, frames.finished, frames.failed, frames.cancelled = 9, 5, 2, 1
+    now = {
+        "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
+        "tracks": [["cpu lane0", [7], 2]],
+        "functions": [[7, 1, 2, 0]],
+        "streams": [{"number": 0, "held": 1, "in_flight": 2}],
+    }
     failure = FailureRecord(1.5, 3, 7, "it <b>broke</b>")
     curves = {"loss": [(1, 0.5), (2, 0.25)]}
     notes = [NodeNote(8, "copied cpu -> sim:0")]
-    text = encode_status(frames, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
+    text = encode_status(now, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
     assert json.loads(text) == {
         "type": "status",
         "full": False,
         "base": 3,
         "seq": 4,
         "time": 2.5,
-        "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
+        **now,
         "curves": {"loss": [[1, 2], [0.5, 0.25]]},
         "failures": [{"time": 1.5, "frame": 3, "op_id": 7, "message": "it <b>broke</b>"}],
         "notes": [{"id": 8, "text": "copied cpu -> sim:0"}],
@@ -81,7 +85,7 @@ def test_a_diverged_loss_is_still_json(value: float) -> None:
     def refuse(constant: str) -> None:
         pytest.fail(f"{constant} is not JSON")
 
-    text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
+    text = encode_status({}, {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
     assert json.loads(text, parse_constant=refuse)["curves"] == {"loss": [[0], [None]]}
 
 

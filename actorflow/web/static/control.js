@@ -82,7 +82,7 @@ export class ControlBar {
     setText(byId("pause").lastElementChild, paused ? "Resume" : "Pause");
     byId("pause").classList.toggle("primary", paused !== null);
     byId("pause").firstElementChild.className = paused ? "icon play" : "icon hold";
-    byId("pause").title = paused ? "Start frames again (H)" : "Start no further frame; those in flight end (H)";
+    byId("pause").title = paused ? "Start frames again (Space)" : "Start no further frame; those in flight end (Space)";
     byId("step").disabled = !paused || this.#busy;
     for (const id of ["pause", "cancel", "save"]) byId(id).disabled = this.#busy;
     byId("save").hidden = !this.allowed || !this.#offer.saves;

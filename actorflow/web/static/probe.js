@@ -3,7 +3,7 @@
 import { STATES } from "./model.js";
 
 /** @returns {object} `window.actorflow`: what the page knows and shows, read when it is asked for */
-export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, isBusy }) {
+export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, isBusy }) {
   return Object.freeze({
     get connection() { return connection.state; },
     get seq() { return connection.seq; },
@@ -23,6 +23,8 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
     get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
     get failures() { return model.failures.map((failure) => ({ ...failure })); },
+    get tab() { return tabs.selected; },
+    get load() { return model.load.map(([name, running, queued]) => ({ name, running: running.map((id) => model.nodes[model.indexById.get(id)]?.name), queued })); },
     get colour() { return colouring.mode; },
     get control() { return { allowed: controlBar.allowed, ...model.control }; },
     /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */
