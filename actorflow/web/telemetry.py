@@ -258,14 +258,16 @@ class Telemetry:
             )
         return messages
 
-    def encode_calls(self, since: int | None) -> list[str | bytes]:
-        """Calls that the trace has had since a position; for None all that fit into a message, and what tracks mean."""
+    def encode_calls(self, since: tuple[int, int] | None) -> list[str | bytes]:
+        """Calls and requests since a position of the trace; for None all that fit into a message."""
         trace = self.engine.trace
-        if since == trace.total:
+        if since == trace.position:
             return []
+        calls, requests = since or (0, 0)
         return encode_calls(
             trace,
-            trace.since(since or 0),
+            trace.since(calls),
+            trace.requests_since(requests),
             self.structure.index_of,
             time_s=time.time(),
             revision=self.structure.revision,

@@ -74,7 +74,7 @@ from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.spec import Length, said
 from actorflow.trace.counters import NodeNote
-from actorflow.trace.ring import Calls, Trace
+from actorflow.trace.ring import Calls, EndedRequest, Trace
 from actorflow.web.http import to_json
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
@@ -143,7 +143,14 @@ def _bytes(column: npt.NDArray[Any]) -> bytes:
 
 
 def encode_calls(
-    trace: Trace, calls: Calls, index_of: npt.NDArray[np.int64], *, time_s: float, revision: int, most: int
+    trace: Trace,
+    calls: Calls,
+    requests: Iterable[EndedRequest],
+    index_of: npt.NDArray[np.int64],
+    *,
+    time_s: float,
+    revision: int,
+    most: int,
 ) -> list[str | bytes]:
     """The newest calls: the ``tracks`` message and the binary one; see the module's description.
 
@@ -167,7 +174,18 @@ def encode_calls(
     errors = [[at, calls.errors[int(keep[at])]] for at in np.flatnonzero(failed).tolist()]
     frames = set(calls.frame[keep].tolist()) if calls.lengths else ()
     lengths = [[frame, said(lengths)] for frame, lengths in calls.lengths.items() if frame in frames]
-    tracks = {"type": "tracks", "names": trace.tracks, "origin": trace.origin_s, "errors": errors, "lengths": lengths}
+    asked = [
+        [(each.start_ns - trace.origin_ns) / 1e9, (each.end_ns - trace.origin_ns) / 1e9, [*each.frames], each.outcome]
+        for each in requests
+    ]
+    tracks = {
+        "type": "tracks",
+        "names": trace.tracks,
+        "origin": trace.origin_s,
+        "errors": errors,
+        "lengths": lengths,
+        "requests": asked,
+    }
     return [json.dumps(tracks), b"".join([header, *[_bytes(column) for column in columns]])]
 
 

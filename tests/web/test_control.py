@@ -392,7 +392,7 @@ class TestPage:
             await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
             assert await page.page.inner_text("#pause") == "Resume"
             assert "Paused from the page, by 127.0.0.1" in await page.page.inner_text("#control-note")
-            await page.until("!document.getElementById('waiting').hidden")
+            await page.until("!document.getElementById('held').hidden")
             assert "paused from the page" in await page.page.inner_text("#held")
             started = lesson.graph.engine.frames.started
             for steps in (1, 2):
@@ -402,7 +402,8 @@ class TestPage:
             assert lesson.graph.engine.frames.started == started + 2
             await page.page.keyboard.press("n")
             await page.until(f"actorflow.frames.finished === {started + 3}")
-            await page.page.keyboard.press("h")
+            await page.page.focus("#graph")
+            await page.page.keyboard.press("Space")
             await page.until(f"actorflow.frames.finished > {started + 3} && !actorflow.control.paused")
             assert await page.page.inner_text("#pause") == "Pause"
             assert await page.page.is_disabled("#step")
@@ -487,13 +488,13 @@ class TestPage:
             page = await new_page()
             await page.open(view.url.replace(STEER, LOOK))
             assert await page.page.is_hidden("#control")
-            await page.page.keyboard.press("h")
+            await page.page.keyboard.press("Space")
             lesson.graph.pause("for <b>lunch</b>")
             await page.until("!document.getElementById('control').hidden")
             assert await page.page.is_hidden("#pause")
             assert await page.page.is_hidden("#save")
             assert "Paused for <b>lunch</b>" in await page.page.inner_text("#control-note")
-            await page.page.keyboard.press("h")
+            await page.page.keyboard.press("Space")
             assert lesson.graph.paused is not None
             lesson.graph.resume()
             await page.until("document.getElementById('control').hidden")

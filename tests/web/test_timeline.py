@@ -159,7 +159,9 @@ async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vita
         assert 0 < p50 <= p99
         await page.click_node("loss")
         await page.page.locator("#node").get_by_text("Median, p99").wait_for()
-        await page.page.locator("#cost-list").get_by_text("p99").first.wait_for()
+        await page.show("ops")
+        await page.page.locator("#cost-table").get_by_text("p99").first.wait_for()
+        await page.show("now")
         await page.page.locator("#memory-list").get_by_text("no budget").wait_for()
         await page.page.locator("#loop-lag").get_by_text("median").wait_for()
 
@@ -173,7 +175,7 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         run = gated.start()
         await page.until("actorflow.states.hold === 'running'")
         waiting = page.page.locator("#waiting")
-        assert await waiting.is_hidden()
+        assert await waiting.get_by_text("No frame waits.").is_visible()
         skew_s = 2.0
         await waiting.get_by_text("op 'last' waits for 1 of 1 inputs: op 'hold'").wait_for()
         assert await page.page.locator("#stalled").is_hidden(), "that is not long enough to be a stall"
@@ -181,7 +183,7 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         await waiting.get_by_text("No call has ended for 60 min").wait_for()
         gated.release.set()
         await run
-        await waiting.wait_for(state="hidden")
+        await waiting.get_by_text("No frame waits.").wait_for()
 
 
 async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
@@ -198,7 +200,8 @@ async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
         await page.page.click("#close-all")
         with contextlib.suppress(af.OpError):
             await graph.run({x: np.ones((4, 4), "float32")})
-        failures = page.page.locator("#failures")
+        await page.show("failures")
+        failures = page.page.locator("#panel-failures")
         for text in ("by nothing", "x float32[4, 4] on cpu", "test_timeline.py"):
             await failures.get_by_text(text).first.wait_for()
         await failures.get_by_role("button").click()

@@ -19,7 +19,7 @@ _F32 = st.floats(0, 2.0**100, width=32)
 
 
 @given(
-    rows=st.lists(st.tuples(_U32, _U32, _F32, _F32, _F32, _F32, st.integers(0, 5), st.integers(0, 255)), max_size=20),
+    rows=st.lists(st.tuples(_U32, _U32, *[_F32] * 5, st.integers(0, 7), st.integers(0, 255)), max_size=20),
     base=_U32,
     seq=_U32,
     revision=_U32,
@@ -28,14 +28,15 @@ _F32 = st.floats(0, 2.0**100, width=32)
     failed=st.dictionaries(_U32, _U32, max_size=5),
 )
 def test_states_round_trip(decode_message, rows, base, seq, revision, full, time_s, failed) -> None:
-    columns = list(zip(*rows, strict=True)) or [()] * 8
-    dtypes = (np.uint32, np.uint32, *[np.float32] * 4, np.uint8, np.uint8)
+    columns = list(zip(*rows, strict=True)) or [()] * 9
+    dtypes = (np.uint32, np.uint32, *[np.float32] * 5, np.uint8, np.uint8)
     states = OpStates(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
     failures = np.array([[*failed], [*failed.values()]], np.uint32)
     data = encode_states(states, failures, base=base, seq=seq, time_s=time_s, revision=revision, full=full)
     read = decode_message(data)
     assert (read.base, read.seq, read.revision, read.full, read.time) == (base, seq, revision, full, time_s)
-    shown = [read.index, read.calls, read.mean_us, read.last_us, read.p50_us, read.p99_us, read.state, read.track]
+    times = [read.mean_us, read.last_us, read.p50_us, read.p99_us, read.max_us]
+    shown = [read.index, read.calls, *times, read.state, read.track]
     assert shown == [tuple(column) for column in columns]
     assert read.failed == failed
 
@@ -43,7 +44,7 @@ def test_states_round_trip(decode_message, rows, base, seq, revision, full, time
 def test_columns_are_aligned_for_typed_arrays() -> None:
     assert HEADER.size % 8 == 0
     states = OpStates.zeros(np.arange(3, dtype=np.uint32))
-    assert [column.itemsize for column in states] == [4, 4, 4, 4, 4, 4, 1, 1], (
+    assert [column.itemsize for column in states] == [4, 4, 4, 4, 4, 4, 4, 1, 1], (
         "bytes come last, or the rest is misaligned"
     )
 

@@ -75,7 +75,7 @@ const tabs = panelTabs(() => {
 });
 const failures = new FailuresCard(model, tabs, (node) => explorer.choose(node));
 const timeline = new Timeline(
-  { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
+  { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live"), sums: byId("timeline-sums") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
 );
 const link = new Link(
@@ -360,12 +360,17 @@ attachKeys([
   ["← → ↑ ↓", "Move; in the timeline, go back and forth"],
   ["+ -", "Zoom in and out"],
   ["l", "In the timeline: follow the latest call"],
+  ["s", "In the timeline: sum up what is shown"],
 ]);
 byId("zoom-in").addEventListener("click", () => (camera.zoomBy(1.4), moved()));
 byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), moved()));
 byId("zoom-fit").addEventListener("click", () => explorer.fit());
 byId("open-all").addEventListener("click", () => explorer.setAll(true));
 byId("close-all").addEventListener("click", () => explorer.setAll(false));
+byId("timeline-range").addEventListener("click", (event) => {
+  timeline.picks = !timeline.picks;
+  event.currentTarget.setAttribute("aria-pressed", String(timeline.picks));
+});
 byId("timeline-toggle").addEventListener("click", toggleTimeline);
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 byId("colour").append(...MODES.map((mode) => element("option", { value: mode }, mode)));
@@ -376,7 +381,7 @@ new ResizeObserver(() => {
   redraw();
 }).observe(byId("graph"));
 resizable(byId("panel-edge"), "--panel", {
-  least: 300, most: () => innerWidth / 2, first: 380, from: (event) => innerWidth - event.clientX, grows: "ArrowLeft", shrinks: "ArrowRight",
+  least: 300, most: () => innerWidth / 2, first: 404, from: (event) => innerWidth - event.clientX, grows: "ArrowLeft", shrinks: "ArrowRight",
 });
 resizable(byId("dock-edge"), "--dock", {
   least: 120, most: () => innerHeight * 0.7, first: 264, from: (event) => innerHeight - event.clientY, grows: "ArrowUp", shrinks: "ArrowDown",

@@ -4,6 +4,11 @@ import { STATES } from "./model.js";
 
 /** @returns {object} `window.actorflow`: what the page knows and shows, read when it is asked for */
 export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, isBusy }) {
+  const nameOfCall = (i) => model.nodes[calls.node[i]]?.name;
+  const flowsOf = () => {
+    const flows = timeline.flows;
+    return flows && { call: nameOfCall(flows.call), from: flows.from.map(nameOfCall), to: flows.to.map(nameOfCall) };
+  };
   return Object.freeze({
     get connection() { return connection.state; },
     get seq() { return connection.seq; },
@@ -38,11 +43,16 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     fullness(name) { return model.occupancy.of(model.indexByName.get(name)); },
     get critical() { return [...drawing.critical].map((item) => model.nameOf(view.subject[item])); },
     get bars() { return timeline.bars.map((bar) => ({ ...bar, node: model.nodes[bar.node]?.name })); },
-    get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks }; },
+    get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks, summed: timeline.summed, flows: flowsOf(), requests: calls.requests.map(({ frames, outcome }) => ({ frames, outcome })) }; },
     /** Times of an op's calls as estimated, microseconds. */
     latency(name) {
       const i = model.indexByName.get(name);
       return [model.p50Us[i], model.p99Us[i]];
+    },
+    /** Longest and all time of an op's calls, microseconds. */
+    times(name) {
+      const i = model.indexByName.get(name);
+      return [model.maxUs[i], model.totalUs(i)];
     },
     isLit(name) { return drawing.isLit(model.indexByName.get(name), model.activeAt[model.indexByName.get(name)]); },
     /** State that a scope shows. */

@@ -17,8 +17,8 @@ export class Tabs {
 
   #add(list, section) {
     const name = section.dataset.tab, key = name.toLowerCase();
-    const badge = element("span", { class: "badge" });
-    badge.hidden = true;
+    // It has its place before there is anything to say, so that the tabs behind it stay where they are.
+    const badge = element("span", "badge" in section.dataset ? { class: "badge" } : {});
     const button = element("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": `panel-${key}`, "data-name": name }, name, badge);
     section.id = `panel-${key}`;
     section.setAttribute("role", "tabpanel");
@@ -48,8 +48,7 @@ export class Tabs {
   /** Say at a tab how much there is that has not been looked at; nothing for 0. */
   mark(name, count) {
     const { badge, button } = this.#tabs.get(name);
-    badge.hidden = !count;
-    setText(badge, count > 99 ? "99+" : String(count));
+    setText(badge, count > 99 ? "99+" : count ? String(count) : "");
     if (count) button.setAttribute("aria-label", `${name}, ${count} new`);
     else button.removeAttribute("aria-label");
   }
