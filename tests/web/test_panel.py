@@ -107,7 +107,7 @@ LOOK = """((ops) => {
         legend: Object.fromEntries(all('#legend b', (b) => [b.dataset.state, Number(b.textContent)])),
         lanes: all('#lane-list li', (li) => [...li.children].map((each) => each.textContent)),
         selected: document.querySelector('#node .pill')?.textContent,
-        shown: counts.map((name) => Number(document.getElementById(`frames-${name}`).textContent)),
+        shown: counts.map((name) => Number(document.getElementById(`frames-${name}`).textContent.replaceAll(',', ''))),
         full: actorflow.fullness('fetch')?.used ?? 0,
     };
 })"""
