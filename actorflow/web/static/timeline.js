@@ -79,7 +79,7 @@ export class Timeline {
     this.#fitted = calls.frames.size > FEW_FRAMES;
     const newest = [...calls.frames.values()].slice(-FEW_FRAMES);
     const seconds = calls.latest - Math.min(...newest.map((frame) => frame.start));
-    this.span = Math.min(Math.max(seconds * (1 + 2 * MARGIN), 1e-4), MAX_SPAN_S);
+    this.span = Math.min(Math.max(seconds / (1 - MARGIN), 1e-4), MAX_SPAN_S);
   }
 
   /** Show the time of a node's newest call; for -1 none. */
