@@ -11,6 +11,8 @@ export class FailuresCard {
   #newest = 0;
   #seen = 0;
   #isWhole = false;
+  /** Messages without their frames, in the order in which they came first. @type {string[]} */
+  #kinds = [];
 
   /** @param {(node: number) => void} choose called when the reader wants to see the op that failed */
   constructor(model, tabs, choose) {
@@ -31,7 +33,7 @@ export class FailuresCard {
     this.#shown = key;
     const { failed } = model.frames, kept = model.failures.length;
     setText(byId("failure-count"), newest ? `${frames(failed)} failed${failed > kept ? `; the newest ${kept} are shown` : ""}` : "");
-    const kinds = [...this.#alike().values()], shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
+    const kinds = this.#alike(), shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
     byId("failure-list").replaceChildren(...shown.map((failure) => this.#item(failure)));
     const more = byId("failures-more");
     more.hidden = kinds.length <= FEW;
@@ -50,16 +52,18 @@ export class FailuresCard {
     this.tabs.mark("Failures", Math.max(0, failed - this.#seen));
   }
 
-  /** What fails again and again in the same way is one item: the newest, with its number. */
+  /**
+   * What fails again and again in the same way is one item: the newest, with its number. What failed last in a new way is
+   * on top, and stays where it is when it fails again.
+   */
   #alike() {
     const alike = new Map();
-    for (const failure of this.model.failures.toReversed()) {
+    for (const failure of this.model.failures) {
       const key = failure.message.replaceAll(/\bframe \d+/g, "frame");
-      const first = alike.get(key);
-      if (first) first.times += 1;
-      else alike.set(key, { ...failure, times: 1 });
+      alike.set(key, { ...failure, times: (alike.get(key)?.times ?? 0) + 1 });
     }
-    return alike;
+    this.#kinds = [...this.#kinds.filter((key) => alike.has(key)), ...[...alike.keys()].filter((key) => !this.#kinds.includes(key))];
+    return this.#kinds.map((key) => alike.get(key)).reverse();
   }
 
   #where({ op_id: id }) {

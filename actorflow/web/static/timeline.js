@@ -447,6 +447,7 @@ export class Timeline {
       if (last && event.type === "pointerup" && travelled < CLICK_SLOP_PX) {
         const found = this.#at(...last);
         if (found) {
+          if (this.following) this.#stop(); // or the call would be gone before one has seen what it feeds
           const newest = this.calls.total - 1, capacity = this.calls.start.length;
           this.#call = newest - ((newest - found.index) % capacity);
           this.on.chosen(found.node);
