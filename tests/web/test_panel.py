@@ -167,7 +167,8 @@ async def test_cards_stay_where_they_are_while_values_change(new_page, quick_vit
                 "actorflow.calls['layer1/work3'] > 5 && actorflow.frames.failed > 0 && actorflow.calls.loss > 0"
             )
             await page.until("document.querySelector('#tab-failures .badge').textContent")
-            await page.until("!actorflow.isBusy")
+            if tab == "ops":  # an op has a row from its first call on
+                await page.until("document.querySelectorAll('.cost').length === 11")
             places, texts = await page.look(PLACES), set()
             finished = await page.look("actorflow.frames.finished")
             for _ in range(40):
