@@ -19,6 +19,9 @@ from actorflow.loop import wait_out
 from actorflow.spec import said
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from actorflow.actors.blob import BlobActor, UpdateActor
     from actorflow.actors.budget import Budget
     from actorflow.actors.op import OpActor
@@ -104,6 +107,8 @@ class Frame:
     budget: Budget | None
     #: States of nodes, while they are watched.
     monitor: Monitor | None
+    #: `Node.id` of what its ops show up as.
+    node_ids: npt.NDArray[np.intp]
     trace: Trace
     #: Lengths of the open axes.
     lengths: Lengths

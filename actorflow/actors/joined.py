@@ -35,6 +35,10 @@ class Joined(OpActor):
     def what(self) -> str:
         return " + ".join([part.what for part in self.parts])
 
+    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
+        for part in self.parts:
+            yield from part.progress(frame)
+
     def shares(self) -> Sequence[int]:
         """Numbers that are to each other as the times of the parts in a call."""
         return (1,) * len(self.parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from operator import itemgetter
@@ -129,6 +129,10 @@ class OpActor(ABC):
     def under_way(self, frame: Frame) -> Op:
         """The op that is called, while a call of ``frame`` is under way."""
         return self.node
+
+    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
+        """How far a call of ``frame`` that runs has come: `Node.id` of each op that it stands for, and its state."""
+        yield self.node_id, NodeState.RUNNING
 
     def twin(
         self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...], lane: Lane, key_on: Callable[[int], int]

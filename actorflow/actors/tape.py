@@ -91,6 +91,12 @@ class TapeActor(Joined):
         stamps = self._stamps.get(frame, (0,))
         return self.parts[min(len(stamps), len(self.parts)) - 1].node
 
+    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
+        ended = len(self._stamps.get(frame, (0,))) - 1
+        for number, part in enumerate(self.parts):
+            state = NodeState.DONE if number < ended else NodeState.RUNNING if number == ended else NodeState.QUEUED
+            yield from [(leaf, state) for leaf, _ in part.progress(frame)]
+
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self.what} are called as one: each of them replays its own call")
 

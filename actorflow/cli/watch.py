@@ -21,17 +21,24 @@ from actorflow.loop import run
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from rich.console import Console
 
     from actorflow.web.client import Address, Picture
+    from actorflow.web.wire import OpStates
 
 _STYLES = {
     NodeState.WAITING: "yellow",
+    NodeState.QUEUED: "cyan",
     NodeState.RUNNING: "bold cyan",
     NodeState.DONE: "green",
     NodeState.FAILED: "bold red",
     NodeState.CANCELLED: "magenta",
 }
+#: Columns of figures, the ones first that are worth more where not all have room beside the names.
+_WORTH = ["total", "failed", "calls", "share", "mean", "p99", "p50"]
+#: Characters that names have at least, and what the longest state takes.
+_NAME_WIDTH, _STATE_WIDTH = 28, 10
 _SHOWN_FAILURES = 3
 _SHOWN_CURVES = 6
 #: Over how long rates are taken, by the server's clock.
@@ -58,12 +65,19 @@ class Rates:
 
 
 def render(
-    picture: Picture, rates: tuple[float, float] | None, url: str, problem: str | None, rows: int, height: int | None
+    picture: Picture,
+    rates: tuple[float, float] | None,
+    url: str,
+    problem: str | None,
+    rows: int,
+    width: int,
+    height: int | None,
 ) -> RenderableType:
     """A picture as rich shows it.
 
     Args:
         problem: Why the connection is lost; None while it is there.
+        width: Characters of a line.
         height: Lines that all of it may take; None for any number.
     """
     lines: list[RenderableType] = [
@@ -76,7 +90,7 @@ def render(
     if height is not None:
         lines = lines[: max(height - 2, 0)]
         rows = min(rows, height - len(lines) - 3)
-    return Group(*lines, Text(), _table(picture, rows, expand=height is not None)) if rows > 0 else Group(*lines)
+    return Group(*lines, Text(), _table(picture, rows, width, expand=height is not None)) if rows > 0 else Group(*lines)
 
 
 def _head(picture: Picture, rates: tuple[float, float] | None, url: str, problem: str | None) -> Iterator[Text]:
@@ -133,29 +147,51 @@ def _curves(picture: Picture) -> Iterator[Text]:
         yield _line(_title("curve"), f"and {more:,} more")
 
 
-def _table(picture: Picture, rows: int, *, expand: bool) -> Table:
+def _table(picture: Picture, rows: int, width: int, *, expand: bool) -> Table:
     states = picture.states
     total_us = states.calls * states.mean_us.astype(np.float64)
     whole_us = max(float(total_us.sum()), 1e-9)
+    # The costliest first; of equal ones in the graph's order, so that rows keep their places.
+    chosen = np.argsort(-total_us, kind="stable")[:rows].tolist()
+    figures = {
+        "calls": [f"{calls:,}" for calls in states.calls[chosen].tolist()],
+        "failed": [f"{failed:,}" if failed else "" for failed in picture.failed[chosen].tolist()],
+        "total": [*map(_time, total_us[chosen])],
+        **{name: [*map(_time, column[chosen])] for name, column in _times(states)},
+        "share": [f"{us / whole_us:.1%}" for us in total_us[chosen]],
+    }
+    if not picture.failed.any():
+        del figures["failed"]
+    shown = _fitting(figures, width - _STATE_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold", expand=expand)
     table.add_column("op", ratio=1)
-    table.add_column("state")
-    failures = ["failed"] if picture.failed.any() else []
-    for header in ("calls", *failures, "total", "mean", "p50", "p99", "share"):
+    table.add_column("state", no_wrap=True)
+    for header in shown:
         table.add_column(header, justify="right", no_wrap=True)
-    # The costliest first; of equal ones in the graph's order, so that rows keep their places.
-    for row in np.argsort(-total_us, kind="stable")[:rows].tolist():
+    for number, row in enumerate(chosen):
         state = NodeState(states.state[row])
         table.add_row(
             Name(picture.ops[row]),
             Text(state.name.lower(), _STYLES.get(state, "dim")),
-            f"{states.calls[row]:,}",
-            *[f"{picture.failed[row]:,}" if picture.failed[row] else "" for _ in failures],
-            _time(total_us[row]),
-            *[_time(column[row]) for column in (states.mean_us, states.p50_us, states.p99_us)],
-            f"{total_us[row] / whole_us:.1%}",
+            *[figures[header][number] for header in shown],
         )
     return table
+
+
+def _times(states: OpStates) -> list[tuple[str, npt.NDArray[np.float32]]]:
+    return [("mean", states.mean_us), ("p50", states.p50_us), ("p99", states.p99_us)]
+
+
+def _fitting(figures: dict[str, list[str]], width: int) -> list[str]:
+    """The columns that leave room for names, in their order."""
+    widths = {header: 1 + max(map(len, [header, *texts])) for header, texts in figures.items()}
+    shown, room = [], width
+    for header in sorted(figures, key=_WORTH.index):
+        if room - widths[header] < _NAME_WIDTH:
+            break
+        shown.append(header)
+        room -= widths[header]
+    return [header for header in figures if header in shown]
 
 
 def _line(*parts: Text | str) -> Text:
@@ -224,7 +260,7 @@ async def _once(address: Address, console: Console, rows: int) -> None:
     async with aclosing(follow(address, lost=_give_up)) as pictures:
         async for picture in pictures:
             if picture.is_complete and picture.vitals_count >= (_PLAIN_VITALS if _in_flight(picture) else 1):
-                console.print(render(picture, None, address.url, None, rows, None))
+                console.print(render(picture, None, address.url, None, rows, console.width, None))
                 return
 
 
@@ -261,8 +297,8 @@ class _Screen:
             self._draw(self._picture, problem)
 
     def _draw(self, picture: Picture, problem: str | None) -> None:
-        rates, height = self._rates.update(picture), self._console.height
-        shown = render(picture, rates, self._address.url, problem, self._rows, height)
+        rates, (width, height) = self._rates.update(picture), self._console.size
+        shown = render(picture, rates, self._address.url, problem, self._rows, width, height)
         self._live.update(shown, refresh=True)
         self._due_s = time.monotonic() + _REFRESH_S
 

@@ -52,6 +52,11 @@ class Fence(ABC):
         self.elapsed_ns = 0
         self.ended_ns = 0
 
+    @property
+    def runs(self) -> bool:
+        """Whether the work runs at this moment, as far as that is known: it is neither behind other work nor done."""
+        return self.begun and not self.done
+
     @abstractmethod
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         """Call ``waiter()`` on the loop, soon after the work has ended. Only from the loop's thread."""

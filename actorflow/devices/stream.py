@@ -106,6 +106,10 @@ class _StreamFence(Fence):
         self.number = number
         self.waiters: list[Callable[[], None]] = []
 
+    @property
+    def runs(self) -> bool:
+        return not self.done and self.number == self.lane.completed + 1  # begun means launched
+
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         if self.done:
             self.lane.call_soon(waiter)

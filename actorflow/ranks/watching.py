@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.frame import Frame
+from actorflow.actors.under_way import UnderWay
 from actorflow.graph.graph import Graph
 from actorflow.ranks.edges import messages_under_way
 from actorflow.ranks.peers import Peers
@@ -64,6 +65,7 @@ class Watching:
         self._shown = shown
         self._peers = peers
         self._changes: Changes | None = None
+        self._under_way = UnderWay({}, {})
         self._calls = 0  # up to which position of the trace they were reported
         self._messages: list[tuple[int, int, bool, int]] = []  # as they were reported
         self._timer: asyncio.TimerHandle | None = None
@@ -114,11 +116,13 @@ class Watching:
         shown, changes = self._shown, self._changes
         assert changes is not None
         assert shown.monitor is not None
-        ids = changes.take()
+        before, self._under_way = self._under_way, UnderWay.of(shown.running)
+        moved = [node_id for node_id, _ in before.states.items() ^ self._under_way.states.items()]
+        ids = np.union1d(changes.take(), np.array(moved, np.intp))
         if len(ids):
             records = np.zeros(len(ids), _RECORD)
             records["id"] = ids
-            records["state"] = np.frombuffer(shown.monitor.states, np.uint8)[ids]
+            records["state"] = self._under_way.over(np.frombuffer(shown.monitor.states, np.uint8))[ids]
             for record, node_id in zip(records, ids.tolist(), strict=True):
                 profile = shown.profile.get(node_id)
                 if profile is not None:

@@ -33,6 +33,7 @@ from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
+from actorflow.trace.ring import EndedRequest
 
 if TYPE_CHECKING:
     from actorflow.runtime.pause import Permit
@@ -215,7 +216,7 @@ class Batcher:
         Cancellation: returns at once. The rows are not computed if their frame has not started; a frame is cancelled
             when nobody waits for it any more.
         """
-        counters, since = self._counters, perf_counter()
+        counters, since, trace = self._counters, perf_counter(), self._rows.trace
         requests: list[Request] = []
         timer = None
         try:
@@ -228,6 +229,7 @@ class Batcher:
                 result = Result.joined([await request.future for request in requests])
         except BaseException as error:
             counters.count_failure(error)
+            trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
             for request in requests:
                 if not request.future.done() or request.future.cancelled():
                     self._leave(request)
@@ -239,7 +241,9 @@ class Batcher:
                 timer.cancel()
         counters.finished += 1
         counters.wait_s.add(requests[-1].started - since)
-        counters.latency_s.add(perf_counter() - since)
+        now = perf_counter()
+        counters.latency_s.add(now - since)
+        trace.add_request(_ended_request(since, now, result.frames, "finished"))
         return result
 
     def _expire(self, requests: Sequence[Request], timeout_s: float) -> None:
@@ -491,3 +495,7 @@ def _fail(requests: Sequence[Request], error: BaseException) -> None:
     for request in requests:
         if not request.future.done():
             request.future.set_exception(error)
+
+
+def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:
+    return EndedRequest(int(since_s * 1e9), int(until_s * 1e9), frames, outcome)

@@ -41,6 +41,8 @@ class Observer:
         running.discard(frame)
         if self._idle is not None and not running:
             self._idle.set()  # first: whatever fails below, nobody may wait for ever
+        if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
+            frame.monitor.give_up(frame.node_ids)
         if self.limits.late:
             self.limits.ended(frame)
         if frame.serial >= 0:

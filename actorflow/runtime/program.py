@@ -349,6 +349,7 @@ class Program:
             atomic,
             resources.budget,
             resources.monitor,
+            self._node_ids,
             resources.trace,
             self._lengths,
         )

@@ -17,6 +17,7 @@ from actorflow.plan.validate import chosen
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
 from actorflow.spec import Length, at, axes_in
+from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -118,6 +119,11 @@ class Rows:
         unsaid = {*self._others} - {length.name for length in lengths if isinstance(length, Length)}
         if unsaid:
             raise GraphError(f"graph {self.name!r}: no feed says the length of {', '.join(map(repr, sorted(unsaid)))}")
+
+    @property
+    def trace(self) -> Trace:
+        """Where ended requests are entered."""
+        return self._engine.trace
 
     # -- one request -----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,14 @@ class FrameStream(AsyncGenerator[Result, None]):
         """True if it has begun and not ended."""
         return self._feeder.is_running
 
+    def finish(self) -> None:
+        """Ask for no further feed: the stream ends, well, when the frames in flight have been taken out.
+
+        A feed that has been asked for gets its frame. Nothing happens if the stream does not run.
+        """
+        if self.is_running:
+            self._feeder.finish()
+
     def call_at_starts(self, callback: Callable[[], None]) -> None:
         """Call something right after each start of a frame, before anything else happens."""
         self._feeder.at_start = callback
@@ -156,6 +164,7 @@ class _Feeder:
         self.in_flight = in_flight
         self.started = 0
         self.is_running = False
+        self.is_finishing = False  # whether no further feed will be asked for
         self.at_start: Callable[[], None] | None = None  # called right after the start of each
         self.name = name
         self._engine = engine
@@ -201,11 +210,18 @@ class _Feeder:
     def refill(self, _: object = None) -> asyncio.Task[None]:
         """Ask for a feed if there is room for its frame; returns the latest attempt."""
         pull = self._pull
+        if self.is_finishing and pull is not None and pull.done():
+            self.exhausted = True
         if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self.in_flight):
             self.is_running = True
             pull = self._pull = asyncio.ensure_future(self._take())
             pull.add_done_callback(self.refill)
         return pull
+
+    def finish(self) -> None:
+        """Ask for no further feed."""
+        self.is_finishing = True
+        self.refill()
 
     def _stop(self) -> set[asyncio.Task[Any]]:
         """Start nothing more; returns what has yet to end."""
@@ -235,8 +251,8 @@ class _Feeder:
         try:
             if queue.closed:
                 permit = await queue.keep()  # a paused graph asks for no feed that it could not use
-                if len(self.frames) >= self.in_flight:
-                    return  # that has been lowered meanwhile
+                if self.is_finishing or len(self.frames) >= self.in_flight:
+                    return  # that has changed meanwhile
             try:
                 feed = await anext(self._source)
             except StopAsyncIteration:

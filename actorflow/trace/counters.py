@@ -24,6 +24,8 @@ class NodeState(IntEnum):
     CANCELLED = 5
     #: Of an op that no frame computes: its value is there before the first one.
     CONSTANT = 6
+    #: Given to a lane, and behind other work there; a monitor never holds it, since only a look at the frames tells.
+    QUEUED = 7
 
 
 class NodeNote(NamedTuple):
@@ -133,6 +135,13 @@ class Monitor:
         """Set the state of many ops, on the loop's thread."""
         np.frombuffer(self.states, np.uint8)[ids] = state
         np.frombuffer(self.dirty, np.uint8)[ids] = 1
+
+    def give_up(self, ids: npt.NDArray[np.intp]) -> None:
+        """Some ops will not be called any more: none that waits or runs will come to its end."""
+        states = np.frombuffer(self.states, np.uint8)
+        left = ids[np.isin(states[ids], (NodeState.WAITING, NodeState.RUNNING))]
+        if len(left):
+            self.show_all(left, NodeState.CANCELLED)
 
     def changes(self) -> Changes:
         """The changes from now on, for one watcher."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +26,27 @@ _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
 _MAX_ERRORS = 1024
 #: Frames of which a trace knows the lengths of open axes.
 _MAX_LENGTHS = 1024
+#: Requests of batched runs that a trace has.
+_MAX_REQUESTS = 4096
 _FORGOTTEN = "failed; with what is not kept any more"
 #: Characters of what a call has raised.
 _MAX_TEXT = 200
+
+
+class EndedRequest(NamedTuple):
+    """A request of a batched run that has ended.
+
+    Attributes:
+        start_ns: When it came, on the clock of `time.perf_counter_ns`.
+        end_ns: When its caller had the result, or the error.
+        frames: Numbers of the frames that have computed its rows; empty where that is not known.
+        outcome: ``finished``, or the type of the error.
+    """
+
+    start_ns: int
+    end_ns: int
+    frames: Sequence[int]
+    outcome: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +103,7 @@ class Trace:
     Attributes:
         tracks: Names of what calls run on: the loop, lanes.
         total: Calls since the start; the position behind the newest one.
+        requests_total: Requests of batched runs that have ended since the start.
         buffer: The ring; `OpActor` writes to it as `add` does.
         mask: One less than the capacity.
         origin_ns: When the trace was made, on the clock of its times.
@@ -94,10 +115,12 @@ class Trace:
         "_lengths",
         "_numbers",
         "_owed",
+        "_requests",
         "buffer",
         "mask",
         "origin_ns",
         "origin_s",
+        "requests_total",
         "total",
         "tracks",
     )
@@ -112,7 +135,8 @@ class Trace:
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
         self._owed: list[Callable[[], None]] = []
-        self.total = 0
+        self._requests: deque[EndedRequest] = deque(maxlen=_MAX_REQUESTS)
+        self.total = self.requests_total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
 
@@ -174,6 +198,21 @@ class Trace:
     def add_lengths(self, frame: int, lengths: Lengths) -> None:
         """Enter how long the open axes of a frame are, before any of its calls."""
         self._lengths.append((frame, lengths))
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How many calls and requests have ended."""
+        return self.total, self.requests_total
+
+    def add_request(self, request: EndedRequest) -> None:
+        """Enter a request of a batched run that has ended."""
+        self._requests.append(request)
+        self.requests_total += 1
+
+    def requests_since(self, position: int) -> list[EndedRequest]:
+        """The requests from a position on, as far as they are kept."""
+        kept = len(self._requests)
+        return list(islice(self._requests, max(0, kept - (self.requests_total - position)), None))
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.actors.under_way import UnderWay
 from actorflow.errors import MissingExtraError, require
 from actorflow.graph.graph import Graph
 from actorflow.trace.batches import HistogramStatistics
@@ -20,6 +22,7 @@ from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to
 from actorflow.web.live import LiveStream
 from actorflow.web.telemetry import Latencies
 from actorflow.web.vitals import memory_of, pipelines
+from actorflow.web.wire import columns
 
 #: Samples that are made text at once.
 _BLOCK = 100
@@ -148,6 +151,7 @@ def routes(stream: LiveStream, writer: Writer) -> list[Route]:
         "/healthz": partial(_health, stream),
         "/api/graph": partial(_graph, stream, writer),
         "/api/state": partial(_state, stream, writer),
+        "/api/curves": partial(_curves, stream, writer),
         "/trace.json": partial(_trace, stream, writer),
         "/metrics": partial(_metrics, stream, writer),
     }
@@ -180,7 +184,8 @@ def _states(stream: LiveStream) -> Iterator[str]:
     medians, tails = (
         dict(zip(rows.tolist(), us.tolist(), strict=True)) for us in latencies.estimate_us(rows, 0.5, 0.99)
     )
-    states = b"" if engine.monitor is None else bytes(engine.monitor.states)
+    seen = np.frombuffer(b"" if engine.monitor is None else engine.monitor.states, np.uint8)
+    states = UnderWay.of(engine.running).over(seen).tolist()
     profiles = [engine.profile.get(op.id, _NEVER) for op in ops]
     times = [(profile.calls, profile.failed, profile.total_ns, profile.last_ns) for profile in profiles]
     content = {"graph": graph.name, "frames": _frames(graph), "memory": memory_of(engine)}
@@ -226,6 +231,21 @@ async def _errors(stream: LiveStream, _: Request) -> Response:
 
 async def _pipelines(stream: LiveStream, _: Request) -> Response:
     return Response.of_json(to_json({"pipelines": pipelines(stream.graph)}))
+
+
+async def _curves(stream: LiveStream, writer: Writer, _: Request) -> Response:
+    graph, time_s = stream.graph, time.time()
+    series = {name: list(points) for name, points in graph.engine.scalars.series.items()}
+
+    def pieces() -> Iterator[str]:
+        yield f'{{"graph": {json.dumps(graph.name)}, "time": {time_s}, "curves": {{'
+        for number, (name, points) in enumerate(series.items()):
+            yield f"{', ' if number else ''}{json.dumps(name)}: {json.dumps(columns(points), allow_nan=False)}"
+        yield "}}"
+
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
+    headers = {"Content-Disposition": f'attachment; filename="run-{stamp}.json"'}
+    return Response.of_json(await writer.write("curves", pieces), headers=headers)
 
 
 async def _trace(stream: LiveStream, writer: Writer, _: Request) -> Response:

@@ -17,6 +17,7 @@ from actorflow.web.http import Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
+    from actorflow.runtime.stream import FrameStream
     from actorflow.web.access import TokenCheck
     from actorflow.web.live import LiveStream
 
@@ -76,6 +77,7 @@ class Control:
             "step": (self._step, {"frames": _MAX_STEPS}),
             "cancel": (self._cancel, {"frame": 1 << 62}),
             "in_flight": (self._in_flight, {"in_flight": _MAX_IN_FLIGHT, "stream": 1 << 62}),
+            "stop": (self._stop, {"stream": 1 << 62}),
             "save": (self._save, {}),
         }
 
@@ -153,16 +155,26 @@ class Control:
         return f"cancelled {what}", {"cancelled": cancelled}
 
     async def _in_flight(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        if "in_flight" not in arguments:
+            raise Refused(Response.of_text(400, "expected in_flight"))
+        stream = self._stream_of(arguments)
+        stream.in_flight = frames = arguments["in_flight"]
+        return f"stream {stream.number} has up to {frames:,} frame{'s' * (frames > 1)} in flight", {}
+
+    async def _stop(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        stream = self._stream_of(arguments)
+        stream.finish()
+        return f"stopped stream {stream.number}: it ends with the frames that have started", {}
+
+    def _stream_of(self, arguments: _Arguments) -> FrameStream:
+        """The stream that was named, or the only one."""
         streams = {stream.number: stream for stream in self._graph.streams}
         known = ", ".join(map(str, streams)) or "none"
         number = arguments.get("stream", next(iter(streams), None) if len(streams) == 1 else None)
-        if "in_flight" not in arguments:
-            raise Refused(Response.of_text(400, "expected in_flight"))
         if number not in streams:
             what = "no stream was named" if number is None else f"stream {number} does not run"
             raise _Conflict(f"{what}; running: {known}")
-        streams[number].in_flight = frames = arguments["in_flight"]
-        return f"stream {number} has up to {frames:,} frame{'s' * (frames > 1)} in flight", {}
+        return streams[number]
 
     async def _save(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
         if self._save_one is None:

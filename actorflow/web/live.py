@@ -35,7 +35,7 @@ class Client:
     """One connected browser and what it has been told.
 
     Attributes:
-        calls: Up to which position of the trace it has been told of them; None for nothing yet.
+        calls: Up to which position of the trace it has been told of calls and requests; None for nothing yet.
     """
 
     def __init__(self, socket: Socket) -> None:
@@ -44,7 +44,7 @@ class Client:
         self.telemetry: Telemetry | None = None
         self.position: Position | None = None
         self.timeline = False  # whether it has asked for calls
-        self.calls: int | None = None
+        self.calls: tuple[int, int] | None = None
         self.vitals: str | None = None  # what it is to be told next of how the process is
         self.control = _UNTOUCHED  # what it has been told of who has paused the graph, and the like
 
@@ -240,7 +240,7 @@ class LiveStream:
         self._control = control
         self._encoded.clear()
         for client in self.clients:
-            if changed or (client.timeline and client.calls != self._engine.trace.total):
+            if changed or (client.timeline and client.calls != self._engine.trace.position):
                 client.wake.set()
 
     def tell_command(self, command: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ class LiveStream:
             client.vitals = None
         if client.timeline:
             messages = [*messages, *telemetry.encode_calls(client.calls)]
-            client.calls = telemetry.engine.trace.total
+            client.calls = telemetry.engine.trace.position
         return messages
 
     async def structure(self) -> EncodedGraph:

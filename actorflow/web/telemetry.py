@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice, repeat
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.under_way import UnderWay
 from actorflow.runtime.engine import Engine
 from actorflow.trace.counters import Changes, Monitor, NodeState, OpProfile
 from actorflow.trace.ring import Trace
+from actorflow.web.vitals import functions, streams
 from actorflow.web.wire import EncodedGraph, OpStates, encode_calls, encode_states, encode_status
 
 #: A bucket is a quarter of an octave, from 128 ns to 550 s: an estimate is at most 19% off.
@@ -40,12 +42,14 @@ class Latencies:
 
     Attributes:
         track_of: Index in `Trace.tracks` of what the latest call of each row ran on; 255 if that is not known.
+        longest_us: Longest call of each row among those that were looked at; 0 before the first.
     """
 
     def __init__(self, trace: Trace, row_of: _Ints) -> None:
         self._trace = trace
         self._row_of = row_of
         self.track_of = np.full(int(row_of.max(initial=-1)) + 1, _NO_TRACK, np.uint8)
+        self.longest_us = np.zeros(int(row_of.max(initial=-1)) + 1, np.float32)
         self._position = 0
         self._slot_of = np.full(int(row_of.max(initial=-1)) + 1, -1, np.int64)
         self._used = 0
@@ -63,6 +67,7 @@ class Latencies:
         tracks = calls.track[known][rows >= 0]
         rows = rows[rows >= 0]
         self.track_of[rows] = np.minimum(tracks, _NO_TRACK)
+        np.maximum.at(self.longest_us, rows, (elapsed_ns / 1e3).astype(np.float32))
         touched = np.flatnonzero(np.bincount(rows))
         self._make_slots(touched)
         slots = self._slot_of[rows]
@@ -90,7 +95,8 @@ class Latencies:
             below = np.where(bucket > 0, reached[lines, bucket - 1], 0)
             part = (wanted - below) / (reached[lines, bucket] - below)
             octaves = (bucket + part) / _PER_OCTAVE + _FIRST_OCTAVE
-            estimates.append((np.exp2(octaves) / 1e3).astype(np.float32))
+            # A bucket reaches beyond the longest call in it.
+            estimates.append(np.minimum((np.exp2(octaves) / 1e3).astype(np.float32), self.longest_us[rows]))
         return estimates
 
     def _make_slots(self, rows: _Ints) -> None:
@@ -173,12 +179,15 @@ class Telemetry:
         self._row_of = np.full(int(structure.op_ids.max(initial=-1)) + 1, -1, np.int64)
         self._row_of[structure.op_ids] = np.arange(len(structure.op_ids))
         self._latencies = Latencies(engine.trace, self._row_of)
-        self._states = OpStates.zeros(structure.op_index)._replace(track=self._latencies.track_of)
+        self._states = OpStates.zeros(structure.op_index)._replace(
+            track=self._latencies.track_of, max_us=self._latencies.longest_us
+        )
         self._failed = np.stack([structure.op_index, np.zeros_like(structure.op_index)])  # as they are encoded
         self._failing = np.zeros(0, np.intp)  # rows of ops of which calls have failed
         self._unestimated = np.zeros(len(structure.op_ids), np.bool_)
         self._next_row = 0
-        self._frames = self._frame_numbers()
+        self._under_way = UnderWay({}, {})
+        self._now: dict[str, Any] = {}
         self._curves = {name: Tail(points) for name, points in engine.scalars.series.items()}
         self._failures = Tail(engine.errors)
         self._notes = Tail(engine.notes)
@@ -190,15 +199,13 @@ class Telemetry:
         rows, estimated = self._dirty_rows(), self._estimate()
         if len(rows):
             self._read(rows)
-            self._changed[rows] = self._states_seq = seq
-        if len(estimated):
-            self._changed[estimated] = self._states_seq = seq
         status = self._advance_status()
-        if status:
-            self._status_seq = seq
-        if not len(rows) and not len(estimated) and not status:
+        if len(rows) or len(estimated):
+            self._changed[rows] = self._changed[estimated] = self._states_seq = seq
+        elif not status:
             return False
-        self.seq = seq
+        # Behind states there is always the status of the same moment, so that both can be shown at once.
+        self.seq = self._status_seq = seq
         return True
 
     def _estimate(self) -> npt.NDArray[np.int64]:
@@ -239,7 +246,7 @@ class Telemetry:
             curves = {name: tail.since(told.curves.get(name, 0)) for name, tail in self._curves.items()}
             messages.append(
                 encode_status(
-                    self.engine.frames,
+                    self._now,
                     {name: points for name, points in curves.items() if points},
                     self._failures.since(told.failures),
                     self._notes.since(told.notes),
@@ -251,14 +258,16 @@ class Telemetry:
             )
         return messages
 
-    def encode_calls(self, since: int | None) -> list[str | bytes]:
-        """Calls that the trace has had since a position; for None all that fit into a message, and what tracks mean."""
+    def encode_calls(self, since: tuple[int, int] | None) -> list[str | bytes]:
+        """Calls and requests since a position of the trace; for None all that fit into a message."""
         trace = self.engine.trace
-        if since == trace.total:
+        if since == trace.position:
             return []
+        calls, requests = since or (0, 0)
         return encode_calls(
             trace,
-            trace.since(since or 0),
+            trace.since(calls),
+            trace.requests_since(requests),
             self.structure.index_of,
             time_s=time.time(),
             revision=self.structure.revision,
@@ -267,13 +276,15 @@ class Telemetry:
 
     def _dirty_rows(self) -> npt.NDArray[np.int64]:
         monitor = self.engine.monitor
+        before, self._under_way = self._under_way, UnderWay.of(self.engine.running)
         if monitor is not self._monitor or monitor is None:
             # The dirty flags of the monitor before are lost, so everything may have changed.
             self._monitor = monitor
             self._changes = None if monitor is None else monitor.changes()
             return np.arange(len(self.structure.op_ids))
         assert self._changes is not None
-        ids = self._changes.take()
+        moved = [node_id for node_id, _ in before.states.items() ^ self._under_way.states.items()]
+        ids = np.union1d(self._changes.take(), np.array(moved, np.intp))
         rows = self._row_of[ids[ids < len(self._row_of)]]
         return rows[rows >= 0]
 
@@ -295,7 +306,7 @@ class Telemetry:
             self._failing = np.flatnonzero(self._failed[1])
         now = np.zeros(count, np.uint8)
         if self._monitor is not None:
-            seen = np.frombuffer(self._monitor.states, np.uint8)
+            seen = self._under_way.over(np.frombuffer(self._monitor.states, np.uint8))
             known = ids < len(seen)
             now[known] = seen[ids[known]]
         # Ops that finished before the graph was watched left no state, but calls.
@@ -303,9 +314,9 @@ class Telemetry:
         states.state[rows] = now
 
     def _advance_status(self) -> bool:
-        frames = self._frame_numbers()
-        changed = frames != self._frames
-        self._frames = frames
+        now = self._now_numbers()
+        changed = now != self._now
+        self._now = now
         for name, points in self.engine.scalars.series.items():
             tail = self._curves.get(name)
             if tail is None:
@@ -316,6 +327,13 @@ class Telemetry:
         changed = self._notes.advance() or changed
         return self._failures.advance() or changed
 
-    def _frame_numbers(self) -> tuple[int, int, int, int]:
-        frames = self.engine.frames
-        return frames.started, frames.finished, frames.failed, frames.cancelled
+    def _now_numbers(self) -> dict[str, Any]:
+        """What is the case at this moment, and told anew with each status."""
+        engine = self.engine
+        tracks = [[name, load.running, load.queued] for name, load in self._under_way.tracks.items()]
+        return {
+            "frames": {name: getattr(engine.frames, name) for name in ("started", "finished", "failed", "cancelled")},
+            "tracks": tracks,
+            "functions": functions(engine),
+            "streams": streams(engine),
+        }

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.actors.joined import parts_of
 from actorflow.actors.op import OpActor
-from actorflow.actors.turnstile import Turnstile
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.pipeline import live_loaders
@@ -115,7 +114,7 @@ _MAX_BLOBS = 4096
 
 
 class _Parts:
-    """Bounded parts of one program.
+    """Blobs of one program.
 
     Attributes:
         blobs: Ids of the blobs; not of variables, whose values outlive frames.
@@ -125,7 +124,6 @@ class _Parts:
         self.ops = ops  # the program's ops, which its frames have as well
         slots: list[int] = []
         blobs: list[int] = []
-        self.turnstiles: dict[int, Turnstile] = {}  # what limits functions, with the ops' ids
         for actor in chain.from_iterable(map(parts_of, ops)):
             if actor.node_id != actor.node.id:
                 continue  # it copies, sums or sends for the op
@@ -133,8 +131,6 @@ class _Parts:
                 if not isinstance(blob, Variable):
                     slots.append(written.slot)
                     blobs.append(blob.id)
-            if actor.turnstile is not None and actor.turnstile.limit < sys.maxsize:
-                self.turnstiles[actor.node_id] = actor.turnstile
         self.blobs, self._blob_of = np.unique(np.array(blobs, np.int64), return_inverse=True)
         self._slots = slots
 
@@ -155,6 +151,26 @@ def _fullest(held: Mapping[_Parts, npt.NDArray[np.int64]]) -> list[list[int]]:
     return np.column_stack([blobs[order], counts[order]]).tolist()  # type: ignore[no-any-return]
 
 
+def functions(engine: Engine) -> list[list[int]]:
+    """Functions with calls that take a bounded number of frames at once: id, calls, that number, frames that wait."""
+    turnstiles = {
+        part.node_id: part.turnstile
+        for frame in engine.resources.running
+        for actor in chain(frame.outstanding, frame.resting)
+        for part in parts_of(actor)
+        if part.turnstile is not None and part.turnstile.limit < sys.maxsize
+    }
+    return [
+        [node_id, turnstile.running, turnstile.limit, len(turnstile.parked or ())]
+        for node_id, turnstile in sorted(turnstiles.items())
+    ]
+
+
+def streams(engine: Engine) -> list[dict[str, int]]:
+    """Streams that run, and how many frames of each are in flight."""
+    return [{"number": s.number, "held": s.held, "in_flight": s.in_flight} for s in engine.streams]
+
+
 class Occupancy:
     """Counts, when asked, what the frames in flight hold; nothing is counted while they run."""
 
@@ -166,22 +182,13 @@ class Occupancy:
         """The content of ``occupancy`` in the ``vitals`` message, of now. It takes about 0.05 us per value."""
         frames = self._engine.running
         held: dict[_Parts, npt.NDArray[np.int64]] = {}
-        turnstiles: dict[int, Turnstile] = {}
         for frame in frames:
             parts = self._parts_of(frame.ops)
             if frame.values:
                 held[parts] = held.get(parts, 0) + parts.held(frame.values)
-            turnstiles |= parts.turnstiles
-        streams = [{"number": s.number, "held": s.held, "in_flight": s.in_flight} for s in self._engine.streams]
         return {
             "frames": len(frames),
-            "streams": streams,
             "blobs": _fullest(held),
-            "functions": [
-                [node_id, turnstile.running, turnstile.limit, len(turnstile.parked or ())]
-                for node_id, turnstile in turnstiles.items()
-                if turnstile.running or turnstile.parked
-            ],
             "channels": self._channels(frames),
         }
 
@@ -214,9 +221,11 @@ class Occupancy:
         return parts
 
 
-#: A frame that has been seen for so long is asked what it waits for.
+#: A frame in which nothing has moved for so long is asked what it waits for.
 _OLD_S = 1.0
 _MAX_FRAMES = 3
+#: Frames that are looked at for that, the oldest.
+_MAX_FOLLOWED = 16
 #: That question, and the one how full everything is, go through the whole graph: they may take this share of the time.
 _MAX_SHARE = 0.01
 #: A pause in which no call ends while frames are in flight is worth a word when it is so long.
@@ -231,7 +240,7 @@ class Vitals:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lags_ms: deque[float] = deque(maxlen=_SAMPLES)
-        self._seen_s: dict[int, float] = {}
+        self._seen: dict[int, _Still] = {}
         self._frames: list[dict[str, Any]] = []
         self._next_look_s = 0.0
         self._occupancy = Occupancy(engine)
@@ -287,9 +296,14 @@ class Vitals:
         }
 
     def _waiting(self, now_s: float) -> list[dict[str, Any]]:
-        running = self._engine.running
-        self._seen_s = {frame.number: self._seen_s.get(frame.number, now_s) for frame in running}
-        old = [frame for frame in running if now_s - self._seen_s[frame.number] >= _OLD_S][:_MAX_FRAMES]
+        running, seen = self._engine.running[:_MAX_FOLLOWED], self._seen
+        still = {frame.number: _Still(now_s, *_place_of(frame)) for frame in running}
+        # A long frame in which calls end does not wait.
+        self._seen = {
+            number: seen[number] if number in seen and seen[number][1:] == now[1:] else now
+            for number, now in still.items()
+        }
+        old = [frame for frame in running if now_s - self._seen[frame.number].since_s >= _OLD_S][:_MAX_FRAMES]
         if not old:
             self._frames = []
         elif now_s >= self._next_look_s:
@@ -300,10 +314,22 @@ class Vitals:
             ]
             self._next_look_s = now_s + (perf_counter() - start) / _MAX_SHARE
         return [
-            {**frame, "seconds": round(now_s - self._seen_s[frame["frame"]], 1)}
+            {**frame, "seconds": round(now_s - self._seen[frame["frame"]].since_s, 1)}
             for frame in self._frames
-            if frame["frame"] in self._seen_s
+            if frame["frame"] in {each.number for each in old}
         ]
+
+
+class _Still(NamedTuple):
+    """Where a frame is, and since when it has not come further."""
+
+    since_s: float
+    missing: int  # messages that its ops wait for
+    under_way: frozenset[int]
+
+
+def _place_of(frame: Frame) -> tuple[int, frozenset[int]]:
+    return sum(frame.pending), frozenset(map(id, frame.outstanding.values()))
 
 
 def memory_of(engine: Engine) -> list[dict[str, Any]]:

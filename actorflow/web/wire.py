@@ -4,7 +4,8 @@ From the server, in the order of a snapshot:
 
 - ``graph`` (text, `capture`): name, revision, nodes, edges, and what is made for which; the page itself places them.
 - states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
-- ``status`` (text, `encode_status`): frames, curves, failures, notes; all of them (full) or what is new.
+- ``status`` (text, `encode_status`): frames, what is under way, curves, failures, notes; all of them (full) or what is
+  new. Behind states there is always one, of the same moment.
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
   was commanded last; when it changes.
 - ``heartbeat`` (text): nothing happened for a while.
@@ -37,6 +38,7 @@ offset type    meaning
 ...    f32[n]  time of the latest call, microseconds
 ...    f32[n]  median time of a call, microseconds, estimated; 0 if unknown
 ...    f32[n]  99th percentile, likewise
+...    f32[n]  longest call of those that were looked at, microseconds
 ...    u8[n]   `actorflow.trace.counters.NodeState`
 ...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
 ...    u32[m]  from the next multiple of 4 on: index of each op of which calls have failed
@@ -72,7 +74,7 @@ from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.spec import Length, said
 from actorflow.trace.counters import NodeNote
-from actorflow.trace.ring import Calls, Trace
+from actorflow.trace.ring import Calls, EndedRequest, Trace
 from actorflow.web.http import to_json
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
@@ -90,6 +92,7 @@ class OpStates(NamedTuple):
     last_us: npt.NDArray[np.float32]  # float32
     p50_us: npt.NDArray[np.float32]  # float32, estimated; 0 if unknown
     p99_us: npt.NDArray[np.float32]  # float32
+    max_us: npt.NDArray[np.float32]  # float32, of the calls that were looked at
     state: npt.NDArray[np.uint8]  # uint8, `NodeState`
     track: npt.NDArray[np.uint8]  # uint8, index in `actorflow.trace.ring.Trace.tracks`; 255 if unknown
 
@@ -97,22 +100,13 @@ class OpStates(NamedTuple):
     def zeros(cls, node: npt.NDArray[np.uint32]) -> OpStates:
         """Idle ops without calls."""
         count = len(node)
-        mean, last, p50, p99 = np.zeros((4, count), np.float32)
+        mean, last, p50, p99, longest = np.zeros((5, count), np.float32)
         state, track = np.zeros(count, np.uint8), np.full(count, 255, np.uint8)
-        return cls(node, np.zeros(count, np.uint32), mean, last, p50, p99, state, track)
+        return cls(node, np.zeros(count, np.uint32), mean, last, p50, p99, longest, state, track)
 
     def take(self, rows: npt.NDArray[np.intp]) -> OpStates:
         """Some of the ops."""
         return OpStates._make(column[rows] for column in self)
-
-
-class FrameNumbers(Protocol):
-    """Counts of frames, as `actorflow.trace.counters.FrameCounts` has them."""
-
-    started: int
-    finished: int
-    failed: int
-    cancelled: int
 
 
 class FailedFrame(Protocol):
@@ -149,7 +143,14 @@ def _bytes(column: npt.NDArray[Any]) -> bytes:
 
 
 def encode_calls(
-    trace: Trace, calls: Calls, index_of: npt.NDArray[np.int64], *, time_s: float, revision: int, most: int
+    trace: Trace,
+    calls: Calls,
+    requests: Iterable[EndedRequest],
+    index_of: npt.NDArray[np.int64],
+    *,
+    time_s: float,
+    revision: int,
+    most: int,
 ) -> list[str | bytes]:
     """The newest calls: the ``tracks`` message and the binary one; see the module's description.
 
@@ -173,7 +174,18 @@ def encode_calls(
     errors = [[at, calls.errors[int(keep[at])]] for at in np.flatnonzero(failed).tolist()]
     frames = set(calls.frame[keep].tolist()) if calls.lengths else ()
     lengths = [[frame, said(lengths)] for frame, lengths in calls.lengths.items() if frame in frames]
-    tracks = {"type": "tracks", "names": trace.tracks, "origin": trace.origin_s, "errors": errors, "lengths": lengths}
+    asked = [
+        [(each.start_ns - trace.origin_ns) / 1e9, (each.end_ns - trace.origin_ns) / 1e9, [*each.frames], each.outcome]
+        for each in requests
+    ]
+    tracks = {
+        "type": "tracks",
+        "names": trace.tracks,
+        "origin": trace.origin_s,
+        "errors": errors,
+        "lengths": lengths,
+        "requests": asked,
+    }
     return [json.dumps(tracks), b"".join([header, *[_bytes(column) for column in columns]])]
 
 
@@ -183,7 +195,7 @@ def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:
 
 
 def encode_status(
-    frames: FrameNumbers,
+    now: Mapping[str, Any],
     curves: Mapping[str, Sequence[tuple[int, float]]],
     failures: Iterable[FailedFrame],
     notes: Iterable[NodeNote],
@@ -196,7 +208,8 @@ def encode_status(
     """The ``status`` message.
 
     Args:
-        frames: Counts since the graph's engine was made.
+        now: What replaces what the client has: ``frames``, counts since the graph's engine was made, and what is under
+            way, ``tracks``, ``functions``, ``streams``.
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
         notes: What to append to what is said of nodes.
         base: First sequence number that it applies to.
@@ -208,20 +221,17 @@ def encode_status(
         "base": base,
         "seq": seq,
         "time": time_s,
-        "frames": {
-            "started": frames.started,
-            "finished": frames.finished,
-            "failed": frames.failed,
-            "cancelled": frames.cancelled,
-        },
-        "curves": {
-            name: [[frame for frame, _ in points], [_finite(value) for _, value in points]]
-            for name, points in curves.items()
-        },
+        **now,
+        "curves": {name: columns(points) for name, points in curves.items()},
         "failures": [{"time": f.time_s, "frame": f.frame, "op_id": f.op_id, "message": f.message} for f in failures],
         "notes": [{"id": note.node_id, "text": note.text} for note in notes],
     }
     return json.dumps(message, allow_nan=False)
+
+
+def columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float | None]]:
+    """Frames and values of a curve; a value that is not finite becomes None, as JSON has none."""
+    return [frame for frame, _ in points], [_finite(value) for _, value in points]
 
 
 def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) -> str:

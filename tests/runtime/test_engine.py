@@ -740,7 +740,7 @@ class TestWatching:
             assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.DONE] * 2
             with pytest.raises(af.OpError):
                 await graph.run({x: ones(-1)})
-            assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.FAILED, NodeState.WAITING]
+            assert [monitor.states[op.id] for op in (f, scale)] == [NodeState.FAILED, NodeState.CANCELLED]
             assert set(others.take()) == {f.id, scale.id}
             graph.engine.resources.unwatch()
             assert graph.engine.monitor is None

@@ -175,6 +175,10 @@ class Page:
         """Wait until what was asked for is drawn."""
         await self.look("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
 
+    async def show(self, tab: str) -> None:
+        """Show a tab of the panel."""
+        await self.page.click(f"#tab-{tab}")
+
     async def click_node(self, name: str) -> None:
         """Click a node or a closed scope."""
         await self.page.mouse.click(*await self.middle_of(name))

@@ -26,7 +26,7 @@ SCALAR = af.TensorSpec.of(())
 STATE_COLUMNS = [
     ("index", "I"),
     ("calls", "I"),
-    *[(f"{name}_us", "f") for name in ("mean", "last", "p50", "p99")],
+    *[(f"{name}_us", "f") for name in ("mean", "last", "p50", "p99", "max")],
     ("state", "B"),
     ("track", "B"),
 ]

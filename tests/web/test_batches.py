@@ -93,6 +93,7 @@ async def test_the_page_shows_batches(graph: af.Graph, new_page: Any, quick_vita
         await page.page.locator("#node").get_by_text("(batch, 4)").wait_for()
         async with graph.batched(max_rows=4) as batcher:
             await asyncio.gather(*[batcher.run({"x": ROW}) for _ in range(6)])
+            await page.show("data")
             await page.page.locator("#batch-list").get_by_text("Requests: 6 finished").wait_for()
             text = await page.page.inner_text("#batch-list")
             assert "0 of 1,024 rows wait, 0 frames in flight" in text

@@ -313,8 +313,11 @@ async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
         await page.until("actorflow.frames.failed === 1 && actorflow.states.check === 'failed'")
         await page.until("actorflow.failures.length === 1")
         assert await page.look("actorflow.curves") == {"check/out": [0.5, None]}
+        await page.show("failures")
         await page.page.locator("#failure-list").get_by_text("negative input").wait_for()
+        await page.show("curves")
         await page.page.locator("#curve-list").get_by_text("not finite").wait_for()
+        await page.show("failures")
         await page.page.locator("#failure-list button").click()
         assert await page.look("actorflow.selected") == "check"
 
@@ -342,6 +345,7 @@ async def test_hostile_names_are_only_text(new_page) -> None:
         await page.page.keyboard.press("Enter")
         assert await page.look("actorflow.selected") == hostile
         await page.page.locator("#node h2").get_by_text(hostile).wait_for()
+        await page.show("failures")
         await page.page.locator("#failure-list pre").get_by_text(hostile).wait_for()
         place = await page.look("actorflow.placeOf(actorflow.selected)")
         box = await page.page.locator("#graph").bounding_box()
@@ -366,7 +370,8 @@ async def test_it_fits_a_phone(training, new_page) -> None:
         await page.open(view.url)
         await training.run()
         await page.until("actorflow.frames.finished === 1")
-        await page.page.locator("#cost-list li").first.wait_for()
+        await page.show("ops")
+        await page.page.locator("#cost-table .cost").first.wait_for()
         assert await page.look("document.documentElement.scrollWidth <= innerWidth")
         width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
         assert width == 375

@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 import logging
+from collections.abc import Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -392,7 +393,7 @@ class TestPage:
             await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
             assert await page.page.inner_text("#pause") == "Resume"
             assert "Paused from the page, by 127.0.0.1" in await page.page.inner_text("#control-note")
-            await page.until("!document.getElementById('waiting').hidden")
+            await page.until("!document.getElementById('held').hidden")
             assert "paused from the page" in await page.page.inner_text("#held")
             started = lesson.graph.engine.frames.started
             for steps in (1, 2):
@@ -402,7 +403,8 @@ class TestPage:
             assert lesson.graph.engine.frames.started == started + 2
             await page.page.keyboard.press("n")
             await page.until(f"actorflow.frames.finished === {started + 3}")
-            await page.page.keyboard.press("h")
+            await page.page.focus("#graph")
+            await page.page.keyboard.press("Space")
             await page.until(f"actorflow.frames.finished > {started + 3} && !actorflow.control.paused")
             assert await page.page.inner_text("#pause") == "Pause"
             assert await page.page.is_disabled("#step")
@@ -434,6 +436,67 @@ class TestPage:
             await page.until("actorflow.frames.cancelled === 3 && actorflow.frames.inFlight === 0")
             assert "Cancelled 2 frames" in await page.page.inner_text("#control-note")
             await asyncio.wait(runs)
+
+    async def test_the_dialog_follows_the_frames_in_flight(self, gated, new_page) -> None:
+        async with serve(gated.graph, port=0, control=True) as view:
+            page = await new_page()
+            await page.open(view.url)
+            first = gated.start()
+            await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 1")
+            await page.page.click("#cancel")
+            await page.page.select_option("#cancel-frame", label="Frame 0")
+            gated.release.set()
+            await first
+            await page.until("document.getElementById('cancel-frame').selectedOptions[0].text === 'Frame 0 has ended'")
+            assert await page.page.is_disabled("#cancel-yes")
+            gated.release.clear()
+            second = gated.start()
+            await page.until("[...document.getElementById('cancel-frame').options].some((o) => o.text === 'Frame 1')")
+            await page.page.select_option("#cancel-frame", label="Frame 1")
+            await page.until("!document.getElementById('cancel-yes').disabled")
+            await page.page.click("#cancel-yes")
+            with pytest.raises(af.RunCancelledError):
+                await second
+
+    async def test_a_stream_can_be_stopped(self, training, new_page) -> None:
+        asked = 0
+
+        def feeds() -> Iterator[dict[str, Any]]:
+            nonlocal asked
+            while True:
+                asked += 1
+                yield {"x": np.ones((4, 4), "float32")}
+
+        async with serve(training.graph, port=0, control=True) as view:
+            page = await new_page()
+            await page.open(view.url)
+            stream = training.graph.stream(feeds(), in_flight=2)
+            await anext(stream)
+            await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
+            await page.page.get_by_role("button", name="Stop stream 0").click()
+            await page.page.click("#stop-dialog button:has-text('Go on')")
+            await anext(stream)
+            await page.page.get_by_role("button", name="Stop stream 0").click()
+            await page.page.click("#stop-dialog button:has-text('Stop stream')")
+            await page.until("document.getElementById('control-note').textContent.startsWith('Stopped stream 0')")
+            left = [result async for result in stream]
+            assert 2 + len(left) == asked == training.graph.engine.frames.finished, "each feed got its frame"
+            await page.until("actorflow.control.streams.length === 0")
+
+    async def test_a_stream_that_waits_in_a_paused_graph_ends_when_it_is_stopped(self, training) -> None:
+        stream = training.graph.stream([{"x": np.ones((4, 4), "float32")}] * 9, in_flight=1)
+        await anext(stream)
+        training.graph.pause()
+        rest = asyncio.ensure_future(anext(stream, None))
+        while training.graph.paused.waiting < 1:
+            await asyncio.sleep(0)
+        stream.finish()
+        training.graph.resume()
+        while await rest is not None:
+            rest = asyncio.ensure_future(anext(stream, None))
+        assert training.graph.engine.frames.started <= 2
+        assert not stream.is_running
+        stream.finish()
 
     async def test_the_frames_of_a_stream(self, lesson, new_page) -> None:
         async with serve(lesson.graph, port=0, control=True) as view:
@@ -487,13 +550,13 @@ class TestPage:
             page = await new_page()
             await page.open(view.url.replace(STEER, LOOK))
             assert await page.page.is_hidden("#control")
-            await page.page.keyboard.press("h")
+            await page.page.keyboard.press("Space")
             lesson.graph.pause("for <b>lunch</b>")
             await page.until("!document.getElementById('control').hidden")
             assert await page.page.is_hidden("#pause")
             assert await page.page.is_hidden("#save")
             assert "Paused for <b>lunch</b>" in await page.page.inner_text("#control-note")
-            await page.page.keyboard.press("h")
+            await page.page.keyboard.press("Space")
             assert lesson.graph.paused is not None
             lesson.graph.resume()
             await page.until("document.getElementById('control').hidden")

@@ -50,7 +50,8 @@ async def test_a_function_and_a_blob_that_are_full(new_page, quick_vitals) -> No
         hold.set()
         await result
         await stream.aclose()
-        await card.wait_for(state="hidden")
+        await page.show("now")
+        await card.get_by_text("Nothing that is bounded is in use.").wait_for()
         assert await page.look("actorflow.fullness('wait')") is None
 
 

@@ -62,6 +62,7 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         stream = graph.stream(loader.feed(x))
         await anext(stream)
         await page.until("actorflow.stages.length === 1")
+        await page.show("data")
         listed = json.dumps(f"{name}{visible(CONTROLS)}")
         await page.until(f"document.getElementById('pipeline-list').textContent.includes({listed})")
         with pytest.raises(af.OpError):
@@ -74,6 +75,9 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         assert await text_of(page, "#search-results span") == op
         await page.page.keyboard.press("Enter")
         await page.until(f"actorflow.selected === {op!r}")
+        for tab in ("curves", "failures"):
+            await page.show(tab)
+            await page.redrawn()
         for selector, text in (("#node h2", name), ("#node .node-sub", f"Op · {op}"), (".failures .where", op)):
             assert await text_of(page, selector) == text
         assert f"ValueError: {name}{visible(CONTROLS)}" in await text_of(page, "#failure-list pre")
@@ -93,9 +97,11 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         assert await text_of(page, "#timeline-tooltip strong") == op
         for width in (1280, 375):
             await page.page.set_viewport_size({"width": width, "height": 800})
-            await page.redrawn()
-            assert await page.look("document.documentElement.scrollWidth <= innerWidth")
-            assert await page.look(TOO_WIDE) == []
+            for tab in ("now", "ops", "curves", "data", "node", "failures"):
+                await page.show(tab)
+                await page.redrawn()
+                assert await page.look("document.documentElement.scrollWidth <= innerWidth")
+                assert await page.look(TOO_WIDE) == []
         assert await page.look("typeof hacked") == "undefined"
         assert await page.look(HIDDEN_IN) == []
         found = "document.querySelectorAll('main img, main script, main svg, header script, title *').length"

@@ -9,7 +9,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow.web import vitals as vitals_module
-from actorflow.web.vitals import Occupancy, Vitals, pipelines
+from actorflow.web.vitals import Occupancy, Vitals, functions, pipelines, streams
 from tests.ranks.conftest import Ranks
 
 VECTOR = af.TensorSpec.of(4)
@@ -44,7 +44,7 @@ async def test_frames_hold_blobs_and_wait_for_functions() -> None:
     graph.function("last", lambda z: z, VECTOR)(z)
     async with graph:
         occupancy = Occupancy(graph.engine)
-        nothing = {"frames": 0, "streams": [], "blobs": [], "functions": [], "channels": []}
+        nothing = {"frames": 0, "blobs": [], "channels": []}
         assert occupancy.report() == nothing
         stream = graph.stream(({"x": ONES} for _ in range(5)), in_flight=3)
         first = asyncio.ensure_future(anext(stream))
@@ -52,17 +52,18 @@ async def test_frames_hold_blobs_and_wait_for_functions() -> None:
             await hold.entered.acquire()
         while not graph.engine.running or graph.engine.frames.started < 3:
             await asyncio.sleep(0)
-        while named(graph, occupancy.report()["functions"])["hold"] != [2, 2, 1]:
+        while named(graph, functions(graph.engine)) != {"hold": [2, 2, 1]}:
             await asyncio.sleep(0)
         report = occupancy.report()
         assert report["frames"] == 3
-        assert report["streams"] == [{"number": 0, "held": 3, "in_flight": 3}]
+        assert streams(graph.engine) == [{"number": 0, "held": 3, "in_flight": 3}]
         assert named(graph, report["blobs"]) == {"first/out": 3}
         hold.released.set()
         await first
         async for _ in stream:
             pass
         assert occupancy.report() == nothing
+        assert functions(graph.engine) == streams(graph.engine) == []
 
 
 async def test_channels_say_who_waits_for_whom() -> None:

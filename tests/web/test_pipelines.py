@@ -54,6 +54,7 @@ async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_
         await page.open(view.url)
         items = aiter(loader)
         await anext(items)
+        await page.show("data")
         await page.page.wait_for_selector("#pipeline-list .name")
         names = await page.page.locator("#pipeline-list .name").all_inner_texts()
         assert names[-2:] == ["numbers", "<halve>"]

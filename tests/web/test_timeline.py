@@ -159,7 +159,9 @@ async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vita
         assert 0 < p50 <= p99
         await page.click_node("loss")
         await page.page.locator("#node").get_by_text("Median, p99").wait_for()
-        await page.page.locator("#cost-list").get_by_text("p99").first.wait_for()
+        await page.show("ops")
+        await page.page.locator("#cost-table").get_by_text("p99").first.wait_for()
+        await page.show("now")
         await page.page.locator("#memory-list").get_by_text("no budget").wait_for()
         await page.page.locator("#loop-lag").get_by_text("median").wait_for()
 
@@ -173,7 +175,7 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         run = gated.start()
         await page.until("actorflow.states.hold === 'running'")
         waiting = page.page.locator("#waiting")
-        assert await waiting.is_hidden()
+        assert await waiting.get_by_text("No frame waits.").is_visible()
         skew_s = 2.0
         await waiting.get_by_text("op 'last' waits for 1 of 1 inputs: op 'hold'").wait_for()
         assert await page.page.locator("#stalled").is_hidden(), "that is not long enough to be a stall"
@@ -181,7 +183,7 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         await waiting.get_by_text("No call has ended for 60 min").wait_for()
         gated.release.set()
         await run
-        await waiting.wait_for(state="hidden")
+        await waiting.get_by_text("No frame waits.").wait_for()
 
 
 async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
@@ -198,8 +200,87 @@ async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
         await page.page.click("#close-all")
         with contextlib.suppress(af.OpError):
             await graph.run({x: np.ones((4, 4), "float32")})
-        failures = page.page.locator("#failures")
+        await page.show("failures")
+        failures = page.page.locator("#panel-failures")
         for text in ("by nothing", "x float32[4, 4] on cpu", "test_timeline.py"):
             await failures.get_by_text(text).first.wait_for()
         await failures.get_by_role("button").click()
         await page.until("actorflow.selected === 'deep/divide' && actorflow.open.includes('deep')")
+
+
+async def test_a_range_is_summed_up_and_a_call_shows_what_it_reads_and_feeds(new_page) -> None:
+    graph = af.Graph("flow")
+    x = graph.blob("x", (4, 4))
+    left = graph.function("left", lambda x: x, SQUARE)(x)
+    right = graph.function("right", lambda x: x, SQUARE)(x)
+    middle = graph.function("middle", lambda a, b: a + b, SQUARE)(left, right)
+    graph.function("after", lambda x: x, SQUARE)(middle)
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        for _ in range(3):
+            await graph.run({x: np.ones((4, 4), "float32")})
+        await page.until("actorflow.timeline.calls === 12")
+        await page.page.focus("#timeline")
+        await page.page.keyboard.press("s")
+        summed = await page.look("actorflow.timeline.summed")
+        assert {op["name"]: op["calls"] for op in summed["ops"]} == dict.fromkeys(
+            ("left", "right", "middle", "after"), 3
+        )
+        assert sum(lane["calls"] for lane in summed["lanes"]) == 12
+        profile = graph.engine.profile
+        for op in summed["ops"]:
+            total_ns = profile[graph[op["name"]].id].total_ns
+            assert op["seconds"] == pytest.approx(total_ns / 1e9, rel=1e-3, abs=1e-9)
+        sums = page.page.locator("#timeline-sums")
+        await sums.get_by_role("rowheader", name="middle").wait_for()
+        await page.page.keyboard.press("Escape")
+        await sums.wait_for(state="hidden")
+        await page.page.click("#timeline-range")
+        box = await page.page.locator("#timeline").bounding_box()
+        await page.page.mouse.move(box["x"] + 140, box["y"] + 40)
+        await page.page.mouse.down()
+        await page.page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 50)
+        await page.page.mouse.up()
+        await sums.get_by_role("rowheader", name="after").wait_for()
+        assert not await page.look("actorflow.timeline.following")
+        await page.page.get_by_role("button", name="Close the sums").click()
+
+        await page.click_node("middle")
+        await page.page.get_by_role("button", name="Latest call").click()
+        flows = await page.look("actorflow.timeline.flows")
+        assert (flows["call"], sorted(flows["from"]), flows["to"]) == ("middle", ["left", "right"], ["after"])
+        await page.page.keyboard.press("Escape")
+        assert await page.look("actorflow.timeline.flows") is None
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 30.0])
+async def test_it_opens_on_a_few_frames_however_far_they_are_apart(training, new_page, apart_s: float) -> None:
+    trace = training.graph.engine.trace
+    key = trace.key(training.graph["loss"].id)
+    for frame in range(12):  # calls of the past, as if frames had come so far apart
+        trace.add(trace.origin_ns + int(frame * (apart_s + 0.0012) * 1e9) + 1_000_000, 1_000_000, key, frame)
+    async with serve(training.graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        await page.until("actorflow.timeline.calls === 12")
+        await page.until("new Set(actorflow.bars.map((bar) => bar.frame)).size === 6")
+
+
+async def test_requests_of_batched_runs_stand_above_their_frames(new_page) -> None:
+    graph = af.Graph("asked")
+    af.ops.scale(graph.blob("x", ("batch", 4)), 2.0, name="twice")
+    async with graph, serve(graph, port=0) as view:
+        page = await new_page()
+        await page.open(view.url)
+        await page.page.click("#timeline-toggle")
+        async with graph.batched(max_rows=4) as batcher:
+            await asyncio.gather(*[batcher.run({"x": np.ones((2, 4), np.float32)}) for _ in range(4)])
+            with pytest.raises(af.RunTimeoutError):
+                await batcher.run({"x": np.ones((1, 4), np.float32)}, timeout=0)
+        await page.until("actorflow.timeline.requests.length === 5")
+        requests = await page.look("actorflow.timeline.requests")
+        assert [request["frames"] for request in requests] == [[0], [0], [1], [1], []]
+        assert [request["outcome"] for request in requests] == [*["finished"] * 4, "RunTimeoutError"]

@@ -195,10 +195,12 @@ class TestAtATerminal:
             assert shown.rindex(end) > shown.rindex(begin)
 
 
-def text_of(picture: Picture, *, problem: str | None = None, rows: int = 50, height: int | None = None) -> list[str]:
-    console = Console(width=COLUMNS, no_color=True)
+def text_of(
+    picture: Picture, *, problem: str | None = None, rows: int = 50, height: int | None = None, width: int = COLUMNS
+) -> list[str]:
+    console = Console(width=width, no_color=True)
     with console.capture() as capture:
-        console.print(render(picture, None, "http://localhost:1/", problem, rows, height))
+        console.print(render(picture, None, "http://localhost:1/", problem, rows, width, height))
     return capture.get().splitlines()
 
 
@@ -258,6 +260,29 @@ class TestScreen:
         for height in range(2, 24):
             assert len(text_of(picture, height=height)) < height or height == 2
         assert any("gone" in line for line in text_of(picture, problem="gone", height=ROWS))
+
+    async def test_names_can_be_read_in_a_narrow_terminal(self) -> None:
+        graph, peer = af.Graph("narrow"), Peer()
+        x = graph.blob("x", ())
+        scope = graph.subgraph("a_rather_long_scope").subgraph("with_another_one_inside")
+        for name in ("convolution", "normalise"):
+            scope.function(name, lambda x: x, af.TensorSpec.of(()))(x)
+        async with graph, streaming(graph, peer) as stream:
+            await graph.run({x: np.float32(1)})
+            stream.tick()
+            await peer.until(lambda picture: picture.frames["finished"] == 1)
+            picture = peer.picture
+        for width in (60, 80, 100, 140):
+            lines = text_of(picture, width=width)
+            header = next(at for at, line in enumerate(lines) if line.startswith("op "))
+            columns, rows = lines[header].split(), lines[header + 1 :]
+            assert columns[:2] == ["op", "state"]
+            assert "total" in columns
+            for row in rows:
+                name = row.split()[0]
+                assert len(name) >= 26
+                assert name.endswith(("one_inside/convolution", "one_inside/normalise"))
+        assert columns[2:] == ["calls", "total", "mean", "p50", "p99", "share"]
 
     def test_rates(self) -> None:
         rates, picture = Rates(), Picture()

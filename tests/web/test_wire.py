@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.trace.counters import FailureRecord, FrameCounts, NodeNote
+from actorflow.trace.counters import FailureRecord, NodeNote
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -19,7 +19,7 @@ _F32 = st.floats(0, 2.0**100, width=32)
 
 
 @given(
-    rows=st.lists(st.tuples(_U32, _U32, _F32, _F32, _F32, _F32, st.integers(0, 5), st.integers(0, 255)), max_size=20),
+    rows=st.lists(st.tuples(_U32, _U32, *[_F32] * 5, st.integers(0, 7), st.integers(0, 255)), max_size=20),
     base=_U32,
     seq=_U32,
     revision=_U32,
@@ -28,14 +28,15 @@ _F32 = st.floats(0, 2.0**100, width=32)
     failed=st.dictionaries(_U32, _U32, max_size=5),
 )
 def test_states_round_trip(decode_message, rows, base, seq, revision, full, time_s, failed) -> None:
-    columns = list(zip(*rows, strict=True)) or [()] * 8
-    dtypes = (np.uint32, np.uint32, *[np.float32] * 4, np.uint8, np.uint8)
+    columns = list(zip(*rows, strict=True)) or [()] * 9
+    dtypes = (np.uint32, np.uint32, *[np.float32] * 5, np.uint8, np.uint8)
     states = OpStates(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)))
     failures = np.array([[*failed], [*failed.values()]], np.uint32)
     data = encode_states(states, failures, base=base, seq=seq, time_s=time_s, revision=revision, full=full)
     read = decode_message(data)
     assert (read.base, read.seq, read.revision, read.full, read.time) == (base, seq, revision, full, time_s)
-    shown = [read.index, read.calls, read.mean_us, read.last_us, read.p50_us, read.p99_us, read.state, read.track]
+    times = [read.mean_us, read.last_us, read.p50_us, read.p99_us, read.max_us]
+    shown = [read.index, read.calls, *times, read.state, read.track]
     assert shown == [tuple(column) for column in columns]
     assert read.failed == failed
 
@@ -43,7 +44,7 @@ def test_states_round_trip(decode_message, rows, base, seq, revision, full, time
 def test_columns_are_aligned_for_typed_arrays() -> None:
     assert HEADER.size % 8 == 0
     states = OpStates.zeros(np.arange(3, dtype=np.uint32))
-    assert [column.itemsize for column in states] == [4, 4, 4, 4, 4, 4, 1, 1], (
+    assert [column.itemsize for column in states] == [4, 4, 4, 4, 4, 4, 4, 1, 1], (
         "bytes come last, or the rest is misaligned"
     )
 
@@ -57,19 +58,23 @@ def test_take_picks_rows() -> None:
 
 
 def test_status_has_everything() -> None:
-    frames = FrameCounts()
-    frames.started, frames.finished, frames.failed, frames.cancelled = 9, 5, 2, 1
+    now = {
+        "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
+        "tracks": [["cpu lane0", [7], 2]],
+        "functions": [[7, 1, 2, 0]],
+        "streams": [{"number": 0, "held": 1, "in_flight": 2}],
+    }
     failure = FailureRecord(1.5, 3, 7, "it <b>broke</b>")
     curves = {"loss": [(1, 0.5), (2, 0.25)]}
     notes = [NodeNote(8, "copied cpu -> sim:0")]
-    text = encode_status(frames, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
+    text = encode_status(now, curves, [failure], notes, base=3, seq=4, time_s=2.5, full=False)
     assert json.loads(text) == {
         "type": "status",
         "full": False,
         "base": 3,
         "seq": 4,
         "time": 2.5,
-        "frames": {"started": 9, "finished": 5, "failed": 2, "cancelled": 1},
+        **now,
         "curves": {"loss": [[1, 2], [0.5, 0.25]]},
         "failures": [{"time": 1.5, "frame": 3, "op_id": 7, "message": "it <b>broke</b>"}],
         "notes": [{"id": 8, "text": "copied cpu -> sim:0"}],
@@ -81,7 +86,7 @@ def test_a_diverged_loss_is_still_json(value: float) -> None:
     def refuse(constant: str) -> None:
         pytest.fail(f"{constant} is not JSON")
 
-    text = encode_status(FrameCounts(), {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
+    text = encode_status({}, {"loss": [(0, value)]}, [], [], base=0, seq=1, time_s=0.0, full=True)
     assert json.loads(text, parse_constant=refuse)["curves"] == {"loss": [[0], [None]]}
 
 

@@ -27,6 +27,10 @@ export class Calls {
   /** @type {Map<number, {start: number, end: number, level: number}>} */
   frames = new Map();
   frameLevels = 1;
+  /** Requests of batched runs that have ended, oldest first. @type {{start: number, end: number, level: number, frames: number[], outcome: string}[]} */
+  requests = [];
+  requestLevels = 1;
+  #requestEnds = [];
   #ends = [];
   #frameEnds = [];
   /** What failed calls have raised, by their numbers, oldest first. @type {Map<number, string>} */
@@ -44,6 +48,9 @@ export class Calls {
     this.frames.clear();
     this.#frameEnds = [];
     this.frameLevels = 1;
+    this.requests = [];
+    this.requestLevels = 1;
+    this.#requestEnds = [];
   }
 
   get size() {
@@ -51,7 +58,13 @@ export class Calls {
   }
 
   /** What is said of the calls that come next. */
-  announce({ names, errors, lengths }) {
+  announce({ names, errors, lengths, requests }) {
+    for (const [start, end, frames, outcome] of requests) {
+      const level = free(this.#requestEnds, start, end);
+      this.requestLevels = Math.max(this.requestLevels, level + 1);
+      this.requests.push({ start, end, level, frames, outcome });
+    }
+    this.requests = this.requests.slice(-MAX_FRAMES);
     this.tracks = names;
     this.#announced = errors;
     for (const [frame, text] of lengths) this.#lengths.set(frame, text);

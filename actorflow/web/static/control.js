@@ -8,6 +8,8 @@ import { shown } from "./token.js";
 const MOST_IN_FLIGHT = 1024;
 /** So long is shown what became of a command, before what is the case is said again. */
 const TOLD_MS = 8000;
+/** While one chooses what to cancel, frames come and go. */
+const FOLLOW_MS = 400;
 const GONE = "the server cannot be reached";
 
 export class ControlBar {
@@ -22,6 +24,9 @@ export class ControlBar {
     byId("cancel").addEventListener("click", () => this.askToCancel());
     byId("save").addEventListener("click", () => this.save());
     byId("cancel-dialog").addEventListener("close", () => this.#answered());
+    byId("stop-dialog").addEventListener("close", (event) => {
+      if (event.target.returnValue === "yes") this.#command("stop", { stream: Number(event.target.dataset.stream) });
+    });
   }
 
   /** Whether this reader may do more than look; known only when the server has said so. */
@@ -50,22 +55,38 @@ export class ControlBar {
   }
 
   async askToCancel() {
-    if (!this.allowed || byId("cancel-dialog").open) return;
+    if (!this.allowed || document.querySelector("dialog[open]")) return;
+    if (!await this.#listFrames()) return;
+    byId("cancel-dialog").returnValue = "";
+    byId("cancel-dialog").showModal();
+    while (byId("cancel-dialog").open) {
+      await new Promise((go) => setTimeout(go, FOLLOW_MS));
+      if (byId("cancel-dialog").open) await this.#listFrames();
+    }
+  }
+
+  /** Bring the frames that may be chosen up to date; the one that is chosen stays, even when it has ended. */
+  async #listFrames() {
     let frames;
     try {
       ({ frames } = parse(await (await fetch("api/control", { headers: shown() })).text()));
     } catch {
       this.#tell(GONE, true);
-      return this.refresh();
+      this.refresh();
+      return false;
     }
+    const list = byId("cancel-frame"), chosen = byId("cancel-dialog").open ? list.value : "";
     const all = frames.length === 1 ? "The one frame in flight" : `All ${format.count(frames.length)} frames in flight`;
-    byId("cancel-frame").replaceChildren(
-      element("option", { value: "" }, frames.length ? all : "No frame is in flight"),
-      ...frames.map((frame) => element("option", { value: String(frame) }, `Frame ${format.count(frame)}`)),
-    );
-    byId("cancel-yes").disabled = !frames.length;
-    byId("cancel-dialog").returnValue = "";
-    byId("cancel-dialog").showModal();
+    const options = [["", frames.length ? all : "No frame is in flight"], ...frames.map((frame) => [String(frame), `Frame ${format.count(frame)}`])];
+    const hasEnded = chosen !== "" && !frames.includes(Number(chosen));
+    if (hasEnded) options.push([chosen, `Frame ${format.count(Number(chosen))} has ended`]);
+    const known = [...list.options].map(({ value, text }) => `${value} ${text}`).join();
+    if (known !== options.map(([value, text]) => `${value} ${text}`).join()) {
+      list.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
+      list.value = chosen;
+    }
+    byId("cancel-yes").disabled = !frames.length || hasEnded;
+    return true;
   }
 
   async save() {
@@ -82,7 +103,7 @@ export class ControlBar {
     setText(byId("pause").lastElementChild, paused ? "Resume" : "Pause");
     byId("pause").classList.toggle("primary", paused !== null);
     byId("pause").firstElementChild.className = paused ? "icon play" : "icon hold";
-    byId("pause").title = paused ? "Start frames again (H)" : "Start no further frame; those in flight end (H)";
+    byId("pause").title = paused ? "Start frames again (Space)" : "Start no further frame; those in flight end (Space)";
     byId("step").disabled = !paused || this.#busy;
     for (const id of ["pause", "cancel", "save"]) byId(id).disabled = this.#busy;
     byId("save").hidden = !this.allowed || !this.#offer.saves;
@@ -138,7 +159,7 @@ export class ControlBar {
     const list = byId("streams"), known = new Map([...list.children].map((label) => [label.dataset.stream, label]));
     const labels = streams.map(({ stream, in_flight: frames }) => {
       const label = known.get(String(stream)) ?? this.#stream(stream), input = label.querySelector("input");
-      setText(label.firstElementChild, streams.length > 1 ? `Stream ${stream}: in flight` : "In flight");
+      setText(label.querySelector("span"), streams.length > 1 ? `Stream ${stream}: in flight` : "In flight");
       if (document.activeElement !== input) input.value = frames;
       return label;
     });
@@ -154,7 +175,16 @@ export class ControlBar {
       this.refresh();
     });
     input.addEventListener("keydown", (event) => event.key === "Enter" && input.blur());
-    return element("label", { "data-stream": String(number), title: "How many frames of the stream may overlap" }, element("span"), input);
+    const label = element("label", { title: "How many frames of the stream may overlap" }, element("span"), input);
+    const stop = element("button", { type: "button", class: "action", "aria-label": `Stop stream ${number}` }, "Stop…");
+    stop.addEventListener("click", () => {
+      const dialog = byId("stop-dialog");
+      dialog.dataset.stream = String(number);
+      dialog.returnValue = "";
+      setText(byId("stop-title"), `Stop stream ${number}?`);
+      dialog.showModal();
+    });
+    return element("div", { class: "stream", "data-stream": String(number) }, label, stop);
   }
 }
 

@@ -9,11 +9,14 @@ const FEW = 4;
 export class FailuresCard {
   #shown = "";
   #newest = 0;
+  #seen = 0;
   #isWhole = false;
+  /** Messages without their frames, in the order in which they came first. @type {string[]} */
+  #kinds = [];
 
   /** @param {(node: number) => void} choose called when the reader wants to see the op that failed */
-  constructor(model, choose) {
-    Object.assign(this, { model, choose });
+  constructor(model, tabs, choose) {
+    Object.assign(this, { model, tabs, choose });
     byId("failures-more").addEventListener("click", () => {
       this.#isWhole = !this.#isWhole;
       this.#shown = "";
@@ -24,11 +27,13 @@ export class FailuresCard {
   refresh() {
     const { model } = this, newest = model.failures.at(-1);
     const key = newest ? `${model.revision} ${model.failures.length} ${newest.frame} ${newest.time}` : "";
-    byId("failures").hidden = !newest;
+    byId("failure-none").hidden = Boolean(newest);
+    this.#badge();
     if (key === this.#shown) return;
     this.#shown = key;
-    setText(byId("failure-count"), format.count(model.frames.failed));
-    const kinds = [...this.#alike().values()], shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
+    const { failed } = model.frames, kept = model.failures.length;
+    setText(byId("failure-count"), newest ? `${frames(failed)} failed${failed > kept ? `; the newest ${kept} are shown` : ""}` : "");
+    const kinds = this.#alike(), shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
     byId("failure-list").replaceChildren(...shown.map((failure) => this.#item(failure)));
     const more = byId("failures-more");
     more.hidden = kinds.length <= FEW;
@@ -40,16 +45,25 @@ export class FailuresCard {
     }
   }
 
-  /** What fails again and again in the same way is one item: the newest, with its number. */
+  /** Frames that have failed since the reader last looked. */
+  #badge() {
+    const { failed } = this.model.frames;
+    if (this.tabs.selected === "Failures" && !document.hidden) this.#seen = failed;
+    this.tabs.mark("Failures", Math.max(0, failed - this.#seen));
+  }
+
+  /**
+   * What fails again and again in the same way is one item: the newest, with its number. What failed last in a new way is
+   * on top, and stays where it is when it fails again.
+   */
   #alike() {
     const alike = new Map();
-    for (const failure of this.model.failures.toReversed()) {
+    for (const failure of this.model.failures) {
       const key = failure.message.replaceAll(/\bframe \d+/g, "frame");
-      const first = alike.get(key);
-      if (first) first.times += 1;
-      else alike.set(key, { ...failure, times: 1 });
+      alike.set(key, { ...failure, times: (alike.get(key)?.times ?? 0) + 1 });
     }
-    return alike;
+    this.#kinds = [...this.#kinds.filter((key) => alike.has(key)), ...[...alike.keys()].filter((key) => !this.#kinds.includes(key))];
+    return this.#kinds.map((key) => alike.get(key)).reverse();
   }
 
   #where({ op_id: id }) {
@@ -60,11 +74,16 @@ export class FailuresCard {
   #item(failure) {
     const { time, frame, op_id: id, message, times } = failure;
     const when = new Date(time * 1000).toLocaleTimeString();
-    const latest = times > 1 ? `${format.count(times)} times, latest in frame` : "frame";
+    const kept = this.model.failures.length, of = this.model.frames.failed > kept ? ` of the newest ${format.count(kept)}` : "";
+    const latest = times > 1 ? `${format.count(times)}${of || " times"}, latest in frame` : "frame";
     const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
     const button = element("button", { type: "button" }, element("span", { class: "where" }, this.#where(failure)), detail);
     const index = this.model.indexById.get(id);
     button.addEventListener("click", () => index !== undefined && this.choose(index));
     return element("li", {}, button, element("pre", {}, message));
   }
+}
+
+function frames(number) {
+  return number === 1 ? "1 frame has" : `${format.count(number)} frames have`;
 }

@@ -15,7 +15,6 @@ export class FullnessCard {
 
   refresh() {
     const rows = this.#rows().slice(0, MAX_ITEMS);
-    byId("fullness").hidden = !rows.length;
     const key = JSON.stringify(rows);
     if (key === this.#shown) return;
     this.#shown = key;

@@ -2,15 +2,19 @@
 
 import { byId, element } from "./dom.js";
 
-/** @param {[string, string, () => void][]} keys key, what the help says if anything, what it does; without the last, help alone */
+/**
+ * @param {[string, string, (() => void)?, string?][]} keys key, what the help says, what it does, what the key is called;
+ *   without the third, help alone; without the second, no help
+ */
 export function attachKeys(keys) {
   const actions = new Map(keys.filter(([, , act]) => act).map(([key, , act]) => [key, act]));
-  byId("key-list").replaceChildren(...keys.filter(([, text]) => text).flatMap(([key, text]) => [
-    element("dt", {}, ...key.split(" ").map((part) => element("kbd", {}, part))), element("dd", {}, text),
+  byId("key-list").replaceChildren(...keys.filter(([, text]) => text).flatMap(([key, text, , name]) => [
+    element("dt", {}, ...(name ?? key).split(" ").map((part) => element("kbd", {}, part))), element("dd", {}, text),
   ]));
   addEventListener("keydown", (event) => {
     const { target } = event;
     if (target instanceof HTMLInputElement || target instanceof HTMLSelectElement) return;
+    if (event.key === " " && target.closest?.("button, a, summary, [role=separator]")) return; // it presses them
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (document.querySelector("dialog[open]")) return;
     const act = actions.get(event.key);

@@ -8,6 +8,7 @@ import { Drawing, LIT_MS } from "./canvas.js";
 import { Charts } from "./chart.js";
 import { Colouring, MODES } from "./colouring.js";
 import { Connection } from "./connection.js";
+import { CostTable } from "./costs.js";
 import { ControlBar } from "./control.js";
 import { byId, element, setText } from "./dom.js";
 import { Explorer } from "./explore.js";
@@ -15,15 +16,18 @@ import { FailuresCard } from "./failures.js";
 import * as format from "./format.js";
 import { FullnessCard } from "./fullness.js";
 import { attachKeys } from "./keys.js";
+import { LanesCard } from "./lanes.js";
 import { Link } from "./link.js";
 import { Model } from "./model.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
 import { PipelinesCard, stageLines } from "./pipelines.js";
 import { probe } from "./probe.js";
+import { resizable } from "./resize.js";
 import { attachSearch } from "./search.js";
 import { Stages } from "./stages.js";
 import { OP, Structure, VARIABLE } from "./structure.js";
+import { panelTabs } from "./tabs.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { nodeLines, scopeLines } from "./tooltip.js";
@@ -34,6 +38,8 @@ const PANEL_INTERVAL_MS = 250;
 const MANY_NODES = 2000;
 const CONNECTION_TEXT = { connecting: "Connecting", live: "Live", closed: "Disconnected, trying again" };
 
+let stale = true;
+let isStarted = false;
 const model = new Model(), calls = new Calls(), camera = new Camera();
 const arranging = new Arranging(() => {
   byId("busy").hidden = !arranging.isBusy;
@@ -57,13 +63,19 @@ const panel = new Panel(model, theme, {
   isOpen: (scope) => view.open.has(scope),
   showCall,
 });
-const charts = new Charts(byId("curves"), byId("curve-list"), model, theme);
+const charts = new Charts(model, theme);
+const costs = new CostTable(model, (subject) => explorer.choose(subject));
+const lanes = new LanesCard(model, (node) => explorer.choose(node));
 const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model), batches = new BatchesCard(model);
 const controlBar = new ControlBar(model);
 const fullness = new FullnessCard(model, (node) => explorer.choose(node));
-const failures = new FailuresCard(model, (node) => explorer.choose(node));
+const tabs = panelTabs(() => {
+  stale = true;
+  if (isStarted) refresh();
+});
+const failures = new FailuresCard(model, tabs, (node) => explorer.choose(node));
 const timeline = new Timeline(
-  { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live") }, calls, model, theme,
+  { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live"), sums: byId("timeline-sums") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
 );
 const link = new Link(
@@ -90,7 +102,9 @@ let scheduled = false;
 let isFolded = true;
 let lastGraph = null;
 let unlight = 0;
-let stale = true;
+/** Messages since the last drawing, and how many of the first are whole snapshots: a status, and the states before it. */
+let news = [];
+let whole = 0;
 /** Messages that have come while the graph that they are about is being arranged. */
 let held = null;
 
@@ -99,6 +113,7 @@ function redraw() {
   scheduled = true;
   requestAnimationFrame((now) => {
     scheduled = false;
+    takeNews(now);
     const sketch = drawing.draw(now);
     overview.draw(now);
     if (isTimelineOpen()) timeline.draw();
@@ -121,10 +136,34 @@ function placeStages() {
   legend();
 }
 
+/** Picture, legend and panel change together, in the browser's turn to draw, or they would not agree in between. */
 function receive(message) {
   if (held) return void held.push(message);
-  if (message.type === "graph") return takeGraph(message);
-  const now = performance.now();
+  if (message.type === "graph") {
+    news = [];
+    whole = 0;
+    return takeGraph(message);
+  }
+  news.push(message);
+  if (message.type !== "states") whole = news.length;
+  if (document.hidden) takeNews(performance.now());
+  else if (whole) redraw();
+}
+
+function takeNews(now) {
+  if (!whole) return;
+  const messages = news.splice(0, whole);
+  whole = 0;
+  for (const message of messages) apply(message, now);
+  stale = true;
+  panel.refreshState();
+  lanes.refresh();
+  fullness.refresh();
+  countFrames();
+  if (colouring.mode !== "lane") countStates();
+}
+
+function apply(message, now) {
   if (message.type === "states") {
     model.applyStates(message, now);
     // One more drawing when the ops that just finished stop being lit.
@@ -140,8 +179,6 @@ function receive(message) {
     controlBar.refresh();
   } else if (message.type === "tracks") calls.announce(message);
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
-  stale = true;
-  redraw();
 }
 
 function takeGraph(message) {
@@ -161,10 +198,10 @@ function showGraph(message) {
     if (isFirst && model.count) restore(link.parts());
     describeGraph();
     stale = true;
-    redraw();
     const since = held;
     held = null;
     since.forEach(receive);
+    redraw();
   });
 }
 
@@ -185,13 +222,16 @@ function restore(parts) {
   if (parts.timeline && !isTimelineOpen()) toggleTimeline();
 }
 
-/** Numbers, panel and curves: read by people, so a few times a second is enough. */
-function refresh() {
-  const now = performance.now();
+function countFrames() {
   const { started, finished, failed, cancelled } = model.frames;
   const numbers = { started, finished, failed, cancelled, "in-flight": model.inFlight };
   for (const [name, number] of Object.entries(numbers)) setText(byId(`frames-${name}`), format.count(number));
   byId("frames-failed").classList.toggle("bad", failed > 0);
+}
+
+/** Times, rates and curves: read by people, so a few times a second is enough, and of the tab that is shown. */
+function refresh() {
+  const now = performance.now();
   setText(byId("frames-rate"), format.rate(model.rate(now)));
   model.measure(now);
   if (calls.lost) setText(byId("timeline-note"), `${format.count(calls.lost)} calls are left out, as there are too many`);
@@ -199,23 +239,34 @@ function refresh() {
   stale = false;
   if ((explorer.selected >= 0 || explorer.showsPath) && !explorer.pathUs) explorer.findPath();
   panel.criticalUs = explorer.pathUs;
-  panel.refresh();
-  charts.draw();
-  vitals.refresh();
-  fullness.refresh();
   failures.refresh();
-  pipelines.refresh();
-  batches.refresh();
+  TABS[tabs.selected]();
   if (colouring.mode === "lane") {
     colouring.use();
     legend();
     redraw();
-  } else countStates();
+  }
 }
+
+/** What each tab of the panel shows besides states. */
+const TABS = {
+  Now: () => vitals.refresh(),
+  Ops: () => costs.refresh(),
+  Curves: () => charts.draw(),
+  Failures: () => {},
+  Data: () => {
+    pipelines.refresh();
+    batches.refresh();
+    byId("data-none").hidden = !byId("pipelines").hidden || !byId("batches").hidden;
+  },
+  Node: () => panel.refresh(),
+};
 
 function showSelected(subject) {
   panel.criticalUs = explorer.pathUs;
   panel.select(subject);
+  if (subject >= 0) tabs.show("Node");
+  else tabs.leave("Node");
   timeline.select(subject >= 0 && !model.isScope(subject) ? subject : -1);
 }
 
@@ -245,7 +296,7 @@ function isTimelineOpen() {
 
 function toggleTimeline() {
   const dock = byId("dock");
-  dock.hidden = !dock.hidden;
+  dock.hidden = byId("dock-edge").hidden = !dock.hidden;
   byId("timeline-toggle").setAttribute("aria-pressed", String(!dock.hidden));
   calls.clear();
   connection.askForTimeline(!dock.hidden);
@@ -306,7 +357,7 @@ attachGestures(byId("graph"), camera, {
   moved,
   clicked: (px, py) => {
     const place = camera.toWorld(px, py), subject = view.at(...place);
-    if (subject < 0 && stages.at(...place)) byId("pipelines").scrollIntoView({ block: "nearest" });
+    if (subject < 0 && stages.at(...place)) tabs.show("Data");
     else explorer.select(subject);
   },
   opened: (px, py) => {
@@ -337,14 +388,16 @@ attachKeys([
   ["J", "Select the card before", () => explorer.walk(-1)],
   ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
   ["t", "Show or hide the timeline", toggleTimeline],
-  ["h", "Where you may control: hold the graph (pause), or resume", () => controlBar.toggle()],
+  [" ", "Where you may control: pause the graph, or resume", () => controlBar.toggle(), "Space"],
   ["n", "Where you may control: let the next frame of a paused graph start", () => controlBar.step()],
   ["x", "Where you may control: cancel frames", () => controlBar.askToCancel()],
   ["Escape", "Select nothing", () => explorer.select(-1)],
-  ["?", "Show this help", () => byId("help").showModal()],
+  ["h", "Show this help, as ? does", () => byId("help").showModal()],
+  ["?", "", () => byId("help").showModal()],
   ["← → ↑ ↓", "Move; in the timeline, go back and forth"],
   ["+ -", "Zoom in and out"],
   ["l", "In the timeline: follow the latest call"],
+  ["s", "In the timeline: sum up what is shown"],
 ]);
 byId("zoom-in").addEventListener("click", () => (camera.zoomBy(1.4), moved()));
 byId("zoom-out").addEventListener("click", () => (camera.zoomBy(1 / 1.4), moved()));
@@ -356,6 +409,10 @@ byId("open-some").addEventListener("change", ({ target }) => {
   target.value = "";
 });
 byId("fold").addEventListener("click", toggleFolding);
+byId("timeline-range").addEventListener("click", (event) => {
+  timeline.picks = !timeline.picks;
+  event.currentTarget.setAttribute("aria-pressed", String(timeline.picks));
+});
 byId("timeline-toggle").addEventListener("click", toggleTimeline);
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 byId("colour").append(...MODES.map((mode) => element("option", { value: mode }, mode)));
@@ -365,7 +422,14 @@ new ResizeObserver(() => {
   stale = true;
   redraw();
 }).observe(byId("graph"));
+resizable(byId("panel-edge"), "--panel", {
+  least: 300, most: () => innerWidth / 2, first: 404, from: (event) => innerWidth - event.clientX, grows: "ArrowLeft", shrinks: "ArrowRight",
+});
+resizable(byId("dock-edge"), "--dock", {
+  least: 120, most: () => innerHeight * 0.7, first: 264, from: (event) => innerHeight - event.clientY, grows: "ArrowUp", shrinks: "ArrowDown",
+});
 setInterval(refresh, PANEL_INTERVAL_MS);
+isStarted = true;
 
 drawing.resize();
 overview.reset();
@@ -373,6 +437,6 @@ legend();
 connection.open();
 
 window.actorflow = probe({
-  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline,
+  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs,
   isBusy: () => held !== null || arranging.isBusy,
 });

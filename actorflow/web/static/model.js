@@ -5,10 +5,10 @@
 import { Occupancy } from "./occupancy.js";
 import { OP, PARTS, Structure, VARIABLE } from "./structure.js";
 
-export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled", "constant"];
+export const STATES = ["idle", "waiting", "running", "done", "failed", "cancelled", "constant", "queued"];
 
 // A blob with several producers, or a closed scope, shows the state that matters most.
-const URGENCY = Uint8Array.from([0, 4, 5, 3, 6, 2, 1]);
+const URGENCY = Uint8Array.from([0, 4, 6, 3, 7, 2, 1, 5]);
 const RATE_WINDOW_MS = 2500;
 const MAX_POINTS = 10000;
 const MAX_FAILURES = 50;
@@ -25,7 +25,6 @@ export class Model {
   notes = new Map();
   /** The latest message on memory, the loop and old frames. */
   vitals = null;
-  occupancy = new Occupancy();
   #rate = [];
   #callsThen = { time: 0, calls: new Uint32Array(0) };
 
@@ -47,6 +46,7 @@ export class Model {
     this.track = new Uint8Array(count).fill(255);
     this.p50Us = new Float32Array(count);
     this.p99Us = new Float32Array(count);
+    this.maxUs = new Float32Array(count);
     /** Calls per second, over the last seconds. */
     this.perSecond = new Float32Array(count);
     /** Time at which an op was last seen to finish a call. */
@@ -60,32 +60,35 @@ export class Model {
     for (let s = 0; s < scopes.count; s++) this.scopeStates[s * STATES.length] = scopes.ops[s];
     /** Mean times of one pass through each node and scope, with what is folded into it, by part. */
     this.passUs = new Float64Array((count + scopes.count) * PARTS);
-    this.occupancy = new Occupancy();
+    this.occupancy = new Occupancy(this.indexById);
+    /** What runs and what is queued on the tracks that have something: name, ids of ops, calls. @type {[string, number[], number][]} */
+    this.load = [];
   }
 
   /** Take the same graph with other parts folded; what is known of it stays. */
   refold(structure) {
-    const { calls, failed, meanUs, lastUs, p50Us, p99Us, state, track, occupancy } = this;
+    const { calls, failed, meanUs, lastUs, p50Us, p99Us, maxUs, state, track, occupancy, load } = this;
     this.adopt(structure);
     const index = [...this.kind.keys()].filter((i) => this.kind[i] === OP);
     const pick = (column) => index.map((i) => column[i]);
     const failing = index.filter((i) => failed[i]);
     this.applyStates({
       full: true, index, calls: pick(calls), meanUs: pick(meanUs), lastUs: pick(lastUs), p50Us: pick(p50Us), p99Us: pick(p99Us),
-      state: pick(state), track: pick(track), failing, failed: failing.map((i) => failed[i]),
+      maxUs: pick(maxUs), state: pick(state), track: pick(track), failing, failed: failing.map((i) => failed[i]),
     }, -Infinity);
     this.occupancy = occupancy;
+    this.load = load;
   }
 
   applyVitals(vitals) {
     this.vitals = vitals;
-    this.occupancy = new Occupancy(vitals.occupancy, this.indexById);
+    this.occupancy.count(vitals.occupancy);
   }
 
   #touched = new Uint32Array(0);
   #round = 0;
 
-  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, state, track, failing, failed }, now) {
+  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, maxUs, state, track, failing, failed }, now) {
     const round = ++this.#round, blobs = [];
     const { parent, of } = this.scopes, kinds = STATES.length;
     for (let k = 0; k < index.length; k++) {
@@ -101,6 +104,7 @@ export class Model {
       this.lastUs[i] = lastUs[k];
       this.p50Us[i] = p50Us[k];
       this.p99Us[i] = p99Us[k];
+      this.maxUs[i] = maxUs[k];
       this.track[i] = track[k];
       for (let s = of[i]; s >= 0; s = parent[s]) {
         this.scopeUs[s] += moreUs;
@@ -127,7 +131,7 @@ export class Model {
     }
   }
 
-  applyStatus({ full, frames, curves, failures, notes }, now) {
+  applyStatus({ full, frames, tracks, functions, streams, curves, failures, notes }, now) {
     if (full) {
       this.curves.clear();
       this.notes.clear();
@@ -135,6 +139,8 @@ export class Model {
       this.#rate = [];
     }
     this.frames = frames;
+    this.load = tracks;
+    this.occupancy.update(functions, streams);
     this.#rate.push([now, frames.finished]);
     for (const [name, [numbers, values]] of Object.entries(curves)) {
       const curve = this.curves.get(name) ?? { frames: [], values: [] };

@@ -1,25 +1,42 @@
 // How full what is bounded is: streams, blobs, functions, channels between ranks. Pure.
 
-const NOTHING = { frames: 0, streams: [], blobs: [], functions: [], channels: [] };
-
 export class Occupancy {
-  /**
-   * @param {object} [message] `occupancy` of a vitals message
-   * @param {Map<number, number>} indexById
-   */
-  constructor({ frames, streams, blobs, functions, channels } = NOTHING, indexById = new Map()) {
+  #indexById;
+  #inFlight = 0;
+  streams = [];
+  /** In how many frames a blob has a value. @type {Map<number, number>} */
+  held = new Map();
+  /** Calls of functions that take a bounded number at once, and frames that wait for their turn. */
+  functions = new Map();
+  /** Messages between ranks that wait at either end, by the blob that they carry. */
+  channels = new Map();
+
+  /** @param {Map<number, number>} indexById */
+  constructor(indexById) {
+    this.#indexById = indexById;
+  }
+
+  /** How many frames there may be, as far as that is bounded. */
+  get most() {
+    return Math.max(this.#inFlight, this.streams.reduce((sum, stream) => sum + stream.in_flight, 0));
+  }
+
+  #known(pairs) {
+    return pairs.filter(([id]) => this.#indexById.has(id)).map(([id, ...rest]) => [this.#indexById.get(id), ...rest]);
+  }
+
+  /** What comes with each status, of the same moment as the states. */
+  update(functions, streams) {
     this.streams = streams;
-    /** Frames in flight, and how many there may be, as far as that is bounded. */
-    this.frames = frames;
-    this.most = Math.max(frames, streams.reduce((sum, stream) => sum + stream.in_flight, 0));
-    const known = (pairs) => pairs.filter(([id]) => indexById.has(id)).map(([id, ...rest]) => [indexById.get(id), ...rest]);
-    /** In how many frames a blob has a value. @type {Map<number, number>} */
-    this.held = new Map(known(blobs));
-    /** Calls of functions that take a bounded number at once, and frames that wait for their turn. */
-    this.functions = new Map(known(functions).map(([node, used, of, more]) => [node, { used, of, more }]));
-    /** Messages between ranks that wait at either end, by the blob that they carry. */
+    this.functions = new Map(this.#known(functions).map(([node, used, of, more]) => [node, { used, of, more }]));
+  }
+
+  /** What is counted about once a second: `occupancy` of a vitals message. */
+  count({ frames, blobs, channels }) {
+    this.#inFlight = frames;
+    this.held = new Map(this.#known(blobs));
     this.channels = new Map();
-    for (const [node, , to, untaken, awaited] of known(channels)) {
+    for (const [node, , to, untaken, awaited] of this.#known(channels)) {
       this.channels.set(node, [...(this.channels.get(node) ?? []), { to, untaken, awaited, count: Math.max(untaken, awaited) }]);
     }
   }

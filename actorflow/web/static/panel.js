@@ -1,16 +1,15 @@
-// The side panel: the selected node or scope, and the ops that cost most.
+// The details of the selected node or scope.
 
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 import { STATES } from "./model.js";
 import { KIND_NAMES, OP, VARIABLE } from "./structure.js";
 
-const MAX_NEIGHBOURS = 12, MAX_COSTS = 8, MAX_INSIDE = 6;
+const MAX_NEIGHBOURS = 12, MAX_INSIDE = 6;
 
 export class Panel {
   #live = new Map();
   #shownNotes = 0;
-  #shownCosts = "";
 
   /**
    * @param {{choose: (subject: number) => void, toggle: (scope: number) => void, isOpen: (scope: number) => boolean,
@@ -24,6 +23,7 @@ export class Panel {
     this.selected = subject;
     const section = byId("node");
     section.hidden = subject < 0;
+    byId("node-none").hidden = subject >= 0;
     this.#live.clear();
     if (subject < 0) section.replaceChildren();
     else section.replaceChildren(...(this.model.isScope(subject) ? this.#scopeParts(subject) : this.#nodeParts(subject)));
@@ -33,8 +33,14 @@ export class Panel {
   /** Bring numbers up to date. */
   refresh() {
     if (this.selected >= 0) this.#refreshSelected(this.selected);
-    this.#refreshCosts();
-    byId("hint").hidden = this.model.frames.started > 0 || this.model.totalTimeUs() > 0 || this.selected >= 0;
+  }
+
+  /** The state alone, of the same moment as what is drawn. */
+  refreshState() {
+    if (this.selected < 0) return;
+    const { model, theme, selected } = this, state = model.stateOf(selected);
+    if (this.#live.has("state")) setText(this.#live.get("state"), STATES[state]);
+    this.#live.get("swatch")?.style.setProperty("background", theme.states[state]);
   }
 
   #head(title, kind, subject) {
@@ -68,7 +74,7 @@ export class Panel {
     const [facts, fact] = this.#facts();
     fact("Ops", format.count(scopes.ops[scope]));
     fact("Blobs", format.count(scopes.blobs[scope]));
-    fact("Total time", "", "total");
+    fact("Total", "", "total");
     fact("Of all time", "", "share");
     const inside = [...model.costliest(Infinity)].filter((i) => this.#isIn(i, scope)).slice(0, MAX_INSIDE);
     const list = inside.length ? inside : [...scopes.children[scope].map((s) => model.count + s), ...scopes.members[scope]];
@@ -96,7 +102,7 @@ export class Panel {
       fact("Operation", element("code", {}, node.operation));
       if (node.flops) fact("FLOPs", typeof node.flops === "number" ? format.count(node.flops) : node.flops);
       for (const [term, live] of [
-        ["Calls", "calls"], ["Failed", "failed"], ["Mean time", "mean"], ["Median, p99", "quantiles"], ["Last time", "last"], ["Total time", "total"],
+        ["Calls", "calls"], ["Failed", "failed"], ["Mean", "mean"], ["Median, p99", "quantiles"], ["Max", "max"], ["Last", "last"], ["Total", "total"],
       ]) fact(term, "", live);
     } else {
       fact("Shape", node.shape.length ? `(${node.shape.join(", ")})` : "()");
@@ -142,13 +148,11 @@ export class Panel {
   }
 
   #refreshSelected(subject) {
-    const { model, theme } = this, isScope = model.isScope(subject);
+    const { model } = this, isScope = model.isScope(subject);
     if (!isScope && (model.notes.get(model.nodes[subject].id)?.length ?? 0) !== this.#shownNotes) this.select(subject);
-    const state = model.stateOf(subject);
+    this.refreshState();
     const live = (name, text) => this.#live.has(name) && setText(this.#live.get(name), text);
-    live("state", STATES[state]);
     if (!isScope) live("fullness", [model.occupancy.textOf(subject), ...model.occupancy.waitsOf(subject)].filter(Boolean).join(", ") || "–");
-    this.#live.get("swatch")?.style.setProperty("background", theme.states[state]);
     const total = model.totalUs(subject), called = total > 0 || model.calls[subject] > 0;
     live("total", called ? format.duration(total) : "–");
     live("critical", this.criticalUs ? `${format.duration(this.criticalUs)} through it` : "–");
@@ -158,6 +162,7 @@ export class Panel {
     this.#showFailed(model.failed[subject]);
     live("lane", model.laneOf(subject) ?? "–");
     live("mean", called ? format.duration(model.meanUs[subject]) : "–");
+    live("max", model.maxUs[subject] ? format.duration(model.maxUs[subject]) : "–");
     live("last", called ? format.duration(model.lastUs[subject]) : "–");
     live("quantiles", model.p99Us[subject] ? `${format.duration(model.p50Us[subject])}, ${format.duration(model.p99Us[subject])}` : "–");
   }
@@ -168,44 +173,5 @@ export class Panel {
     if (!description) return;
     description.hidden = description.previousElementSibling.hidden = !count;
     setText(description, `${format.count(count)} ${count === 1 ? "call" : "calls"}`);
-  }
-
-  #refreshCosts() {
-    const { model } = this;
-    const costly = model.costliest(MAX_COSTS);
-    byId("costs").hidden = !costly.length;
-    const total = model.totalTimeUs() || 1;
-    const longest = costly.length ? model.totalUs(costly[0]) || 1 : 1;
-    const rows = costly.map((i) => [i, `${format.duration(model.totalUs(i))} · ${((100 * model.totalUs(i)) / total).toFixed(1)}%`, this.#speed(i)]);
-    const key = `${model.revision} ${rows.join()}`;
-    if (key === this.#shownCosts) return;
-    this.#shownCosts = key;
-    const list = byId("cost-list");
-    while (list.children.length > rows.length) list.lastChild.remove();
-    rows.forEach(([i, cost, speed], row) => {
-      const item = list.children[row] ?? list.appendChild(this.#costItem());
-      item.index = i;
-      const [name, figure, pace] = item.querySelectorAll("span");
-      setText(name, format.tail(model.nodes[i].name, 42));
-      name.title = model.nodes[i].name;
-      setText(figure, cost);
-      setText(pace, speed);
-      item.querySelector("i").style.width = `${((100 * model.totalUs(i)) / longest).toFixed(1)}%`;
-    });
-  }
-
-  #speed(i) {
-    const { model } = this;
-    const parts = model.perSecond[i] ? [`${format.rate(model.perSecond[i])} calls/s`] : [];
-    if (model.p99Us[i]) parts.push(`median ${format.duration(model.p50Us[i])}`, `p99 ${format.duration(model.p99Us[i])}`);
-    return parts.join(" · ");
-  }
-
-  #costItem() {
-    const line = element("div", { class: "line" }, element("div", { class: "track" }, element("i")), element("span"));
-    const button = element("button", { type: "button" }, element("span", { class: "name" }), line, element("span", { class: "pace" }));
-    const item = element("li", {}, button);
-    button.addEventListener("click", () => this.on.choose(item.index));
-    return item;
   }
 }

@@ -3,7 +3,12 @@
 import { STATES } from "./model.js";
 
 /** @returns {object} `window.actorflow`: what the page knows and shows, read when it is asked for */
-export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, isBusy }) {
+export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, isBusy }) {
+  const nameOfCall = (i) => model.nodes[calls.node[i]]?.name;
+  const flowsOf = () => {
+    const flows = timeline.flows;
+    return flows && { call: nameOfCall(flows.call), from: flows.from.map(nameOfCall), to: flows.to.map(nameOfCall) };
+  };
   return Object.freeze({
     get connection() { return connection.state; },
     get seq() { return connection.seq; },
@@ -23,6 +28,8 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
     get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
     get failures() { return model.failures.map((failure) => ({ ...failure })); },
+    get tab() { return tabs.selected; },
+    get load() { return model.load.map(([name, running, queued]) => ({ name, running: running.map((id) => model.nodes[model.indexById.get(id)]?.name), queued })); },
     get colour() { return colouring.mode; },
     get control() { return { allowed: controlBar.allowed, ...model.control }; },
     /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */
@@ -43,11 +50,16 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     fullness(name) { return model.occupancy.of(model.indexByName.get(name)); },
     get critical() { return [...drawing.critical].map((item) => model.nameOf(view.subject[item])); },
     get bars() { return timeline.bars.map((bar) => ({ ...bar, node: model.nodes[bar.node]?.name })); },
-    get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks }; },
+    get timeline() { return { following: timeline.following, span: timeline.span, calls: calls.total, tracks: calls.tracks, summed: timeline.summed, flows: flowsOf(), requests: calls.requests.map(({ frames, outcome }) => ({ frames, outcome })) }; },
     /** Times of an op's calls as estimated, microseconds. */
     latency(name) {
       const i = model.indexByName.get(name);
       return [model.p50Us[i], model.p99Us[i]];
+    },
+    /** Longest and all time of an op's calls, microseconds. */
+    times(name) {
+      const i = model.indexByName.get(name);
+      return [model.maxUs[i], model.totalUs(i)];
     },
     isLit(name) { return drawing.isLit(model.indexByName.get(name), model.activeAt[model.indexByName.get(name)]); },
     /** State that a scope shows. */

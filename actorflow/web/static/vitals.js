@@ -12,9 +12,7 @@ export class VitalsCards {
 
   refresh() {
     const { vitals } = this.model;
-    byId("process").hidden = !vitals;
     const stalled = vitals?.stalled_s ?? null;
-    byId("waiting").hidden = !vitals?.waiting.length && stalled === null && !this.model.control?.paused?.waiting;
     byId("stalled").hidden = stalled === null;
     if (!vitals) return;
     if (stalled !== null) setText(byId("stalled"), `No call has ended for ${format.duration(stalled * 1e6)}.`);
@@ -45,6 +43,6 @@ function memoryItem({ place, held, used, peak, budget }) {
 
 function waitingItem({ frame, lengths, seconds, waits }) {
   const name = `Frame ${format.count(frame)}${lengths ? ` with ${lengths}` : ""}`;
-  const head = element("span", { class: "when" }, `${name}, in flight for ${format.duration(seconds * 1e6)}`);
+  const head = element("span", { class: "when" }, `${name} has not moved for ${format.duration(seconds * 1e6)}`);
   return element("li", {}, head, element("pre", {}, waits));
 }

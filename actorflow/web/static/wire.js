@@ -52,6 +52,7 @@ function decodeStates(header, take) {
     lastUs: take(Float32Array),
     p50Us: take(Float32Array),
     p99Us: take(Float32Array),
+    maxUs: take(Float32Array),
     state: take(Uint8Array),
     track: take(Uint8Array),
   };

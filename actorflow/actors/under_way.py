@@ -1,0 +1,70 @@
+"""Calls that are under way at a moment: which ops run, which are queued on a lane, and on which."""
+
+from __future__ import annotations
+
+from asyncio import Task
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.actors.frame import Frame
+from actorflow.trace.counters import NodeState
+
+#: Of several frames at one op, the state that says most about what goes on there.
+_WEIGHT = {NodeState.DONE: 0, NodeState.WAITING: 1, NodeState.QUEUED: 2, NodeState.RUNNING: 3}
+
+
+@dataclass(slots=True, eq=False)
+class TrackLoad:
+    """Calls on one track of the trace."""
+
+    running: list[int] = field(default_factory=list)  # `Node.id` of the ops
+    queued: int = 0  # calls behind them
+
+
+class UnderWay(NamedTuple):
+    """Calls of the frames in flight.
+
+    A monitor holds what each actor has said last. Between the end of work on a lane and the loop's word of it, and
+    where several frames are at one op, that is not what goes on; this is, and costs nothing until somebody looks.
+    """
+
+    states: dict[int, NodeState]  # of the ops that have calls under way, by `Node.id`
+    tracks: dict[str, TrackLoad]  # of those of `Trace.tracks` that have some
+
+    @classmethod
+    def of(cls, frames: Iterable[Frame]) -> UnderWay:
+        """Look at some frames, from the loop's thread."""
+        found = cls({}, {})
+        for frame in frames:
+            for actor in frame.resting:
+                found._add({part: NodeState.WAITING for part, _ in actor.progress(frame)})
+            for actor, work in frame.outstanding.items():
+                parts = dict(actor.progress(frame))
+                if work.done() if isinstance(work, Task) else work.done:
+                    found._add(dict.fromkeys(parts, NodeState.DONE))
+                    continue
+                load = found.tracks.setdefault(frame.trace.track_of(actor.key), TrackLoad())
+                if isinstance(work, Task) or work.runs:
+                    load.running += [part for part, state in parts.items() if state is NodeState.RUNNING]
+                else:
+                    parts = dict.fromkeys(parts, NodeState.QUEUED)
+                    load.queued += 1
+                found._add(parts)
+        return found
+
+    def over(self, states: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """A monitor's states, by `Node.id`, as they are with these calls under way."""
+        seen = states.copy()
+        for node_id, state in self.states.items():
+            if node_id < len(seen):
+                seen[node_id] = state
+        return seen
+
+    def _add(self, parts: dict[int, NodeState]) -> None:
+        for node_id, state in parts.items():
+            if _WEIGHT[state] >= _WEIGHT[self.states.get(node_id, NodeState.DONE)]:
+                self.states[node_id] = state
