@@ -226,7 +226,7 @@ def encode_status(
         "failures": [{"time": f.time_s, "frame": f.frame, "op_id": f.op_id, "message": f.message} for f in failures],
         "notes": [{"id": note.node_id, "text": note.text} for note in notes],
     }
-    return json.dumps(message, allow_nan=False)
+    return to_json(message)
 
 
 def columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float | None]]:
