@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
-from actorflow.threads import in_thread
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
@@ -85,8 +82,7 @@ class Tap:
             finally:
                 self._waiter = None
         self._sample = None
-        if any(type(value) is not np.ndarray for value in sample._values):
-            sample._values[:] = await in_thread(lambda: [*map(to_numpy, sample._values)])
+        sample._values[:] = map(to_numpy, sample._values)  # of accelerators: the frame has ended, nothing is waited for
         return sample
 
     async def __aenter__(self) -> Self:

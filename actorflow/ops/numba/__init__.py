@@ -20,10 +20,10 @@ from actorflow.ops.numba import (  # noqa: F401  each registers its kernels
     pool,
     updates,
 )
-from actorflow.ops.numba.compile_queue import compile_queue
+from actorflow.ops.numba.compile_queue import compile_queue as queue
 from actorflow.ops.numba.routine import Routine, compiled
 from actorflow.ops.registry import compiles
 
 __all__ = ["Routine", "compiled"]
 
-compiles(compile_queue.settled)
+compiles(queue.settled)

@@ -337,6 +337,9 @@ def add_outer(operation: ConvWeight, g: Array, x: Array, dweight: Array) -> bool
     if any(max(pads) > d * (k - 1) for pads, d, k in zip(w.pad, w.dilation, w.kernel, strict=True)):
         return False
     has_border = w.size != w.padded_size
+    with np.errstate(all="ignore"):  # the border's zeros times what is not finite, which NumPy's kernel adds, are NaN
+        if has_border and not np.isfinite(np.add.reduce(g, axis=None)):
+            return False
     joined = groups == 1 and w.dilation[-1] == 1 and w.kernel[-1] > 1 and inputs < _FEW_INPUTS
     if joined and has_border:
         padded = scratch("padded", (len(x), *w.padded_size, x.shape[-1]), x.dtype)
@@ -346,8 +349,7 @@ def add_outer(operation: ConvWeight, g: Array, x: Array, dweight: Array) -> bool
     if sums is None:
         return False
     sums(x, g, dweight)
-    with np.errstate(all="ignore"):  # an infinite gradient times the border's zeros, which NumPy's kernel adds, is NaN
-        return not has_border or bool(np.isfinite(np.add.reduce(dweight, axis=None)))
+    return True
 
 
 @kernel(InnerWeight)

@@ -232,7 +232,7 @@ def test_turned_weights_are_packed_alike_before_they_are_compiled(
 ) -> None:
     weight = values(1, (taps, inputs, outputs), dtype)
     packing.pack_turned(weight, groups)
-    compiled()
+    compile_queue.settled(60)
     found = packing.pack_turned(weight, groups)
     monkeypatch.setattr(packing, "_routine", lambda _dtype: SimpleNamespace(function=None))
     assert_same_bits(found, packing.pack_turned(weight, groups))
