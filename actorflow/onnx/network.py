@@ -215,9 +215,10 @@ def _untie(graph: GraphProto) -> None:
     weights = {tensor.name: tensor for tensor in graph.initializer if is_trained(tensor)}
     outputs = {each.name for each in graph.output}
     for node in [*graph.node]:
-        if node.op_type == "Identity" and node.input[0] in weights and node.output[0] not in outputs:
+        tied = weights.get(node.input[0]) if node.op_type == "Identity" and node.input else None
+        if tied is not None and node.output[0] not in outputs and constants.affords(*tied.dims):
             copied = graph.initializer.add()
-            copied.CopyFrom(weights[node.input[0]])
+            copied.CopyFrom(tied)
             copied.name = node.output[0]
             weights[copied.name] = copied
             graph.node.remove(node)

@@ -234,3 +234,13 @@ def test_a_weight_that_cannot_be_made_is_refused_wherever_it_is_read() -> None:
     proto = model(nodes, [("x", (2, 300))], [("y", (2, 300))], constants)
     with pytest.raises(af.GraphError, match=r"(?s)Relu 'a': more than .*\n  Neg 'b': more than "):
         af.onnx.load(proto.SerializeToString())
+
+
+def test_copies_of_weights_are_made_within_bounds() -> None:
+    copies = [node("Identity", "w", f"w{i}") for i in range(200)]
+    total = node("Sum", " ".join(["x", *[f"w{i}" for i in range(200)]]), "y")
+    weight = np.ones((500, 500), "f")
+    proto = model([*copies, total], [("x", (500, 500))], [("y", (500, 500))], {"w": weight}, 18)
+    loaded = af.onnx.load(proto.SerializeToString(), trainable=True)
+    assert 2 <= len(loaded.graph.variables) < 50
+    assert results(loaded, {"x": weight})[0]["y"][0, 0] == 201
