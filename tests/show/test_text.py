@@ -137,7 +137,7 @@ def test_a_graph_that_is_watched() -> None:
     picture.paused, picture.vitals = name, vitals
     console = Console(width=1000)
     with console.capture() as shown:
-        console.print(render(picture, None, f"http://{name}/", name, 10, None))
+        console.print(render(picture, None, f"http://{name}/", name, 10, 1000, None))
     clear(shown.get(), of=name)
     assert shown.get().count(visible(name)) == 11
 

@@ -281,7 +281,8 @@ class TestScreen:
             for row in rows:
                 name = row.split()[0]
                 assert len(name) >= 26
-                assert name.endswith(("one_inside/convolution", "one_inside/normalise"))
+                assert name.startswith("a_rather_long")
+                assert name.endswith(("/convolution", "/normalise"))
         assert columns[2:] == ["calls", "total", "mean", "p50", "p99", "share"]
 
     def test_rates(self) -> None:
