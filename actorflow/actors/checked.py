@@ -38,7 +38,7 @@ class Checked(OpActor):
     def bound(self) -> Callable[[Frame], None]:
         return self.compute
 
-    def _look(self, inputs: Sequence[Any], results: Iterable[Any], number: int) -> None:
+    def _look(self, inputs: list[Any], results: Iterable[Any], number: int) -> None:
         if isinstance(self.lane, StreamLane):  # nothing of its memory is there before the work has ended
             event = self.lane.stream.record()
             event.synchronize()
@@ -48,8 +48,7 @@ class Checked(OpActor):
         except NotFiniteResultError as finding:
             if not self.check.pause:
                 raise
-            kept = [*inputs]
-            alone, replay = partial(graph_of_call, self, kept, number), partial(self.replay, kept, number)
+            alone, replay = partial(graph_of_call, self, inputs, number), partial(self.replay, inputs, number)
             error = OpError.of(self.node, finding, replay, alone)
             assert isinstance(error, NotFiniteError)
             error.frame = number
@@ -58,7 +57,7 @@ class Checked(OpActor):
 
 class _CheckedKernel(Checked, KernelActor):
     def _call(self, frame: Frame) -> None:
-        kept = [*self.read(frame.values)]  # also so that no kernel writes into its input
+        kept = [*self.read(frame.values)]
         super()._call(frame)
         values = frame.values
         self._look(kept, [values[blob.slot] for blob in self.outputs], frame.number)

@@ -346,7 +346,9 @@ class Builder:
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
         """Return whether an op may write into its first input: only it reads that, and both are of the same pool."""
-        if op.kernel is None or not op.kernel.inplace or op.node.attempts is not None:  # a retry needs its inputs
+        if op.kernel is None or not op.kernel.inplace:
+            return False
+        if op.node.attempts is not None or self._plan.check is not None:  # a retry, or a look, needs its inputs
             return False
         slot = self._plan.slots[op.inputs[0]]
         bucket = self.blobs[slot.index].bucket

@@ -424,6 +424,19 @@ class TestTakenElsewhere:
                     await each.run()
                 assert again.value.frame == 1
 
+    async def test_a_call_that_is_repeated_leaves_its_inputs_alone(self) -> None:
+        """Also where a run would let the kernel write into them."""
+        graph = af.Graph("g", check_finite=True)
+        y = ops.log(ops.scale(graph.blob("x", (3,)), -1.0), name="bad")
+        async with graph:
+            for _ in range(3):
+                with pytest.raises(af.NotFiniteError) as caught:
+                    await graph.run({"x": np.array([1, 2, 3], "f")}, fetch=y)
+                for _ in range(2):
+                    with pytest.raises(FloatingPointError, match="has 3 NaN, the inputs none"):
+                        caught.value.replay()
+                np.testing.assert_array_equal(caught.value.to_graph().variables[0].value, [-1, -2, -3])
+
     async def test_one_with_random_numbers_has_the_same(self) -> None:
         graph = af.Graph("g")
         x = graph.blob("x", (64,))

@@ -38,7 +38,7 @@ from actorflow.ops.numba.assembly import (
 )
 from actorflow.ops.numba.assembly import spread as to_all_lanes
 from actorflow.ops.numba.kernels import are_plain, kernel
-from actorflow.ops.numba.product import TILE_ROWS, ready
+from actorflow.ops.numba.product import TILE_ROWS, ready, tiles_of
 from actorflow.ops.numba.routine import Routine
 
 #: Windows that are added up one after the other before that is added to the result.
@@ -123,18 +123,8 @@ def outer_sums(dtype: str) -> Routine:
     """The routine for some parts, rows and panels, of a dtype that `vectors` has vectors for."""
     v = vectors(dtype)
     assert v is not None
-    most = TILE_ROWS[v.registers]
-    tiles = [_tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]
-    across = max(most.values()) + 1
-    names = [
-        f"ptr @{_name(rows, width)}" if 0 < rows <= most.get(width, 0) else "ptr null"
-        for width in range(max(most) + 1)
-        for rows in range(across)
-    ]
-    limits = ", ".join(f"i64 {most.get(width, 1)}" for width in range(max(most) + 1))
-    table = f"@tiles = internal constant [{len(names)} x ptr] [{', '.join(names)}]"
-    table += f"\n@most = internal constant [{max(most) + 1} x i64] [{limits}]"
-    return routine(_ENTRY, _arguments(dtype), v, table, *tiles, _all(v, across, dtype))
+    definitions, across = tiles_of(v, _tile, _name)
+    return routine(_ENTRY, _arguments(dtype), v, *definitions, _all(v, across, dtype))
 
 
 def _all(v: Vectors, across: int, dtype: str) -> str:

@@ -185,18 +185,29 @@ def multiply(dtype: str) -> Routine:
     """The routine for some rows and panels, of a dtype that `vectors` has vectors for."""
     v = vectors(dtype)
     assert v is not None
+    definitions, across = tiles_of(v, _tile, _name)
+    return routine(_ENTRY, _arguments(dtype), v, *definitions, _all(v, across, dtype))
+
+
+def tiles_of(
+    v: Vectors, tile: Callable[[int, int, Vectors], str], name: Callable[[int, int], str]
+) -> tuple[list[str], int]:
+    """The functions of all tiles, by rows and vectors across, with the tables that say where they are.
+
+    Returns:
+        The definitions, and the number of functions in a row of the table.
+    """
     most = TILE_ROWS[v.registers]
-    tiles = [_tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]
     across = max(most.values()) + 1
     names = [
-        f"ptr @{_name(rows, width)}" if 0 < rows <= most.get(width, 0) else "ptr null"
+        f"ptr @{name(rows, width)}" if 0 < rows <= most.get(width, 0) else "ptr null"
         for width in range(max(most) + 1)
         for rows in range(across)
     ]
     table = f"@tiles = internal constant [{len(names)} x ptr] [{', '.join(names)}]"
     limits = ", ".join(f"i64 {most.get(width, 1)}" for width in range(max(most) + 1))
     table += f"\n@most = internal constant [{max(most) + 1} x i64] [{limits}]"
-    return routine(_ENTRY, _arguments(dtype), v, table, *tiles, _all(v, across, dtype))
+    return [table, *[tile(rows, width, v) for width in most for rows in range(1, most[width] + 1)]], across
 
 
 _ENTRY = "product"
