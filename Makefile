@@ -2,12 +2,14 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu clean
+.PHONY: help demo docs test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
 	$(shell $(python) -c '$(SUPPORTED)' 2>/dev/null && echo $(python))))
 VENV := .venv
+# Else each process that a test starts compiles the package anew, which takes 0.3 s.
+unexport PYTHONDONTWRITEBYTECODE
 # Two MPIs cannot share an environment.
 OPENMPI := .venv-openmpi
 # CuPy would be found by all tests, which then say something else of what is missing.
@@ -62,9 +64,10 @@ help:
 	@echo 'make test-nvrtc  compile all CUDA C as a GPU would; needs none   CUDA=13: with the compiler of CUDA 13, not 12'
 	@echo 'make test-openmpi  the tests over MPI with Open MPI, in an environment of its own'
 	@echo 'make lint        ruff, mypy, import-linter'
+	@echo 'make docs        the documentation as a site in build/docs, links checked'
 	@echo 'make format      format the code, fix what ruff can fix'
 	@echo 'make bench       benchmarks                              ARGS="--quick dispatch"'
-	@echo 'make bench-gpu   the benchmark of the GPU                ARGS="--data DIR", see docs/gpu.md'
+	@echo 'make bench-gpu   the benchmark of the GPU                ARGS="--data DIR", see docs/how-to/gpu.md'
 	@echo 'make clean       delete the virtual environments, build/ and all caches'
 
 demo: $(VENV)/.ready-demo
@@ -101,6 +104,11 @@ lint: $(VENV)/.ready-dev
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(VENV)/.ready-dev $(VENV)/.ready-docs
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --fresh-env --quiet \
+		--doctree-dir build/doctrees docs build/docs
+	$(BIN)/python tools/check-site build/docs
 
 bench: $(VENV)/.ready-bench
 	@exec $(BIN)/python -m benchmarks $(ARGS)

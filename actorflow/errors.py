@@ -153,10 +153,22 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 class ActorflowError(Exception):
-    """Base of every error of actorflow."""
+    """Base of every error of actorflow.
+
+    Class attributes:
+        page: Name of the page about such errors, which a note at the end of tracebacks has: ``actorflow docs NAME``;
+            empty if there is none.
+    """
+
+    page: ClassVar[str] = ""
 
     #: Attributes that mean nothing in another process.
     _local: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *args: Any, page: str | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if page := page or self.page:
+            self.add_note(f"More: actorflow docs {page}")
 
     def __reduce__(self) -> tuple[Callable[..., ActorflowError], tuple[Any, ...]]:
         builtin: tuple[Any, ...] = tuple(super().__reduce__())  # its class, its arguments, and attributes, if any
@@ -224,6 +236,8 @@ class CycleError(GraphError):
 class ShapeError(GraphError):
     """Shapes do not fit."""
 
+    page: ClassVar[str] = "shapes"
+
 
 class AxisError(ShapeError, IndexError):
     """An array has no such axis; an IndexError too, as in NumPy and the array API standard."""
@@ -232,17 +246,25 @@ class AxisError(ShapeError, IndexError):
 class DTypeError(GraphError, TypeError):
     """Dtypes do not fit; a TypeError too, which array code expects."""
 
+    page: ClassVar[str] = "shapes"
+
 
 class PlaceError(GraphError):
     """Places do not fit, or a text is not a place."""
+
+    page: ClassVar[str] = "devices"
 
 
 class FeedError(GraphError):
     """A feed is missing, unknown or not allowed."""
 
+    page: ClassVar[str] = "running"
+
 
 class KernelNotFoundError(ActorflowError, LookupError):
     """No kernel is registered for what the plan needs."""
+
+    page: ClassVar[str] = "own-operations"
 
 
 class DeviceError(ActorflowError, RuntimeError):
@@ -252,6 +274,8 @@ class DeviceError(ActorflowError, RuntimeError):
         work: Name of the op whose work failed, where several were launched as one and the device knows; else None.
     """
 
+    page: ClassVar[str] = "devices"
+
     work: str | None = None
 
 
@@ -260,11 +284,15 @@ class DeviceUnavailableError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
-    """A plan can never fit the memory budget; the message shows what takes how much."""
+    """A plan can never fit the memory budget, or a device has no room; the message shows what takes how much."""
+
+    page: ClassVar[str] = "memory"
 
 
 class RaceError(DeviceError):
     """Two pieces of work on a simulated device use one memory, and nothing orders them; the message names both."""
+
+    page: ClassVar[str] = "sim"
 
 
 class FailedInput(Protocol):
@@ -315,6 +343,8 @@ class OpError(ActorflowError, RuntimeError):
         frame: Number of the frame; None where it failed before there was one.
         updated: Names of the variables that the frame had updated before; the others have their old values.
     """
+
+    page: ClassVar[str] = "errors"
 
     _local = ("_op", "_replay", "_alone")
     _op: Any = None
@@ -376,6 +406,21 @@ class OpError(ActorflowError, RuntimeError):
         Raises:
             What it raises.
             GraphError: if the inputs are not there: after a timeout, which is not a failed call, or in another process.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [], "int64")
+            >>> y = graph.function("invert", lambda x: 1 // int(x), x.spec)(x)
+            >>> try:
+            ...     graph.run_sync({x: 0})
+            ... except af.OpError as error:
+            ...     failure = error
+            >>> failure.op_name, failure.frame
+            ('invert', 0)
+            >>> failure.replay()  # in a debugger, say
+            Traceback (most recent call last):
+                ...
+            ZeroDivisionError: integer division or modulo by zero
         """
         if self._replay is None:
             raise GraphError(f"op {self.op_name!r} cannot be replayed: its inputs were not kept")
@@ -389,6 +434,19 @@ class OpError(ActorflowError, RuntimeError):
 
         Raises:
             GraphError: if the inputs are not there, as for `replay`, or are Python objects.
+
+        Example:
+            >>> def invert(x):
+            ...     return 1 // int(x)
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [], "int64")
+            >>> y = graph.function("invert", invert, x.spec)(x)
+            >>> try:
+            ...     graph.run_sync({x: 0})
+            ... except af.OpError as error:
+            ...     alone = error.to_graph()
+            >>> alone.ops, alone.variables[0].value
+            ((<Op 'invert' invert on cpu, lane None>,), array(0))
         """
         if self._alone is None:
             raise GraphError(f"op {self.op_name!r} cannot be made a graph: its inputs were not kept")
@@ -419,6 +477,8 @@ class NotFiniteError(OpError):
         results: What the results held.
     """
 
+    page: ClassVar[str] = "nan"
+
     def __init__(self, op: FailedCall, finding: NotFiniteResultError) -> None:
         lines = [f"\n    {name!r} held {each}" for name, each in finding.inputs.items()]
         lines += [f"\n    the result is {each}" for each in finding.results]
@@ -433,6 +493,8 @@ class OpTimeoutError(OpError, TimeoutError):
     An async function has been cancelled. A thread cannot be stopped: it goes on, and what it computes is dropped.
     """
 
+    page: ClassVar[str] = "stalls"
+
     def __init__(self, op: Op, timeout_s: float) -> None:
         super().__init__(op, f"timed out after {timeout_s:g} s")
         self.timeout_s = timeout_s
@@ -441,9 +503,13 @@ class OpTimeoutError(OpError, TimeoutError):
 class RunTimeoutError(ActorflowError, TimeoutError):
     """A run took longer than its ``timeout``; the message lists what it waited for."""
 
+    page: ClassVar[str] = "stalls"
+
 
 class StallError(ActorflowError, RuntimeError):
     """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
+
+    page: ClassVar[str] = "stalls"
 
 
 class RunCancelledError(ActorflowError, RuntimeError):
@@ -469,6 +535,8 @@ class QueueFullError(ActorflowError, RuntimeError):
         queue_rows: Number of rows that may wait.
     """
 
+    page: ClassVar[str] = "batching"
+
     def __init__(self, graph: str, rows: int, waiting_rows: int, queue_rows: int) -> None:
         super().__init__(
             f"batched runs of graph {graph!r} are too many: {waiting_rows} rows wait, {rows} more would be more than "
@@ -481,9 +549,13 @@ class QueueFullError(ActorflowError, RuntimeError):
 class BatcherClosedError(ActorflowError, RuntimeError):
     """A batcher takes no request any more, or was closed before the request's end; services answer with status 503."""
 
+    page: ClassVar[str] = "batching"
+
 
 class TransportError(ActorflowError, RuntimeError):
     """Messages between ranks do not come through, or cannot."""
+
+    page: ClassVar[str] = "mpi"
 
 
 class PeerLostError(TransportError):
@@ -513,9 +585,13 @@ class PeerFailedError(TransportError):
 class DataError(ActorflowError, ValueError):
     """A data file is missing or malformed; the message names the file and what was expected."""
 
+    page: ClassVar[str] = "data"
+
 
 class PipelineError(ActorflowError, ValueError):
     """A data pipeline, or what is asked of it, is wrong."""
+
+    page: ClassVar[str] = "pipelines"
 
 
 class StageError(ActorflowError, RuntimeError):
@@ -527,6 +603,8 @@ class StageError(ActorflowError, RuntimeError):
             no item is to blame.
         item: Argument of the stage's function; None if it failed before there was an item, as sources do.
     """
+
+    page: ClassVar[str] = "pipelines"
 
     def __init__(self, stage: str, kind: str, site: object, number: int | None, item: Any, what: str) -> None:
         lines = [f"stage {stage!r} ({kind}) {what}"]
@@ -558,6 +636,8 @@ class StageTimeoutError(StageError, TimeoutError):
 
 class CheckpointError(ActorflowError, RuntimeError):
     """A checkpoint is damaged, does not fit the graph, or cannot be written; the message names the file and why."""
+
+    page: ClassVar[str] = "training"
 
 
 class MissingExtraError(ActorflowError, ImportError):

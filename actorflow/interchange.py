@@ -43,6 +43,10 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
     Raises:
         DTypeError: if it is not an array, or NumPy has no such dtype.
         GraphError: if its memory can neither be shared nor copied.
+
+    Example:
+        >>> af.to_numpy(af.array.asarray([1, 2]) + 1)
+        array([2, 3])
     """
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)

@@ -24,6 +24,16 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
         debug: As for ``asyncio.run``.
     Raises:
         RuntimeError: if a loop runs in this thread already, as in a notebook.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [])
+        >>> y = x + 1
+        >>> async def main():
+        ...     async with graph:
+        ...         return (await graph.run({x: 1}))[y].item()
+        >>> af.run(main())
+        2.0
     """
     try:
         asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from actorflow.errors import PlaceError
 
@@ -22,7 +23,13 @@ class Place:
     The text form is ``cpu``, ``cuda:0``, ``1/cuda:0``; `parse` reads it and ``str`` writes it.
 
     Raises:
-        PlaceError: if the rank is negative, or if the kind and the sign of ``device`` disagree.
+        PlaceError: if the rank is negative or a text, or if the kind and the sign of ``device`` disagree.
+
+    Example:
+        >>> af.Place.parse("cuda:0")
+        Place(rank=0, device=0, kind='cuda')
+        >>> str(af.Place(rank=1, device=0, kind="cuda"))
+        '1/cuda:0'
     """
 
     rank: int = 0
@@ -30,6 +37,9 @@ class Place:
     kind: str = "cpu"
 
     def __post_init__(self) -> None:
+        given: Any = self.rank
+        if isinstance(given, str):
+            raise PlaceError(f"a place's rank must be a number, got {given!r}: Place.parse reads a place's text")
         if self.rank < 0:
             raise PlaceError(f"a place's rank must be at least 0, got {self.rank}")
         if (self.kind == "cpu") != (self.device < 0):
@@ -44,6 +54,10 @@ class Place:
 
         Raises:
             PlaceError: if the text is not of the form ``[rank/]kind[:index]``.
+
+        Example:
+            >>> af.Place.parse("sim:1").device, af.Place.parse("2/cpu").rank
+            (1, 2)
         """
         if isinstance(text, Place):
             return text

@@ -40,6 +40,16 @@ class TensorSpec(NamedTuple):
 
     ``dtype=object`` with ``shape=()`` is the type of "any Python object": such a blob passes values between
     functions unchecked.
+
+    Example:
+        >>> spec = af.TensorSpec.of([2, 3], "float64")
+        >>> spec
+        TensorSpec(shape=(2, 3), dtype=dtype('float64'))
+        >>> spec.size, spec.size_bytes
+        (6, 48)
+        >>> images = af.TensorSpec.of(["batch", 28, 28])
+        >>> str(images), images.leading_axis
+        ('float32[batch, 28, 28]', 'batch')
     """
 
     shape: tuple[int, ...]
@@ -55,6 +65,12 @@ class TensorSpec(NamedTuple):
         Raises:
             ShapeError: if an axis is neither a non-negative integer nor a name.
             DTypeError: if NumPy does not know the dtype.
+
+        Example:
+            >>> af.TensorSpec.of([], "int64")
+            TensorSpec(shape=(), dtype=dtype('int64'))
+            >>> str(af.TensorSpec.of(["n", "n", 3]))  # two equal lengths
+            'float32[n, n, 3]'
         """
         given = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
         lengths: list[int] = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import math
 import os
 import threading
 import weakref
@@ -25,6 +26,8 @@ from typing import Any, Protocol, TypeVar
 from actorflow.errors import DeviceError
 
 _T = TypeVar("_T")
+#: Bytes that are copied, or looked at, on the loop: it takes less than half of a millisecond.
+CHEAP_BYTES = 1 << 18
 #: Seconds that a fork waits for a lock. Only a signal's handler that forks in the middle of one ever does.
 _PATIENCE_S = 10.0
 
@@ -78,6 +81,19 @@ async def in_thread(work: Callable[[], _T]) -> _T:
         if outcome.cancel():
             raise DeviceError(f"a thread of the event loop's executor cannot be started: {error}") from error
     return await asyncio.wrap_future(outcome)
+
+
+async def aside(work: Callable[[], _T], size_bytes: float = math.inf) -> _T:
+    """Call ``work()``, in a thread if it touches many bytes; where there is no thread, it takes the loop's time.
+
+    Cancellation: as of `in_thread`.
+    """
+    if size_bytes > CHEAP_BYTES:
+        try:
+            return await in_thread(work)
+        except DeviceError:
+            pass
+    return work()
 
 
 class Heir(Protocol):

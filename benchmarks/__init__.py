@@ -1,1 +1,1 @@
-"""Benchmarks: one module per question, each measured side by side with its peers. See ``docs/performance.md``."""
+"""Benchmarks: one module per question, each measured side by side with its peers. See the page performance."""

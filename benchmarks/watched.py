@@ -1,4 +1,4 @@
-"""What does a browser that watches cost the graph, and what do clients that download its trace?
+"""What do a browser that watches, downloads of the trace, taps and checks cost the graph; how fast is the page?
 
 That its memory stays flat however long it watches is a test: tests/web/test_bounded_memory.py.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
+from benchmarks import looking, pages
 from benchmarks.dispatch import trivial
 from benchmarks.harness import Budget, Case, Harness, Relation, Table
 from benchmarks.workloads import Tasks, build_graph, layered
@@ -68,7 +69,8 @@ async def measure(harness: Harness) -> list[Table]:
         graphs[MONITOR][0].engine.resources.unwatch()
         for graph, _ in graphs.values():
             await graph.aclose()
-    return [table]
+    tables = [table, await looking.measure(harness), await pages.measure(harness)]
+    return [each for each in tables if each is not None]
 
 
 def _case(tasks: Tasks, graph: af.Graph, source: af.Blob, seconds: float) -> Case:

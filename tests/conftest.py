@@ -111,7 +111,7 @@ def quick_collections() -> None:
 @pytest.fixture
 def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls run on the loop once they are known, however slow the machine is at the moment."""
-    for module in ("actors.op", "pipeline.calls.call", "pipeline.calls.map"):
+    for module in ("actors.op", "runtime.tapes", "pipeline.calls.call", "pipeline.calls.map"):
         monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
 
 

@@ -169,7 +169,8 @@ class TestPickling:
         assert (str(found), repr(found), found.args) == (str(error), repr(error), error.args)
         left = {"_op", "_replay", "_alone"}
         assert vars(found) == {key: value for key, value in vars(error).items() if key not in left}
-        assert found.__notes__ == ["a note"]
+        assert found.__notes__ == error.__notes__
+        assert found.__notes__[-1] == "a note"
         assert getattr(found, "name", None) == getattr(error, "name", None)
         assert repr(found.__cause__) == repr(error.__cause__)
         assert pickle.dumps(pickle.loads(pickle.dumps(found))) == pickle.dumps(found)

@@ -30,7 +30,7 @@ def reason() -> str:
     pytest.skip("there is a GPU")
 
 
-#: What tests need that a machine with a GPU is asked to have, see docs/gpu.md.
+#: What tests need that a machine with a GPU is asked to have, see docs/how-to/gpu.md.
 NEEDED = {"hypothesis"}
 #: A plugin of pytest that makes modules look as if they were not installed.
 WITHOUT = """

@@ -59,6 +59,11 @@ def test_the_cpu_has_no_index() -> None:
         af.Place.parse("1/cpu:0")
 
 
+def test_a_text_is_no_rank() -> None:
+    with pytest.raises(af.PlaceError, match=r"rank must be a number, got 'cuda:0': Place\.parse reads"):
+        af.Place("cuda:0")  # type: ignore[arg-type]
+
+
 def test_negative_rank() -> None:
     with pytest.raises(af.PlaceError, match="rank must be at least 0, got -1"):
         af.Place(-1)

@@ -29,7 +29,7 @@ from actorflow.serve.pictures import Picture
 from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
-from actorflow.web.http import Writer
+from actorflow.web.http import Request, Writer
 from actorflow.web.live import LiveStream
 
 PACKAGE = Path(af.__file__).parent
@@ -138,7 +138,7 @@ async def helped(system: System, folder: Path) -> AsyncIterator[Call]:
 
     def spread(x: Any) -> Any:
         seen: list[int] = []
-        team.team.judge(0, 1)  # it has always paid
+        team.team._worths.clear()  # nothing is known against it
         team.team.spread(range(6), seen.append)
         return x + sum(seen)
 
@@ -275,6 +275,23 @@ async def trace(system: System, folder: Path) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
+async def tapped(system: System, folder: Path) -> AsyncIterator[Call]:
+    """Values of a frame that are copied in a thread, as they are the caller's."""
+    graph = af.Graph("g", sequential=True)
+    x = graph.blob("x", (100_000,))
+    af.ops.exp(x)
+    tap = graph.tap(x)
+
+    async def call() -> float:
+        await graph.run({x: np.full(100_000, 2.0, np.float32)})
+        return float((await anext(tap))[x].mean())
+
+    yield call
+    tap.close()
+    await graph.aclose()
+
+
+@asynccontextmanager
 async def page(system: System, folder: Path) -> AsyncIterator[Call]:
     """Call of the live page that runs in a thread."""
     stream = LiveStream(af.Graph("g"))
@@ -293,9 +310,10 @@ def answer(path: str) -> Callable[[System, Path], AbstractAsyncContextManager[Ca
     async def made(system: System, folder: Path) -> AsyncIterator[Call]:
         stream, writer = LiveStream(af.Graph("g")), Writer()
         answers: dict[str, Any] = {route.path: route.answer for route in routes(stream, writer)}
+        request = Request("GET", path, path, "", (), "http", None, "", BytesIO())  # type: ignore[arg-type]
 
         async def call() -> int:
-            return int((await answers[path](None)).status)
+            return int((await answers[path](request)).status)
 
         yield call
         await writer.aclose()
@@ -387,6 +405,7 @@ CASES = {
     "warmed up": Case("runtime.engine", warmed_up, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
     "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
+    "tapped": Case("threads", tapped, EXECUTORS, 2.0),
     "page": Case("web.live", page, EXECUTORS, 0),
     "page's state": Case("web.http", answer("/api/state"), EXECUTORS, 200, (DeviceError, EXECUTOR)),
     "page's trace": Case("web.http", answer("/trace.json"), EXECUTORS, 200, (DeviceError, EXECUTOR)),

@@ -27,7 +27,7 @@ def graph_of_call(actor: OpActor, inputs: Sequence[Any], number: int) -> Graph:
         GraphError: if an input is not there any more, or is a Python object.
     """
     node = actor.node
-    names = [blob.name.rpartition("/")[2] for blob in node.inputs]
+    names = [blob.name.replace("/", ".") for blob in node.inputs]  # all of it: most are called "out"
     if actor.parts or len(names) != len(inputs):  # what the plan has made of several ops, or added
         names = [f"input{position}" for position in range(len(inputs))]
     for name, value in zip(names, inputs, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from sys import getrefcount
 
 from actorflow.actors.frame import Frame, FrameState
@@ -70,18 +71,6 @@ class UpdateActor(BlobActor):
         self.variable = variable
         self.read_slot = read_slot
 
-    def deliver(self, frame: Frame, fence: Fence | None) -> None:
-        """Commit now, or when the loop has seen ``fence`` pass; with all others at the end of an atomic frame."""
-        if fence is None:
-            self._arrived(frame)
-            return
-
-        def passed() -> None:
-            if fence.error is None:  # a device fails later than the buffer is there
-                frame.guarded(self._arrived, frame)
-
-        fence.add_waiter(passed)
-
     def commit(self, frame: Frame) -> None:
         """Make the computed value the variable's."""
         value = frame.values[self.slot]
@@ -91,11 +80,26 @@ class UpdateActor(BlobActor):
             frame.budget.replace(frame, self.slot, self.read_slot)
         self.variable.commit(frame, value, self.bucket)
 
-    def _arrived(self, frame: Frame) -> None:
+
+def deliver(updates: Iterable[UpdateActor], frame: Frame, fence: Fence | None) -> None:
+    """Commit values now, or when the loop has seen ``fence`` pass; at the end of an atomic frame with all others."""
+    if fence is None:
+        _arrived(updates, frame)
+        return
+
+    def passed() -> None:
+        if fence.error is None:  # a device fails later than the buffers are there
+            frame.guarded(_arrived, updates, frame)
+
+    fence.add_waiter(passed)
+
+
+def _arrived(updates: Iterable[UpdateActor], frame: Frame) -> None:
+    for update in updates:
         # Not `halted`: an op that was queued behind may have failed on the lane, after this value was computed.
-        if frame.state is not FrameState.RUNNING or frame.values[self.slot] is None:
-            return
+        if frame.state is not FrameState.RUNNING or frame.values[update.slot] is None:
+            continue
         if frame.atomic:
-            frame.updates.append(self)
+            frame.updates.append(update)
         else:
-            self.commit(frame)
+            update.commit(frame)

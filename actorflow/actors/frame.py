@@ -210,6 +210,7 @@ class Frame:
             self.error = error
             if isinstance(error, OpError):
                 error.frame, error.updated = self.number, tuple(self.updated)
+                error.add_note(f"in frame {self.number}")
                 if self.lengths:
                     error.args = (f"{error}\n  with {said(self.lengths)}",)
             self._stop(FrameState.FAILED)
@@ -273,7 +274,8 @@ class Frame:
         self.halted = True
         try:
             for turn in self.turns.values():
-                turn.leave()
+                if not turn.passed:
+                    turn.leave()
             if state is not FrameState.FINISHED:
                 for listener in self.listeners:
                     listener.skip(self)

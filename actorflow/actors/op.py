@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, Self
 
 from actorflow.actors.attempts import OpAttempts
-from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.blob import BlobActor, UpdateActor, deliver
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
@@ -351,13 +351,13 @@ class OpActor(ABC):
     def _tell(self, frame: Frame, fence: Fence | None) -> None:
         """Say that the outputs are there, or will be when ``fence`` has passed."""
         frame.announce(self.followers, fence)
-        for update in self.updates:
-            update.deliver(frame, fence)
+        if self.updates:
+            deliver(self.updates, frame, fence)
 
     def _announce(self, frame: Frame) -> None:
         frame.announce(self.followers, None)
-        for update in self.updates:
-            update.deliver(frame, None)
+        if self.updates:
+            deliver(self.updates, frame, None)
         if frame.budget is not None:
             frame.budget.ended(frame, self)
         if self.ends:

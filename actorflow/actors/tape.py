@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from actorflow.actors.blob import deliver
 from actorflow.actors.frame import Frame
 from actorflow.actors.joined import Joined, parts_of
 from actorflow.actors.op import FOREVER_NS, INLINE_NS, OpActor, Wiring
@@ -211,6 +212,7 @@ class TapeActor(Joined):
     def _account_each(self, frame: Frame, stamps: list[int], key: int) -> None:
         for part, begun_ns, ended_ns in zip(self.parts, stamps, stamps[1:], strict=False):
             part._account(frame, ended_ns - begun_ns, ended_ns, self._key_of(part, key))
+            deliver(part.updates, frame, None)  # as they would have been, one by one, before another op failed
 
     def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         stamps = self._stamps.pop(frame, [end_ns])

@@ -12,6 +12,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from actorflow.devices.memory import UNSHARED, Bucket
+from actorflow.errors import ActorflowError, GraphError, text_of
 from actorflow.interchange import to_numpy
 
 if TYPE_CHECKING:
@@ -58,26 +59,37 @@ class Turn:
 
 
 class VariableActor:
-    """One variable of a graph, shared by all its programs."""
+    """One variable of a graph, shared by all its programs.
 
-    __slots__ = ("_counted", "_device", "_last", "lanes", "variable")
+    Attributes:
+        last: The turn of the frame that has started last of those that may update it.
+    """
+
+    __slots__ = ("_counted", "_device", "lanes", "last", "variable")
 
     def __init__(self, variable: Variable, device: Device) -> None:
         self.variable = variable  # the variable
         self._device = device
         self.lanes: dict[StreamLane, None] = {}  # streams whose work uses its buffers, in programs made so far
-        self._last: Turn | None = None
+        self.last: Turn | None = None
         self._counted: Any = None
 
-    def enter(self, frame: Frame, use: VariableUse) -> None:
-        """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
-        before = self._last
-        if use.updates:
-            self._last = frame.turns[self] = Turn(before)
-        if before is None or before.passed:
-            use.open(frame)
-        else:
-            before.when_passed(lambda: self._open_later(frame, use))
+    def prepare(self) -> None:
+        """Have the value where it is read from: the first one is computed when it is asked for.
+
+        Raises:
+            GraphError: if it cannot be had; `DeviceError` if its device cannot take it.
+        """
+        try:
+            self.read()
+        except ActorflowError:
+            raise
+        except Exception as error:
+            variable = self.variable
+            raise GraphError(
+                f"variable {variable.name!r} could not be brought to {variable.place}: "
+                f"{type(error).__name__}: {text_of(error)}"
+            ) from error
 
     def read(self) -> Any:
         """The value as of now, an array of the variable's device."""
@@ -109,11 +121,7 @@ class VariableActor:
 
     def forget_turns(self) -> None:
         """No frame that has a turn here, or waits for one, goes on."""
-        self._last = None
-
-    def _open_later(self, frame: Frame, use: VariableUse) -> None:
-        frame.guarded(use.open, frame)
-        frame.wake()
+        self.last = None
 
 
 class VariableUse:
@@ -134,8 +142,15 @@ class VariableUse:
         return VariableUse(self.variable, self._slot, followers, self.updates)
 
     def enter(self, frame: Frame) -> None:
-        """A frame of the program starts."""
-        self.variable.enter(frame, self)
+        """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
+        variable = self.variable
+        before = variable.last
+        if self.updates:
+            variable.last = frame.turns[variable] = Turn(before)
+        if before is None or before.passed:
+            self.open(frame)
+        else:
+            before.when_passed(lambda: self._open_later(frame))
 
     def open(self, frame: Frame) -> None:
         """The frame may read."""
@@ -145,3 +160,7 @@ class VariableUse:
             frame.values[self._slot] = self.variable.read()
         frame.announce(self.followers, None)
         frame.close_end()
+
+    def _open_later(self, frame: Frame) -> None:
+        frame.guarded(self.open, frame)
+        frame.wake()

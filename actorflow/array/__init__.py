@@ -1,6 +1,13 @@
 """Lazy arrays: array code that looks sequential, computed in parallel, in one pass where possible, within a budget.
 
-The package is a namespace of the Python Array API standard, 2024.12, with its extensions `linalg` and `fft`.
+The package is a namespace of the Python Array API standard, 2024.12, with its extensions `linalg` and `fft`. In all
+examples ``xp`` is this package, ``af`` is `actorflow` and ``np`` is NumPy.
+
+Example:
+    >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> y = xp.sqrt(x * x + 3.0) / 2.0  # recorded
+    >>> print(y.shape, float(y[0, 0]))  # computed, by float()
+    (2, 2) 1.0
 """
 
 from actorflow.array import namespace, nn
@@ -13,6 +20,11 @@ def wait_for_all() -> None:
     """Compute all that was recorded in the current session and that the program can still ask for.
 
     What fails is reported where its value is asked for.
+    Example:
+        >>> x = xp.sqrt(xp.ones((300, 300))) + 1.0
+        >>> xp.wait_for_all()
+        >>> print(x[0, 0])
+        2.0
     """
     current().wait_for_all()
 

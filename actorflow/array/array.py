@@ -65,6 +65,10 @@ def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     def method(self: Array, axis: int | Sequence[int] | None = None, **options: Any) -> Array:
         return function(self, axis=axis, **{name: value for name, value in options.items() if value is not None})
 
+    method.__name__ = function.__name__
+    method.__qualname__ = f"Array.{method.__name__}"
+    summary = (function.__doc__ or "").partition("\n")[0]
+    method.__doc__ = f"{summary} See `actorflow.array.{method.__name__}`."
     return method
 
 
@@ -80,6 +84,17 @@ class Array(Methods["Array"]):
 
     The other operand of an operator is an array, a Python number, or an array of NumPy. ``x += y`` changes what ``x``
     shows; shape and dtype stay.
+    Example:
+        >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+        >>> y = x[:, 0] * 10
+        >>> x[0, 0] = 7  # shows in x alone
+        >>> print(x.shape, x.dtype, y.to_numpy(), float(x.sum()))
+        (2, 2) float64 [10. 30.] 16.0
+        >>> import asyncio
+        >>> async def total():
+        ...     return await x.sum()  # the loop is free meanwhile
+        >>> print(asyncio.run(total()))
+        16.0
     """
 
     __slots__ = ("__weakref__", "_node")
@@ -162,6 +177,10 @@ class Array(Methods["Array"]):
         Raises:
             OpError: if the computation failed; it names the line that recorded the operation.
             OutOfMemoryError: if it does not fit the session's budget.
+        Example:
+            >>> value = xp.sqrt(xp.asarray([1.0, 4.0])).to_numpy()
+            >>> print(type(value).__name__, value, value.flags.writeable)
+            ndarray [1. 2.] False
         """
         return _read_only(self._value())
 
@@ -170,6 +189,13 @@ class Array(Methods["Array"]):
 
         Raises:
             OpError, OutOfMemoryError: as for `to_numpy`.
+        Example:
+            >>> x = xp.linalg.inv(xp.zeros((2, 2)))  # recorded, but not computed yet
+            >>> try:
+            ...     x.wait()
+            ... except af.OpError as error:
+            ...     print(str(error).splitlines()[0])
+            op 'inv' (array operation) failed with LinAlgError: Singular matrix
         """
         _computed(self._node)
         return self
@@ -208,11 +234,21 @@ class Array(Methods["Array"]):
         return value.reshape(())[()] if value.ndim else value[()]
 
     def item(self) -> Any:
-        """The value of an array of one element, as a Python number."""
+        """The value of an array of one element, as a Python number.
+
+        Example:
+            >>> xp.sum(xp.asarray([1, 2, 3])).item()
+            6
+        """
         return self._scalar("item()").item()
 
     def tolist(self) -> Any:
-        """The value as nested lists of Python numbers; a number where there are no axes."""
+        """The value as nested lists of Python numbers; a number where there are no axes.
+
+        Example:
+            >>> xp.asarray([[1, 2], [3, 4]]).tolist()
+            [[1, 2], [3, 4]]
+        """
         return self._value().tolist()
 
     def __bool__(self) -> bool:
@@ -283,6 +319,10 @@ class Array(Methods["Array"]):
         Raises:
             PlaceError, DeviceUnavailableError: if there is no such device.
             GraphError: if a stream is given.
+        Example:
+            >>> x = xp.asarray([1.0, 2.0]).to_device("sim:0")
+            >>> print(x.device, x.to_numpy())
+            sim:0 [1. 2.]
         """
         if stream is not None:
             raise GraphError("to_device: streams are the devices' own, no other can be given")

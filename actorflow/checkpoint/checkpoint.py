@@ -92,6 +92,17 @@ async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: 
         GraphError: if one of the frames before fails or is cancelled, so that some of its updates may be missing.
         MissingExtraError: if safetensors is not installed.
     Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("counter")
+        >>> count = graph.variable("count", [], init=3)
+        >>> asyncio.run(af.save_checkpoint(graph, "counter.safetensors", position={"epoch": 2}))
+        >>> count.value = 0
+        >>> asyncio.run(af.load_checkpoint(graph, "counter.safetensors")).position
+        {'epoch': 2}
+        >>> count.value
+        array(3., dtype=float32)
     """
     await take_snapshot(graph, position).save(Path(path))
 
@@ -103,6 +114,15 @@ def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: P
         RuntimeError: inside a running event loop; use ``await save_checkpoint(...)`` there.
         CheckpointError: as for `save_checkpoint`.
         GraphError: if frames are in flight.
+
+    Example:
+        >>> graph = af.Graph("counter")
+        >>> count = graph.variable("count", [], init=3)
+        >>> af.save_checkpoint_sync(graph, "counter.safetensors")
+        >>> count.value = 0
+        >>> _ = af.load_checkpoint_sync(graph, "counter.safetensors")
+        >>> count.value
+        array(3., dtype=float32)
     """
     check_no_loop("save_checkpoint")
     root = graph.root
@@ -224,6 +244,14 @@ class Checkpoint:
         saved_on: How many ranks saved it.
         rank: This one.
         size: How many ranks load it.
+
+    Example:
+        >>> graph = af.Graph("counter")
+        >>> count = graph.variable("count", [], init=3)
+        >>> af.save_checkpoint_sync(graph, "counter.safetensors", position={"epoch": 2})
+        >>> checkpoint = af.load_checkpoint_sync(graph, "counter.safetensors")
+        >>> checkpoint.path.name, checkpoint.frame, checkpoint.position
+        ('counter.safetensors', 0, {'epoch': 2})
     """
 
     path: Path
@@ -247,6 +275,13 @@ class Checkpoint:
         Raises:
             CheckpointError: if another number of ranks saved it and they were at different places, so that this rank's
                 is to be made of ``positions``.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> _ = graph.variable("w", [2])
+            >>> af.save_checkpoint_sync(graph, "g.safetensors", position={"epoch": 2, "batch": 17})
+            >>> af.load_checkpoint_sync(graph, "g.safetensors").position["batch"]
+            17
         """
         if not self.is_resharded and self.rank in self.positions:
             return self.positions[self.rank]
@@ -284,6 +319,16 @@ async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict:
             both; if nothing in it is a variable's; or, if ``strict``, if names differ. Nothing has been changed then.
         GraphError: if frames are in flight.
         MissingExtraError: if safetensors is not installed.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("net")
+        >>> w = graph.variable("w", [2], init=[1, 2])
+        >>> af.save_checkpoint_sync(graph, "net.safetensors")
+        >>> bias = graph.variable("bias", [])  # which the file does not have
+        >>> checkpoint = asyncio.run(af.load_checkpoint(graph, "net.safetensors", strict=False))
+        >>> checkpoint.missing, checkpoint.unexpected
+        (('bias',), ())
     """
     root = graph.root
     check_at_rest(root, "loaded")
@@ -297,6 +342,16 @@ def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: 
     Raises:
         RuntimeError: inside a running event loop; use ``await load_checkpoint(...)`` there.
         CheckpointError, GraphError: as for `load_checkpoint`.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> w = graph.variable("w", [2], init=[1, 2])
+        >>> af.save_checkpoint_sync(graph, "net.safetensors")
+        >>> w.value = 0, 0
+        >>> af.load_checkpoint_sync(graph, "net.safetensors").missing
+        ()
+        >>> w.value
+        array([1., 2.], dtype=float32)
     """
     check_no_loop("load_checkpoint")
     return put(graph.root, read(graph.root, [Path(path)], strict))

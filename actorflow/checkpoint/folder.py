@@ -49,12 +49,6 @@ _Seen = Sequence[Sequence[tuple[int, int, list[int]]]]
 class Checkpoints:
     """The last checkpoints of a graph, each under the number of its step, in a folder of their own.
 
-    ::
-
-        checkpoints = af.Checkpoints(graph, "runs/digits", keep=3)
-        found = await checkpoints.load()          # None at the first start
-        await checkpoints.save(step=1000, position={"epoch": 2})
-
     One job at a time may save into a folder. Of a graph that several ranks run, each saves its own variables in a
     folder within, ``rank-1-of-4`` say, and all must save and load the same steps; what is loaded is the last one that
     all have saved. These folders may be on disks of the ranks' own.
@@ -74,6 +68,24 @@ class Checkpoints:
     Raises:
         GraphError: if ``keep`` is less than 1.
         MissingExtraError: if safetensors is not installed.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("net")
+        >>> w = graph.variable("w", [], init=1)
+        >>> checkpoints = af.Checkpoints(graph, "runs/net", keep=2)
+        >>> async def main():
+        ...     print(await checkpoints.load())  # nothing at the first start
+        ...     for step in 10, 20, 30:
+        ...         w.value = step
+        ...         await checkpoints.save(step, position={"epoch": step // 10})
+        ...     w.value = 0
+        ...     return (await checkpoints.load()).position, w.value.item()
+        >>> asyncio.run(main())
+        None
+        ({'epoch': 3}, 30.0)
+        >>> list(checkpoints.steps())
+        [20, 30]
     """
 
     def __init__(self, graph: Graph, folder: str | os.PathLike[str], *, keep: int | None = 3) -> None:
@@ -101,6 +113,17 @@ class Checkpoints:
 
         Raises:
             CheckpointError: if the folder cannot be read.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> _ = graph.variable("w", [2])
+            >>> checkpoints = af.Checkpoints(graph, "runs/g")
+            >>> async def main():
+            ...     await checkpoints.save(10)
+            ...     await checkpoints.save(20)
+            >>> af.run(main())
+            >>> list(checkpoints.steps())
+            [10, 20]
         """
         rank, size = self._world.rank, self._world.size
         found: dict[int, Path] = {}
@@ -128,6 +151,23 @@ class Checkpoints:
             CheckpointError: if the folder has later steps than this one, which another training must have saved: a
                 checkpoint would be the oldest one there, and `load` would take theirs. Or if another number of ranks
                 has saved this step.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, total = graph.blob("x", []), graph.variable("total", [])
+            >>> _ = [total, x] >> graph.op("add", af.ops.Sum()) >> [total]
+            >>> checkpoints = af.Checkpoints(graph, "runs/g")
+            >>> async def main():
+            ...     async with graph:
+            ...         _ = await graph.run({x: 1})
+            ...         saved = checkpoints.save(1)  # what the graph is now
+            ...         _ = await graph.run({x: 1})  # does not wait for the file
+            ...         print((await saved).exists(), total.value)
+            ...         await checkpoints.load()
+            ...         print(total.value)
+            >>> af.run(main())
+            True 2.0
+            1.0
         """
         steps = {known: path for known, path in self.steps().items() if path not in self._leftovers}
         later = [known for known in steps if known > max(step, self._latest or 0)]
@@ -169,6 +209,19 @@ class Checkpoints:
                 step; if all are damaged; if there are files, but of no step all, unless as many ranks have ended while
                 they saved their first one; if another number of ranks has saved them, and this one does not see them
                 all. Nothing has been changed then.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [])
+            >>> checkpoints = af.Checkpoints(graph, "runs/g")
+            >>> async def main():
+            ...     for step in 1, 2:
+            ...         w.value = step
+            ...         await checkpoints.save(step, position={"step": step})
+            ...     found = await checkpoints.load(step=1)
+            ...     return found.position, w.value
+            >>> af.run(main())
+            ({'step': 1}, array(1., dtype=float32))
         """
         checkpoint.check_at_rest(self._graph, "loaded")
         files, seen = await self._everywhere("checkpoint steps", self._visible, _told)

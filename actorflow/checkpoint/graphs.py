@@ -309,6 +309,15 @@ async def load(path: str | os.PathLike[str], *, functions: Iterable[str | Callab
             or not there; if an op, a blob or a tensor is not what the others make of it.
         MissingExtraError: if safetensors is not installed.
     Cancellation: once the file is being read, that is done to its end before CancelledError is raised.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("scale")
+        >>> y = graph.blob("x", ["n"]) * graph.variable("w", [], init=3.0)
+        >>> graph.save_sync("scale.af")
+        >>> loaded = asyncio.run(af.load("scale.af"))
+        >>> loaded.run_sync({"x": [1, 2]})[y.name]
+        array([3., 6.], dtype=float32)
     """
     names = Names(functions)
     return await to_the_end(lambda: _load(Path(path), names))
@@ -320,6 +329,16 @@ def load_sync(path: str | os.PathLike[str], *, functions: Iterable[str | Callabl
     Raises:
         RuntimeError: inside a running event loop; use ``await load(...)`` there.
         CheckpointError: as for `load`.
+
+    Example:
+        >>> import math
+        >>> graph = af.Graph("roots")
+        >>> x = graph.blob("x", [])
+        >>> y = graph.function("root", math.sqrt, x.spec)(x)
+        >>> graph.save_sync("roots.af")
+        >>> loaded = af.load_sync("roots.af", functions=[math.sqrt])  # no other one is called
+        >>> loaded.run_sync({"x": 9})[y.name]
+        array(3., dtype=float32)
     """
     check_no_loop("load")
     return _load(Path(path), Names(functions))

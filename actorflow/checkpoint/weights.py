@@ -24,6 +24,15 @@ class LoadedWeights(NamedTuple):
     Attributes:
         missing: Weights that the file does not have, which keep their values; by the names that they would have there.
         unexpected: Names in the file that are not weights of the scope.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> _ = graph.variable("w", [2])
+        >>> af.save_weights_sync(graph, "net.safetensors")
+        >>> other = af.Graph("other")
+        >>> _ = other.variable("w", [2]), other.variable("bias", [])
+        >>> af.load_weights_sync(other, "net.safetensors", strict=False)
+        LoadedWeights(missing=('bias',), unexpected=())
     """
 
     missing: tuple[str, ...]
@@ -46,6 +55,16 @@ async def save_weights(scope: Graph | Composite, path: str | os.PathLike[str]) -
             that some of its updates may be missing.
         MissingExtraError: if safetensors is not installed.
     Cancellation: as for `save_checkpoint`.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("autoencoder")
+        >>> x = graph.blob("x", ["batch", 8])
+        >>> encoder, decoder = af.nn.InnerProduct(2, name="encoder"), af.nn.InnerProduct(8, name="decoder")
+        >>> y = decoder(encoder(x))
+        >>> asyncio.run(af.save_weights(encoder, "encoder.safetensors"))
+        >>> asyncio.run(af.load_weights(encoder, "encoder.safetensors"))
+        LoadedWeights(missing=(), unexpected=())
     """
     weights = _storable(scope)
     root = next(iter(weights)).graph.root
@@ -60,6 +79,15 @@ def save_weights_sync(scope: Graph | Composite, path: str | os.PathLike[str]) ->
         RuntimeError: inside a running event loop; use ``await save_weights(...)`` there.
         CheckpointError: as for `save_weights`.
         GraphError: as for `save_weights`, and if frames are in flight.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> w = graph.variable("w", [2], init=[1, 2])
+        >>> af.save_weights_sync(graph, "net.safetensors")
+        >>> w.value = 0, 0
+        >>> _ = af.load_weights_sync(graph, "net.safetensors")
+        >>> w.value
+        array([1., 2.], dtype=float32)
     """
     checkpoint.check_no_loop("save_weights")
     weights = _storable(scope)
@@ -88,6 +116,19 @@ async def load_weights(
         CheckpointError: as for `load_checkpoint`; nothing has been changed then.
         GraphError: if the scope has no weights, or frames are in flight.
         MissingExtraError: if safetensors is not installed.
+
+    Example:
+        >>> import asyncio
+        >>> def network(name):
+        ...     graph = af.Graph(name)
+        ...     _ = af.nn.MLP(10, name="mlp")(graph.blob("x", ["batch", 64]))
+        ...     return graph
+        >>> trained, served = network("trained"), network("served")
+        >>> async def main():
+        ...     await af.save_weights(trained, "all.safetensors")
+        ...     return await af.load_weights(served["mlp"], "all.safetensors", prefix="mlp")
+        >>> asyncio.run(main())
+        LoadedWeights(missing=(), unexpected=())
     """
     root = _scope_of(scope).root
     checkpoint.check_at_rest(root, "loaded")
@@ -102,6 +143,16 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
     Raises:
         RuntimeError: inside a running event loop; use ``await load_weights(...)`` there.
         CheckpointError, GraphError: as for `load_weights`.
+
+    Example:
+        >>> from safetensors.numpy import save_file  # a file of another program
+        >>> save_file({"w": np.array([1, 2], "float32"), "steps": np.array(7)}, "other.safetensors")
+        >>> graph = af.Graph("net")
+        >>> w = graph.variable("w", [2])
+        >>> af.load_weights_sync(graph, "other.safetensors", strict=False)
+        LoadedWeights(missing=(), unexpected=('steps',))
+        >>> w.value
+        array([1., 2.], dtype=float32)
     """
     checkpoint.check_no_loop("load_weights")
     found, loaded = _read(scope, path, strict, prefix)

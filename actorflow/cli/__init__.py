@@ -1,5 +1,5 @@
-"""The command line: ``actorflow demo``, ``actorflow doctor``, ``actorflow serve``, ``actorflow trace``,
-``actorflow watch``.
+"""The command line: ``actorflow demo``, ``actorflow docs``, ``actorflow doctor``, ``actorflow serve``,
+``actorflow show``, ``actorflow trace``, ``actorflow watch``.
 
 This module imports next to nothing, so that Ctrl-C is handled from the first moment on; the commands are imported
 when one is chosen.

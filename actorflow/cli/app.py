@@ -26,7 +26,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
         The exit code; see `actorflow.cli.main`.
     """
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parser().parse_args(argv)
     except SystemExit as done:  # argparse has printed help, the version or what is wrong
         return done.code if isinstance(done.code, int) else 2
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -38,7 +38,9 @@ def dispatch(argv: Sequence[str] | None) -> int:
         _drop_output()
         return NOBODY_READS
     except (ActorflowError, OSError) as error:
-        print(f"actorflow: error: {visible(_problem(error), lines=True)}", file=sys.stderr)
+        page = getattr(error, "page", "")
+        more = f" (more: actorflow docs {page})" if page else ""
+        print(f"actorflow: error: {visible(_problem(error), lines=True)}{more}", file=sys.stderr)
         return 1
 
 
@@ -57,14 +59,22 @@ def _problem(error: Exception) -> str:
     return str(error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="actorflow", description="Numeric dataflow graphs on your own asyncio loop.")
+def parser() -> argparse.ArgumentParser:
+    """The arguments of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="actorflow",
+        description="Numeric dataflow graphs on your own asyncio loop.",
+        epilog="`actorflow docs` lists the pages of the documentation: begin with `actorflow docs start`.",
+    )
     parser.add_argument("--version", action="version", version=f"actorflow {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands.add_parser("demo", help="train a small network and watch it live", description=_DEMO))
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=_doctor)
+    docs = commands.add_parser("docs", help="show the documentation", description=_DOCS)
+    docs.add_argument("name", nargs="?", metavar="NAME", help="name of a page; without one all are listed")
+    docs.set_defaults(command=_docs)
     _add_serve(commands.add_parser("serve", help="serve models by the Open Inference Protocol", description=_SERVE))
     _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
     _add_show(commands.add_parser("show", help="show what a model is, without running it", description=_SHOW))
@@ -98,12 +108,24 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--port", type=_port, metavar="N", help=f"of the page, 0 for any (default: {DEFAULT_PORT} if it is free)"
     )
     parser.add_argument("--no-web", dest="web", action="store_false", help="no page")
+    parser.add_argument("--values", action="store_true", help="let the page show values: pictures, histograms, norms")
     parser.add_argument(
         "--exit",
         action=argparse.BooleanOptionalAction,
         help="end after training, or serve the page until Ctrl-C (default: serve at a terminal, else end)",
     )
     parser.set_defaults(command=_demo)
+
+
+_DOCS = (
+    """List the pages of the documentation, or show one of them. Errors and warnings name the page that says more."""
+)
+
+
+def _docs(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.docs import docs
+
+    return docs(arguments.name)
 
 
 _SERVE = """Serve models over HTTP by the Open Inference Protocol (KServe, version 2, REST), with batched runs, the live
@@ -148,6 +170,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="serve the live page of each model, at /graph/NAME/",
+    )
+    parser.add_argument(
+        "--values",
+        action="store_true",
+        help="let the pages show values, those of requests and results among them; with a token, to those who have it",
     )
     parser.add_argument(
         "--max-rows",
@@ -203,6 +230,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
                 "allowed_hosts": arguments.allowed_host,
                 "page": arguments.page,
+                "values": arguments.values,
                 "max_rows": arguments.max_rows,
                 "max_wait": arguments.max_wait,
                 "batch_axis": arguments.batch_axis,
@@ -348,6 +376,7 @@ def _demo(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             port=arguments.port,
             web=arguments.web,
+            values=arguments.values,
             serve=sys.stdout.isatty() if arguments.exit is None else not arguments.exit,
         )
     )

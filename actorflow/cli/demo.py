@@ -148,6 +148,7 @@ class DemoOptions:
     seed: int  # of weights, dropout, order and the digits' split
     port: int | None  # of the page; 0 for any, None for the usual one if it is free and any other if not
     web: bool  # whether to serve the page
+    values: bool  # whether the page can show values
     serve: bool  # whether to go on serving it after the training
 
 
@@ -188,7 +189,7 @@ async def _run(options: DemoOptions, training: Training, console: Console) -> No
         stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(training.graph)
         if options.web:
-            url = await serve_page(stack, training.graph, options.port)
+            url = await serve_page(stack, training.graph, options.port, values=options.values)
             console.print(f"live page: {url}")
         started = time.perf_counter()
         with nn.Progress(options.epochs, training.steps_per_epoch, console) as progress:

@@ -85,6 +85,7 @@ def _show(checks: list[Check]) -> None:
         print("\nTo add or repair:")
     for check in advice:
         print(f"  {check.name}: {check.advice}")
+    print("\nMore: actorflow docs install, actorflow docs devices")
 
 
 def _cores() -> str:

@@ -11,20 +11,21 @@ from actorflow.graph.graph import Graph
 USUAL_PORT = 8080
 
 
-async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None) -> str:
+async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None, *, values: bool = False) -> str:
     """Serve the page of a graph until the stack is closed; returns its address.
 
     Args:
         port: 0 for any; None for the usual one if it is free and any other if not.
+        values: Whether it can show values.
     Raises:
         OSError: if the port cannot be bound.
     """
     from actorflow.web import serve  # aiohttp is not loaded where no page is wanted
 
     try:
-        view = await stack.enter_async_context(serve(graph, port=USUAL_PORT if port is None else port))
+        view = await stack.enter_async_context(serve(graph, port=USUAL_PORT if port is None else port, values=values))
     except OSError as error:
         if port is not None or error.errno != errno.EADDRINUSE:
             raise
-        view = await stack.enter_async_context(serve(graph, port=0))
+        view = await stack.enter_async_context(serve(graph, port=0, values=values))
     return view.url

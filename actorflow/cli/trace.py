@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from actorflow.show.tables import time_text
 from actorflow.trace.analysis import Analysis, Frames, PathCall, analyse
 from actorflow.trace.file import read_trace
 from actorflow.trace.recording import Recording
+
+#: Figures of values that there are columns for.
+_FIGURES = "min", "max", "mean", "std", "nan", "infinite"
 
 
 def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: bool = False) -> int:
@@ -39,7 +43,13 @@ def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: 
         return 0
     for line in _headline(path, recording, analysis):
         console.print(_text(line))
-    tables = [_lanes(analysis, top), _ops(analysis, top), _path(analysis, top), _gaps(analysis)]
+    tables = [
+        _lanes(analysis, top),
+        _ops(analysis, top),
+        _path(analysis, top),
+        _gaps(analysis),
+        _values(recording, top),
+    ]
     if analysis.frames is not None:
         console.print(_text(_frame_line(analysis.frames)))
     for title, table, rest in tables:
@@ -64,6 +74,7 @@ def _document(recording: Recording, analysis: Analysis) -> dict[str, object]:
         "gaps": [gap._asdict() for gap in analysis.gaps],
         "path": [step._asdict() for step in analysis.path],
         "frames": None if analysis.frames is None else analysis.frames._asdict(),
+        "values": [value._asdict() for value in recording.values],
     }
 
 
@@ -174,6 +185,18 @@ def _gaps(analysis: Analysis) -> _Section:
             ends = [_text(name if frame < 0 else f"{name} (frame {frame})") for name, frame in (gap.before, gap.after)]
             table.add_row(*ends, time_text(gap.length_ns), time_text(gap.start_ns))
     return _Section("longest stretches in which nothing ran", table)
+
+
+def _values(recording: Recording, top: int) -> _Section:
+    """What taps have sampled: the last figures of each, in the order in which they came."""
+    samples = Counter(value.name for value in recording.values)
+    last = {value.name: value for value in recording.values}
+    table = _table(["value"], ["samples", "last frame", *_FIGURES])
+    for name, count in [*samples.items()][:top]:
+        figures = [last[name].figures.get(figure) for figure in _FIGURES]
+        shown = ["" if figure is None else f"{figure:.4g}" for figure in figures]
+        table.add_row(_text(name), f"{count:,}", str(last[name].frame), *shown)
+    return _Section("values that were looked at", table, _more(len(samples) - top, "value"))
 
 
 def _more(left: int, what: str) -> str:

@@ -31,6 +31,14 @@ class Draws:
 
     Raises:
         DataError: if the seed or the epoch is negative.
+
+    Example:
+        >>> draws = af.data.Draws(seed=0, epoch=3, rows=np.array([5, 2]))
+        >>> draws.uniform(2).shape, draws.below(8, 8).shape
+        ((2, 2), (2, 2))
+        >>> alone = af.data.Draws(seed=0, epoch=3, rows=np.array([2]))
+        >>> bool(alone.uniform()[0] == draws.uniform()[1])  # whatever batch an example is in
+        True
     """
 
     seed: int
@@ -63,11 +71,6 @@ AugmentationStep = Callable[[Images, Draws], Images]
 class Augmentation:
     """Steps that are taken one after the other.
 
-    ::
-
-        augment = Augmentation([Crop(32, padding=4), Mirror(), normalize], seed=0)
-        augment(images, rows, epoch)
-
     What becomes of an image is the same in whatever batch, process or order it comes; so any number of workers may
     share the work, and a training that goes on behind a checkpoint sees what it would have seen.
 
@@ -78,6 +81,15 @@ class Augmentation:
 
     Raises:
         DataError: if the seed is negative.
+
+    Example:
+        >>> images = np.arange(2 * 8 * 8 * 3, dtype="float32").reshape(2, 8, 8, 3)
+        >>> augment = af.data.Augmentation([af.data.Crop(8, padding=2), af.data.Mirror()], seed=0)
+        >>> both = augment(images, rows=[7, 2], epoch=0)
+        >>> both.shape
+        (2, 8, 8, 3)
+        >>> np.array_equal(augment(images[1:], rows=[2], epoch=0), both[1:])  # the same in another batch
+        True
     """
 
     def __init__(self, steps: Sequence[AugmentationStep], *, seed: int = 0) -> None:
@@ -116,6 +128,12 @@ class Mirror:
     Raises:
         DataError: if it is out of range.
     Source: Purine2 ``ImageLabel`` (mirror).
+
+    Example:
+        >>> images = np.array([1, 2, 3]).reshape(1, 1, 3, 1)
+        >>> mirror = af.data.Mirror(probability=1)
+        >>> mirror(images, af.data.Draws(seed=0, epoch=0, rows=np.array([0]))).ravel()
+        array([3, 2, 1])
     """
 
     def __init__(self, probability: float = 0.5) -> None:
@@ -146,6 +164,14 @@ class Crop:
     Raises:
         DataError: if a number is out of range; when called, if the padded image is smaller than the part.
     Source: Purine2 ``ImageLabel`` (crop_size).
+
+    Example:
+        >>> images = np.zeros([2, 40, 40, 3])
+        >>> draws = af.data.Draws(seed=0, epoch=0, rows=np.array([0, 1]))
+        >>> af.data.Crop(32)(images, draws).shape
+        (2, 32, 32, 3)
+        >>> af.data.Crop((40, 32), padding=4)(images, draws).shape
+        (2, 40, 32, 3)
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, fill: float = 0) -> None:
@@ -170,6 +196,13 @@ class CenterCrop:
 
     Raises:
         DataError: as for `Crop`.
+
+    Example:
+        >>> images = np.arange(16).reshape(1, 4, 4, 1)
+        >>> augment = af.data.Augmentation([af.data.CenterCrop(2)])
+        >>> augment(images, rows=[0], epoch=0)[0, :, :, 0]
+        array([[ 5,  6],
+               [ 9, 10]])
     """
 
     def __init__(self, size: int | tuple[int, int]) -> None:
@@ -215,6 +248,17 @@ class Column(Protocol):
     """One value for each example of a data set: an array, or what makes a part of one when asked.
 
     ``column[rows]`` is the array of the values of some examples, of shape (len(rows), ...).
+
+    Example:
+        >>> class Squares:
+        ...     def __len__(self):
+        ...         return 100
+        ...
+        ...     def __getitem__(self, rows):
+        ...         return rows**2
+        >>> loader = af.data.Loader({"x": Squares()}, 4)
+        >>> next(iter(loader))["x"]
+        array([0, 1, 4, 9])
     """
 
     def __len__(self) -> int: ...
@@ -224,12 +268,6 @@ class Column(Protocol):
 
 class Normalize:
     """``(images - mean) / std``, for any number of axes.
-
-    ::
-
-        Normalize(std=255)                       # bytes to numbers from 0 to 1
-        Normalize(mean=(125.3, 123.0, 113.9))    # a mean for each channel
-        Normalize.of(train.images, per="pixel")  # the mean image, and the deviation of each pixel
 
     A mean image is that of whole images: subtract it before they are cropped, so that each part loses the mean of its
     own pixels.
@@ -245,6 +283,12 @@ class Normalize:
     Raises:
         DataError: if the dtype is not floating, or ``std`` has a 0; when called, if the images have another shape.
     Source: Purine2 ``ImageLabel`` (mean).
+
+    Example:
+        >>> bytes_to_units = af.data.Normalize(std=255)
+        >>> bytes_to_units(np.array([[0, 51, 255]], "uint8"))
+        array([[0. , 0.2, 1. ]], dtype=float32)
+        >>> of_channels = af.data.Normalize(mean=(125.3, 123.0, 113.9))
     """
 
     def __init__(self, mean: npt.ArrayLike = 0, std: npt.ArrayLike = 1, *, dtype: npt.DTypeLike = np.float32) -> None:
@@ -274,6 +318,14 @@ class Normalize:
             dtype: As for the class.
         Raises:
             DataError: if there is no image, or ``per`` is something else.
+
+        Example:
+            >>> images = np.array([0, 2, 4, 6], "float32").reshape(4, 1, 1, 1)
+            >>> normalize = af.data.Normalize.of(images, scale=False)
+            >>> normalize(images).ravel()
+            array([-3., -1.,  1.,  3.], dtype=float32)
+            >>> af.data.Normalize.of(images, per="pixel").std.shape
+            (1, 1, 1)
         """
         if per not in ("pixel", "channel", "all"):
             raise DataError(f"Normalize: expected per='pixel', 'channel' or 'all', got {per!r}")

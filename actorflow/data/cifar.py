@@ -39,6 +39,18 @@ def cifar10(directory: str | Path) -> Dataset:
         DataError: if the directory has none of these forms whole, or a file is malformed; the message says which.
         MissingExtraError: for folders of images, if Pillow is not installed (extra ``images``).
     Source: Krizhevsky, Learning multiple layers of features from tiny images, 2009.
+
+    Example:
+        >>> from pathlib import Path
+        >>> def record(label):  # of the binary form: a label, then the channels of 32x32 pixels
+        ...     return bytes([label]) + bytes(3 * 32 * 32)
+        >>> for name in *(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin":
+        ...     _ = Path(name).write_bytes(record(3) + record(8))
+        >>> data = af.data.cifar10(".")
+        >>> data
+        <Dataset 'cifar-10': 10 to train, 2 to test, float32[32, 32, 3], 10 classes>
+        >>> data.train.images.shape, data.test.labels, data.classes[3]
+        ((10, 32, 32, 3), array([3, 8]), 'cat')
     """
     folder = Path(directory)
     if not folder.is_dir():

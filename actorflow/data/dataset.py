@@ -19,6 +19,12 @@ class Batch(NamedTuple):
         images: float32, shape (batch, ...).
         labels: int64, shape (batch,).
         valid: Number of rows that count; those after them only fill the batch.
+
+    Example:
+        >>> split = af.data.Split(np.zeros([3, 8, 8, 1], "float32"), np.array([0, 1, 2]))
+        >>> first, second = split.in_order(2)
+        >>> second.images.shape, second.labels, second.valid
+        ((2, 8, 8, 1), array([2, 0]), 1)
     """
 
     images: npt.NDArray[np.float32]
@@ -36,6 +42,15 @@ class Split:
 
     Raises:
         DataError: if there are not as many labels as images, or none.
+
+    Example:
+        >>> split = af.data.Split(np.zeros([5, 8, 8, 1], "float32"), np.arange(5))
+        >>> split
+        <Split of 5 images, float32[8, 8, 1]>
+        >>> [batch.labels.tolist() for batch in split.in_order(2)]  # the last one is filled up
+        [[0, 1], [2, 3], [4, 0]]
+        >>> sum(len(batch.labels) for batch in split.shuffled(2, np.random.default_rng(0)))
+        4
     """
 
     images: npt.NDArray[np.float32]
@@ -64,6 +79,11 @@ class Split:
             rng: Gives the order.
         Raises:
             DataError: if no batch of this size can be filled.
+
+        Example:
+            >>> split = af.data.Split(np.zeros([5, 2], "float32"), np.arange(5))
+            >>> [batch.labels.shape for batch in split.shuffled(2, np.random.default_rng(0))]
+            [(2,), (2,)]
         """
         if not 1 <= size <= len(self):
             raise DataError(f"expected a batch size from 1 to {len(self)}, the number of images, got {size}")
@@ -106,6 +126,15 @@ class Dataset:
 
     Raises:
         DataError: if a label names no class.
+
+    Example:
+        >>> part = af.data.Split(np.array([[0], [4]], "float32"), np.array([0, 1]))
+        >>> data = af.data.Dataset("toy", train=part, test=part, classes=("cat", "dog"))
+        >>> data
+        <Dataset 'toy': 2 to train, 2 to test, float32[1], 2 classes>
+        >>> data.standardized().train.images
+        array([[-1.],
+               [ 1.]], dtype=float32)
     """
 
     name: str
@@ -152,6 +181,13 @@ def stratified_split(
         The train split and the test split, each in the order of ``images``.
     Raises:
         DataError: if the share is not between 0 and 1, or a class has a single image.
+
+    Example:
+        >>> labels = np.array([0] * 8 + [1] * 4)
+        >>> images = np.zeros([12, 2], "float32")
+        >>> train, test = af.data.stratified_split(images, labels, test_share=0.25, rng=np.random.default_rng(0))
+        >>> np.bincount(train.labels), np.bincount(test.labels)
+        (array([6, 3]), array([2, 1]))
     """
     if not 0 < test_share < 1:
         raise DataError(f"expected a test share between 0 and 1, got {test_share}")

@@ -39,6 +39,12 @@ class Datum(NamedTuple):
     Attributes:
         image: uint8, or float32 where floating numbers were stored; shape (height, width, channels).
         label: Its class.
+
+    Example:
+        >>> message = bytes([8, 1, 16, 1, 24, 2, 34, 2, 10, 20, 40, 7])  # channels, height, width, data, label
+        >>> datum = af.data.read_datum(message)
+        >>> datum.image.shape, datum.image.ravel(), datum.label
+        ((1, 2, 1), array([10, 20], dtype=uint8), 7)
     """
 
     image: npt.NDArray[Any]
@@ -55,6 +61,12 @@ def read_datum(record: Buffer, *, bgr: bool = True) -> Datum:
     Raises:
         DataError: if it is not such a message, has no image, or has an image of another size than it says.
         MissingExtraError: if the image is encoded (such as JPEG) and Pillow is not installed (extra ``images``).
+
+    Example:
+        >>> message = bytes([8, 1, 16, 1, 24, 2, 34, 2, 10, 20, 40, 7])  # channels, height, width, data, label
+        >>> datum = af.data.read_datum(message)
+        >>> datum.image.shape, datum.label
+        ((1, 2, 1), 7)
     """
     known, floats = _read(record, "Datum", _DATUM, _FLOAT_DATA)
     data, label = known.get(_DATA, b""), known.get(_LABEL, 0)
@@ -85,6 +97,14 @@ def read_mean(path: str | Path, *, bgr: bool = True) -> npt.NDArray[np.float32]:
         bgr: As for `read_datum`.
     Raises:
         DataError: if the file cannot be read or is not such a message.
+
+    Example:
+        >>> from pathlib import Path
+        >>> numbers = np.array([1.5, 2.5], "float32").tobytes()
+        >>> header = bytes([8, 1, 16, 1, 24, 1, 32, 2, 42, len(numbers)])  # number, channels, height, width, data
+        >>> _ = Path("mean.binaryproto").write_bytes(header + numbers)
+        >>> af.data.read_mean("mean.binaryproto").ravel()
+        array([1.5, 2.5], dtype=float32)
     """
     try:
         content = Path(path).read_bytes()

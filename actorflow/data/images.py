@@ -37,18 +37,20 @@ def read_image(
         DataError: if the file cannot be read or decoded, or has more than 8 bits per channel; if a size is out of
             range.
         MissingExtraError: if Pillow is not installed (extra ``images``).
+
+    Example:
+        >>> from PIL import Image
+        >>> Image.new("RGB", (64, 48), "red").save("red.png")
+        >>> af.data.read_image("red.png").shape
+        (48, 64, 3)
+        >>> af.data.read_image("red.png", size=32)[0, 0]
+        array([255,   0,   0], dtype=uint8)
     """
     return ImageFiles([path], size=size, shorter=shorter, channels=channels, dtype=np.uint8)[0]
 
 
 class ImageFiles:
     """Images in files, which are decoded when they are asked for, each time anew.
-
-    ::
-
-        files = ImageFiles(paths, size=224, shorter=256)
-        files[7].shape                          # (224, 224, 3)
-        files[np.array([7, 2, 9])].shape        # (3, 224, 224, 3)
 
     Args:
         paths: The files.
@@ -61,6 +63,16 @@ class ImageFiles:
     Raises:
         DataError: if an argument is out of range.
         MissingExtraError: if Pillow is not installed (extra ``images``).
+
+    Example:
+        >>> from PIL import Image
+        >>> for name in "red", "lime":
+        ...     Image.new("RGB", (64, 48), name).save(f"{name}.png")
+        >>> files = af.data.ImageFiles(["red.png", "lime.png"], size=32)
+        >>> len(files), files[1].shape, files[np.array([1, 0])].shape
+        (2, (32, 32, 3), (2, 32, 32, 3))
+        >>> files[1][0, 0]
+        array([0., 1., 0.], dtype=float32)
     """
 
     def __init__(
@@ -139,6 +151,16 @@ class ImageFolder(NamedTuple):
         images: The files, ordered by class and then by name.
         labels: Positions in ``classes``, int64, shape (count,).
         classes: Names of the classes.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> for name in "cat", "dog":
+        ...     Path("pets", name).mkdir(parents=True)
+        ...     Image.new("L", (8, 8)).save(f"pets/{name}/1.png")
+        >>> images, labels, classes = af.data.image_folder("pets", channels=1)
+        >>> images[0].shape, labels, classes
+        ((8, 8, 1), array([0, 1]), ('cat', 'dog'))
     """
 
     images: ImageFiles
@@ -167,6 +189,19 @@ def image_folder(
     Raises:
         DataError: if there is no such folder, no class in it, or a class without images; all such classes are named.
         MissingExtraError: if Pillow is not installed (extra ``images``).
+
+    Example:
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> for name in "cat", "dog":
+        ...     Path("pets", name).mkdir(parents=True)
+        ...     Image.new("RGB", (64, 48)).save(f"pets/{name}/1.png")
+        >>> pets = af.data.image_folder("pets", size=32)
+        >>> pets.classes, pets.labels
+        (('cat', 'dog'), array([0, 1]))
+        >>> loader = af.data.Loader({"images": pets.images, "labels": pets.labels}, 2)
+        >>> next(iter(loader))["images"].shape
+        (2, 32, 32, 3)
     """
     folder = Path(root)
     classes = _subfolders(folder)

@@ -28,13 +28,6 @@ Decode = Callable[[memoryview], Datum]
 class LmdbImages:
     """Images in an LMDB database, which are read and decoded when they are asked for, each time anew.
 
-    ::
-
-        images = LmdbImages("train_lmdb")
-        images[7].shape                          # (256, 256, 3)
-        images.labels[np.array([7, 2, 9])]       # array([3, 0, 9])
-        loader = Loader({x: images, y: images.labels}, 128, seed=0)
-
     Images are numbered in the order of their keys. The database is opened when it is first read, once for all that read
     it, and again in each process; it can be pickled and be there when a process forks. Nothing may write to it
     meanwhile: it is read without locks.
@@ -54,6 +47,16 @@ class LmdbImages:
     Raises:
         DataError: if there is no such database, or nothing in it.
         MissingExtraError: if ``lmdb`` is not installed (extra ``lmdb``).
+
+    Example:
+        >>> import lmdb
+        >>> with lmdb.open("train_lmdb") as database, database.begin(write=True) as transaction:
+        ...     for number in range(3):  # Caffe's records: channels, height, width, data, label
+        ...         message = bytes([8, 1, 16, 1, 24, 2, 34, 2, number, 20, 40, number])
+        ...         _ = transaction.put(b"%08d" % number, message)
+        >>> images = af.data.LmdbImages("train_lmdb")
+        >>> len(images), images[2].shape, images.labels[np.array([2, 0])]
+        (3, (1, 2, 1), array([2, 0]))
     """
 
     def __init__(
@@ -167,6 +170,11 @@ class Blocks(Sampler):
     Raises:
         DataError: if a number is out of range.
     Source: Purine2 ``ImageLabel`` (offset, interval, batch_size).
+
+    Example:
+        >>> shares = [af.data.Blocks(8, offset=rank * 2, interval=4, block=2) for rank in range(2)]
+        >>> [share.rows(epoch=0).tolist() for share in shares]
+        [[0, 1, 4, 5], [2, 3, 6, 7]]
     """
 
     block: int = 1
@@ -247,6 +255,16 @@ def image_label(
         DataError: if the database or the mean cannot be read or do not fit each other, or a number is out of range.
         MissingExtraError: if ``lmdb`` is not installed (extra ``lmdb``).
     Source: Purine2 ``ImageLabel``.
+
+    Example:
+        >>> import lmdb
+        >>> with lmdb.open("train_lmdb") as database, database.begin(write=True) as transaction:
+        ...     for number in range(4):  # Caffe's records: channels, height, width, data, label
+        ...         message = bytes([8, 1, 16, 1, 24, 2, 34, 2, number, 20, 40, number])
+        ...         _ = transaction.put(b"%08d" % number, message)
+        >>> feeds = af.data.image_label("train_lmdb", "x", "y", batch_size=2, color=False, mean=10)
+        >>> [feed["y"].tolist() for feed in feeds]
+        [[0, 1], [2, 3]]
     """
     column = LmdbImages(source, color=color, bgr=bgr)
     order = Blocks(len(column), None, offset, batch_size if interval is None else interval, batch_size)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.augment import Column
@@ -28,7 +29,14 @@ Transform = Callable[[Array, Rows, int], Array]
 
 @runtime_checkable
 class Reshardable(Resumable, Protocol):
-    """An iterable that can go on where several together have come to, each with a share of the data."""
+    """An iterable that can go on where several together have come to, each with a share of the data.
+
+    Example:
+        >>> isinstance(af.data.Loader({"x": np.arange(8)}, 2), af.data.Reshardable)
+        True
+        >>> isinstance(af.pipeline.source(range(8)), af.data.Reshardable)  # `Resumable` alone
+        False
+    """
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go to the place behind all that several have taken, whose number may be another one than now.
@@ -43,6 +51,11 @@ class Feed(dict[Any, Array]):
 
     Attributes:
         count: Rows that count, where a last batch is filled up with others; None if all rows of all batches do.
+
+    Example:
+        >>> loader = af.data.Loader({"x": np.arange(5)}, 2, fill=True)
+        >>> [(feed["x"].tolist(), feed.count) for feed in loader]
+        [([0, 1], 2), ([2, 3], 2), ([4, 0], 1)]
     """
 
     def __init__(self, arrays: Mapping[Any, Array], count: int | None) -> None:
@@ -67,17 +80,14 @@ def Loader(  # noqa: N802  it was a class
 ) -> Batches:
     """Make a pipeline of feeds for a graph from arrays or whatever is indexed like them.
 
-    ::
-
-        loader = Loader({images: train.images, labels: train.labels}, 128, seed=0, transforms={images: augment})
-        await trainer.fit(loader, epochs=10)
-
     Args:
-        columns: By blob or name, what is fed: arrays, `ImageFiles`, or any other `Column`, of one length.
+        columns: By blob or name, what is fed: arrays or what NumPy makes such of, `ImageFiles`, or any other `Column`,
+            of one length.
         size: Examples per batch.
         seed: Shuffles each epoch anew; None takes the examples in order.
         sampler: Chooses the order instead of a seed.
-        transforms: By blob or name, what is fed instead of the column's own values.
+        transforms: By blob or name, what is fed instead of the column's own values: a function of the values of a
+            batch, the numbers of their rows and the epoch, such as an `Augmentation`.
         drop_last: Whether an epoch ends with its last full batch. The default is that it does, unless all columns are
             for blobs that begin with an open axis, or ``fill`` is given.
         fill: Whether a last batch that is not full is filled up with examples of the epoch's beginning, for a graph of
@@ -88,8 +98,18 @@ def Loader(  # noqa: N802  it was a class
     Raises:
         DataError: if the columns differ in length, a transform is for none of them, both a seed and a sampler are
             given, or no batch of this size can be filled.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x, labels = graph.blob("x", ["batch", 8, 8, 1]), graph.blob("labels", ["batch"], "int64")
+        >>> columns = {x: np.ones([5, 12, 12, 1], "float32"), labels: np.arange(5)}
+        >>> augment = af.data.Augmentation([af.data.Crop(8), af.data.Mirror()], seed=0)
+        >>> loader = af.data.Loader(columns, 2, transforms={x: augment})
+        >>> [(feed[x].shape, feed[labels].tolist()) for feed in loader]
+        [((2, 8, 8, 1), [0, 1]), ((2, 8, 8, 1), [2, 3]), ((1, 8, 8, 1), [4])]
     """
-    columns, transforms = dict(columns), dict(transforms or {})
+    columns = {key: np.asarray(each) if isinstance(each, list | tuple) else each for key, each in columns.items()}
+    transforms = dict(transforms or {})
     lengths = {_name(key): len(column) for key, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise DataError(f"Loader: expected columns of one length, got {lengths or 'none'}")
@@ -177,6 +197,14 @@ class Batches(Pipeline[Feed]):
     then all of the second, ...; what was left in the middle goes on there. `state_dict` tells where that is. A
     `Trainer` keeps it in its checkpoints, so that a resumed training begins with the very next batch, and nothing
     before it is read or decoded.
+
+    Example:
+        >>> loader = af.data.Loader({"x": np.arange(6)}, 2)
+        >>> next(iter(loader))["x"], loader.next_batch
+        (array([0, 1]), 1)
+        >>> [feed["x"].tolist() for feed in loader]  # the rest of the epoch
+        [[2, 3], [4, 5]]
+        >>> state = loader.state_dict()
     """
 
     @property
@@ -209,6 +237,11 @@ class Batches(Pipeline[Feed]):
 
         Each is made when it is asked for, in the calling thread. So passes do not disturb each other, nor a training
         that takes its feeds from the loader.
+
+        Example:
+            >>> loader = af.data.Loader({"x": np.arange(4)}, 2)
+            >>> [feed["x"].tolist() for feed in loader.one_pass()], loader.next_batch
+            ([[0, 1], [2, 3]], 0)
         """
         cut = self._cut
         epoch = cut(self.epoch)
@@ -219,6 +252,13 @@ class Batches(Pipeline[Feed]):
 
         Args:
             delivered: As for `Pipeline.state_dict`.
+
+        Example:
+            >>> loader, other = (af.data.Loader({"x": np.arange(6)}, 2, seed=0) for _ in range(2))
+            >>> _ = next(iter(loader))
+            >>> other.load_state_dict(loader.state_dict())
+            >>> [feed["x"].tolist() for feed in loader] == [feed["x"].tolist() for feed in other]
+            True
         """
         epoch, batch = self._place(delivered)
         return {"epoch": epoch, "batch": batch or 0, **self._cut.settings}
@@ -253,6 +293,15 @@ class Batches(Pipeline[Feed]):
             DataError: if they are not of one order, not of all shares or not at one place; if this loader is of another
                 order; if what they have taken does not end with a batch here, as it does where the batches of all
                 together have as many examples as before.
+
+        Example:
+            >>> shares = [af.data.Sampler(8, offset=rank, interval=2) for rank in range(2)]
+            >>> ranks = [af.data.Loader({"x": np.arange(8)}, 2, sampler=share) for share in shares]
+            >>> _ = [next(iter(loader)) for loader in ranks]  # each has taken its first batch
+            >>> alone = af.data.Loader({"x": np.arange(8)}, 4)
+            >>> alone.load_state_dicts([loader.state_dict() for loader in ranks])
+            >>> [feed["x"].tolist() for feed in alone]
+            [[4, 5, 6, 7]]
         """
         cut = self._cut
         made = cut.settings

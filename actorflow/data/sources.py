@@ -38,6 +38,14 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
         DataError: if the file cannot be read, is not an IDX file, has other axes, or is shorter or longer than its
             header says. The message names the file, what was expected and what was found.
     Source: the form is described with the MNIST database (LeCun, Cortes, Burges).
+
+    Example:
+        >>> from pathlib import Path
+        >>> header = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3])  # bytes, in 2 axes, of lengths 2 and 3
+        >>> _ = Path("small.idx").write_bytes(header + bytes([1, 2, 3, 4, 5, 6]))
+        >>> af.data.read_idx("small.idx", axes=2)
+        array([[1, 2, 3],
+               [4, 5, 6]], dtype=uint8)
     """
     path = Path(path)
     content = _content(path)
@@ -111,6 +119,13 @@ def digits(*, seed: int = 0, test_share: float = 0.2) -> Dataset:
     Raises:
         MissingExtraError: if scikit-learn is not installed (extra ``demo``).
     Source: UCI "Optical Recognition of Handwritten Digits", shipped inside scikit-learn.
+
+    Example:
+        >>> data = af.data.digits(seed=0)
+        >>> data
+        <Dataset 'digits': 1438 to train, 359 to test, float32[8, 8, 1], 10 classes>
+        >>> data.train.images.shape, data.test.labels.shape
+        ((1438, 8, 8, 1), (359,))
     """
     sklearn = require("sklearn.datasets", extra="demo", purpose="the digits data set")
     bunch = sklearn.load_digits()
@@ -129,6 +144,17 @@ def fashion_mnist(directory: str | Path) -> Dataset:
     Raises:
         DataError: if a file is missing or malformed; the message names every missing file.
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST", arXiv 1708.07747.
+
+    Example:
+        >>> from pathlib import Path
+        >>> def idx(*lengths):  # an IDX file of zeros
+        ...     header = bytes([0, 0, 8, len(lengths)]) + b"".join(length.to_bytes(4) for length in lengths)
+        ...     return header + bytes(int(np.prod(lengths)))
+        >>> for name in af.data.FASHION_MNIST_FILES:
+        ...     _ = Path(name).write_bytes(idx(2, 28, 28) if "images" in name else idx(2))
+        >>> data = af.data.fashion_mnist(".")
+        >>> data.train.images.shape, data.classes[0]
+        ((2, 28, 28, 1), 'T-shirt/top')
     """
     folder = Path(directory)
     if not folder.is_dir():

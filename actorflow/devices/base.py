@@ -39,6 +39,21 @@ class Fence(ABC):
         error: What it raised, once done.
         elapsed_ns: How long it ran, in nanoseconds, once done.
         ended_ns: When it ended, `perf_counter_ns`, once done; 0 where that is not known any better than by the loop.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     device = af.devices.open_device("cpu")
+        ...     device.bind(asyncio.get_running_loop())
+        ...     ended = asyncio.Event()
+        ...     fence = device.lane("main").submit([].pop, 7, lambda fence: None, urgent=False)
+        ...     fence.add_waiter(ended.set)
+        ...     await ended.wait()
+        ...     device.close()
+        ...     device.join()
+        ...     return fence.done, fence.error
+        >>> af.run(main())
+        (True, IndexError('pop from empty list'))
     """
 
     __slots__ = ("argument", "begun", "done", "elapsed_ns", "ended_ns", "error", "lane")
@@ -66,7 +81,24 @@ class Fence(ABC):
 
 
 class Lane(ABC):
-    """A named FIFO of work on one device."""
+    """A named FIFO of work on one device.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     loop, done = asyncio.get_running_loop(), []
+        ...     device = af.devices.open_device("cpu")
+        ...     device.bind(loop)
+        ...     lane, passed = device.lane("main"), loop.create_future()
+        ...     lane.submit(done.append, "first", lambda fence: None, urgent=False)
+        ...     lane.submit(done.append, "second", passed.set_result, urgent=True)
+        ...     fence = await passed
+        ...     device.close()
+        ...     device.join()
+        ...     return done, fence.argument, fence.error
+        >>> af.run(main())
+        (['first', 'second'], 'second', None)
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -114,6 +146,16 @@ class DeviceOptions:
     Args:
         libraries: Kernel libraries in the order of preference; None for the device's own order.
         memory_budget: Most bytes of buffers on the device; None for no limit.
+
+    Example:
+        >>> options = {"cpu": af.devices.DeviceOptions(libraries=("numpy",), memory_budget=1000)}
+        >>> graph = af.Graph("g", devices=options)
+        >>> x = graph.blob("x", [1000])
+        >>> y = af.ops.sort(af.ops.sort(x))
+        >>> graph.compile()
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.OutOfMemoryError: graph 'g' needs 8,000 bytes, its budget is 1,000 bytes...
     """
 
     libraries: tuple[str, ...] | None = None

@@ -135,6 +135,20 @@ class WorkerLane(Lane):
         outstanding: Works submitted of whose end the loop has not been told.
         handover_ns: What it takes to wake the thread for work and then the loop for its end, by the last times that the
             thread had nothing else to do.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     loop = asyncio.get_running_loop()
+        ...     lane, passed, done = af.devices.WorkerLane("example"), loop.create_future(), []
+        ...     lane.bind(loop)
+        ...     lane.submit(done.append, "work", passed.set_result, True)
+        ...     await passed
+        ...     lane.close()
+        ...     await lane.ended()
+        ...     return done, lane.outstanding, lane.is_alive
+        >>> af.run(main())
+        (['work'], 0, False)
     """
 
     def __init__(self, name: str, threads: int = 1, *, computes: bool = True) -> None:
@@ -247,7 +261,7 @@ class WorkerLane(Lane):
             member = team.join()
         is_last = True
         while (fence := queue.get()) is not None:
-            member.at_work = True
+            team.begin(member)
             fence.begun = True
             start = perf_counter_ns()
             if fence.urgent and is_last:
@@ -263,13 +277,17 @@ class WorkerLane(Lane):
             fence.elapsed_ns = fence.ended_ns - start
             fence.work = None
             fence.done = True  # before the loop can see it, for those who then ask for a call at its end
-            finished.append(fence)
+            is_urgent = fence.urgent or fence.error is not None
+            # Once the loop can see it, this thread keeps nothing of the run alive: it may be held up anywhere, and who
+            # drops a graph waits for its threads.
+            handed_over = [fence]
+            del fence
+            finished.append(handed_over.pop())
             is_last = queue.empty()
             if is_last:
                 team.rest(member)
-            if fence.urgent or is_last or fence.error is not None:
+            if is_urgent or is_last:
                 self.wake()
-            del fence  # while the queue is empty, nothing of the last run may be kept alive
         if self._computes:
             team.leave(member)
         if finished:  # what ended in front of the mark that ends the queue
@@ -301,7 +319,15 @@ class WorkerLane(Lane):
 
 
 class CPU(Device):
-    """The host's processors: NumPy arrays, and worker threads as lanes."""
+    """The host's processors: NumPy arrays, and worker threads as lanes.
+
+    Example:
+        >>> device = af.devices.open_device("cpu")
+        >>> device.allocate(af.TensorSpec.of([2, 3])).shape
+        (2, 3)
+        >>> device.is_host, device.is_array(np.zeros(3))
+        (True, True)
+    """
 
     libraries = ("numba", "numpy") if find_spec("numba") else ("numpy",)
     is_host = True

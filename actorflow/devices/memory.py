@@ -62,6 +62,17 @@ class Bucket:
     Attributes:
         pool: Where they come from.
         spec: Their type.
+
+    Example:
+        >>> bucket = af.devices.BufferPool().bucket(af.TensorSpec.of([100]))
+        >>> buffer = bucket.take()
+        >>> bucket.lend(buffer)  # to the application
+        >>> bucket.free_bytes
+        0
+        >>> del buffer
+        >>> _ = bucket.take()  # the same memory
+        >>> bucket.pool.allocations
+        1
     """
 
     __slots__ = ("__weakref__", "_free", "_lent", "pool", "spec")
@@ -204,6 +215,16 @@ class BufferPool:
         allocations: Buffers allocated since the start; constant once every run finds its buffers in the pool.
         peak_bytes: Highest `held_bytes` so far.
         budget_bytes: Free buffers are given up rather than pass this; None for no limit.
+
+    Example:
+        >>> pool = af.devices.BufferPool()
+        >>> bucket = pool.bucket(af.TensorSpec.of([100]))
+        >>> bucket.give_back(bucket.take())  # a buffer that is used again from now on
+        >>> pool.held_bytes, pool.used_bytes, pool.allocations
+        (400, 0, 1)
+        >>> pool.trim()
+        >>> pool.held_bytes
+        0
     """
 
     def __init__(self, allocate: Callable[[TensorSpec], Any] | None = None) -> None:

@@ -27,6 +27,19 @@ def register_device(kind: str, device: type[Device]) -> None:
         device: The class.
     Raises:
         DeviceError: if the kind is registered already, for another class.
+
+    Example:
+        >>> class Counting(af.devices.CPU):  # the CPU, which counts what is copied to it
+        ...     copies = 0
+        ...
+        ...     def copy_in(self, source, target):
+        ...         self.copies += 1
+        ...         super().copy_in(source, target)
+        >>> af.devices.register_device("counting", Counting)
+        >>> device = af.devices.open_device("counting:0")
+        >>> device.copy_in(np.ones(2), device.allocate(af.TensorSpec.of([2], "float64")))
+        >>> device.copies
+        1
     """
     Place(kind=kind, device=0)  # or the name would be of no use
     if _kinds.get(kind, device) is not device or kind in _BUILT_IN:
@@ -39,6 +52,14 @@ def device_kind(kind: str) -> type[Device]:
 
     Raises:
         DeviceUnavailableError: if there is no such kind, or its package does not load.
+
+    Example:
+        >>> af.devices.device_kind("cpu")
+        <class 'actorflow.devices.cpu.CPU'>
+        >>> af.devices.device_kind("tpu")
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.DeviceUnavailableError: no device of kind 'tpu'; known: cpu, sim, cuda...
     """
     found = _kinds.get(kind)
     if found is None:
@@ -47,16 +68,30 @@ def device_kind(kind: str) -> type[Device]:
 
 
 def known_kinds() -> tuple[str, ...]:
-    """All kinds that can be named, whether or not this machine has such a device."""
+    """All kinds that can be named, whether or not this machine has such a device.
+
+    Example:
+        >>> af.devices.known_kinds()[:3]
+        ('cpu', 'sim', 'cuda')
+    """
     return tuple(dict.fromkeys([*_BUILT_IN, *_kinds, *(point.name for point in metadata.entry_points(group=GROUP))]))
 
 
-def check_place(place: Place) -> None:
-    """Check that this process has a place.
+def check_place(place: Place | str) -> None:
+    """Check that this process has a place, which may be given by its text.
 
     Raises:
         DeviceUnavailableError: if its kind of device is not known here, or there is no such device.
+
+    Example:
+        >>> af.devices.check_place("sim:0")
+        >>> af.devices.check_place("sim:99")
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.DeviceUnavailableError: place 'sim:99': simulated devices are sim:0 to sim:15
+        More: actorflow docs devices
     """
+    place = Place.parse(place)
     try:
         kind = device_kind(place.kind)
     except DeviceUnavailableError as error:
@@ -64,14 +99,20 @@ def check_place(place: Place) -> None:
     kind.check(place)
 
 
-def open_device(place: Place, options: DeviceOptions | None = None) -> Device:
-    """A device for a place, with lanes and memory of its own.
+def open_device(place: Place | str, options: DeviceOptions | None = None) -> Device:
+    """A device for a place, which may be given by its text, with lanes and memory of its own.
 
     Raises:
         DeviceUnavailableError: as for `check_place`.
         DeviceError: if the options are those of another kind.
+
+    Example:
+        >>> device = af.devices.open_device("sim:0")
+        >>> device.upload(np.array([1, 2]))
+        <SimArray int64[2] on sim:0>
+        >>> device.close()
     """
-    check_place(place)
+    check_place(place := Place.parse(place))
     kind = device_kind(place.kind)
     if options is not None and not isinstance(options, kind.options_type) and type(options) is not DeviceOptions:
         raise DeviceError(f"place {str(place)!r} takes {kind.options_type.__name__}, got {type(options).__name__}")

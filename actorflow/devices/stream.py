@@ -127,6 +127,22 @@ class StreamLane(Lane):
         submitted: Number of the newest piece of work.
         completed: Number of the newest piece of work whose end the loop has seen.
         detailed: Whether each piece of work is timed by itself; else what passes together shares its time equally.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     loop = asyncio.get_running_loop()
+        ...     device = af.devices.open_device("sim:0")
+        ...     device.bind(loop)
+        ...     lane, passed = device.lane("main"), loop.create_future()
+        ...     source, target = np.array([1.0, 2.0]), device.allocate(af.TensorSpec.of([2], "float64"))
+        ...     lane.submit(lambda _: device.copy_in(source, target), None, passed.set_result, True)
+        ...     await passed
+        ...     device.close()
+        ...     device.join()
+        ...     return lane.submitted, lane.completed, target.get()
+        >>> af.run(main())
+        (1, 1, array([1., 2.]))
     """
 
     def __init__(self, name: str, device: StreamDevice, stream: Stream) -> None:

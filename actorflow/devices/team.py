@@ -10,8 +10,8 @@ and without the time that waking it takes (`Lingering`).
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
-There is no telling whether other programs use a core. So the team looks at what help has brought: where it brought
-nothing, work is spread no more for a while (`Team.judge`).
+There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
+work: where it brought nothing, such work is spread no more for a while (`Worth`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -36,6 +36,8 @@ _P = TypeVar("_P")
 
 #: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
+#: Kinds of work whose worth is known at a time.
+_MOST_KINDS = 4096
 
 
 class Lingering(Protocol):
@@ -84,6 +86,51 @@ def _leave(core: int | None) -> None:
         with suppress(OSError):  # the cores of the process have been changed meanwhile
             os.sched_setaffinity(0, others)
             os.sched_setaffinity(0, allowed)
+
+
+class Worth:
+    """Whether help makes work of one kind faster.
+
+    Args:
+        longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
+
+    Attributes:
+        gap_ns: How long it takes after such a call until there is work to share again, by the smaller of the last two
+            times.
+    """
+
+    __slots__ = ("_is_doubtful", "_last_gap_ns", "_longest_pause", "_pause", "_skips", "gap_ns")
+
+    def __init__(self, longest_pause: int) -> None:
+        self.gap_ns = self._last_gap_ns = 0
+        self._longest_pause = longest_pause
+        self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
+        self._skips = 0  # how many of them are left
+        self._is_doubtful = False  # whether the last one that was spread was such a call: one may be an accident
+
+    def may_spread(self) -> bool:
+        """Return whether the next call may be spread, and count it."""
+        if self._skips <= 0:
+            return True
+        self._skips -= 1
+        return False
+
+    def shared_again(self, gap_ns: int) -> None:
+        """Take note of the time after a call until the next one, of whatever kind, that may be spread."""
+        self.gap_ns, self._last_gap_ns = min(gap_ns, self._last_gap_ns), gap_ns
+
+    def judge(self, elapsed_ns: int, alone_ns: float) -> None:
+        """Take note of how long spread work took, and how long it takes one thread.
+
+        Where that is less, the second time in a row begins a pause, and each further one begins one twice as long.
+        """
+        if not alone_ns or elapsed_ns * _GAIN < alone_ns:  # or the clock of the thread is too coarse to tell
+            self._pause = self._skips = 0
+            self._is_doubtful = False
+        elif not self._is_doubtful:
+            self._is_doubtful = True
+        else:
+            self._pause = self._skips = min(self._longest_pause, 2 * self._pause + 1)
 
 
 class _Call:
@@ -180,8 +227,7 @@ class Team:
         self._here = threading.local()
         self._threads = 0
         self._invited = 0
-        self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
-        self._skips = 0  # how many of them are left
+        self._worths: dict[Hashable, Worth] = {}
 
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
@@ -200,6 +246,13 @@ class Team:
         for _ in range(ending):
             self._calls.put(None)
 
+    def begin(self, member: Member) -> None:
+        """A lane's thread has something to do: its core is not there for those who linger."""
+        member.at_work = True
+        lingering = self.lingering
+        if lingering is not None and lingering.waiting > self.idle:
+            lingering.part()
+
     def rest(self, member: Member) -> None:
         """A lane's thread has nothing more to do: where none has, nobody lingers."""
         member.at_work = False
@@ -212,29 +265,46 @@ class Team:
         return any(member.at_work for member in self._members)
 
     @property
+    def is_here(self) -> bool:
+        """Whether the calling thread is a lane's."""
+        return getattr(self._here, "member", None) is not None
+
+    @property
     def idle(self) -> int:
         """Number of cores that have nothing to do, as far as this process knows."""
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
-    def spread(self, pieces: Sequence[_P], work: Callable[[_P], None]) -> None:
+    def spread(self, pieces: Sequence[_P], work: Callable[[_P], None], kind: Hashable = None) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 
         A core that becomes idle meanwhile takes part in what is left. Elsewhere (as on the loop, in ``sequential``
         graphs), and as long as no core is idle, pieces are worked off in order.
 
+        Args:
+            pieces: Can be computed in any order, and at once.
+            work: Computes one piece.
+            kind: Whether help pays is known for each.
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        if len(pieces) > 1 and self.may_spread():
-            self._work_together(_Call(pieces, work), len(pieces))
+        worth = self.worth(kind) if len(pieces) > 1 else None
+        if worth is not None and worth.may_spread():
+            self._work_together(_Call(pieces, work), len(pieces), worth)
             return
         for piece in pieces:
             work(piece)
 
-    def may_spread(self) -> bool:
-        """Return whether a call may be spread: the calling thread is a lane's, and there is no pause."""
-        return getattr(self._here, "member", None) is not None and not self._skip()
+    def worth(self, kind: Hashable) -> Worth | None:
+        """Whether help makes work of a kind faster; None on a thread that is no lane's, whose work is not spread."""
+        if not self.is_here:
+            return None
+        found = self._worths.get(kind)
+        if found is None:
+            if len(self._worths) >= _MOST_KINDS:
+                self._worths.clear()
+            found = self._worths[kind] = Worth(self._longest_pause)
+        return found
 
     def call_in(self, most: int) -> int:
         """Have threads that are parked linger, if cores are idle: so many at most; returns how many."""
@@ -270,7 +340,7 @@ class Team:
             self._calls.put(work())
         return count
 
-    def _work_together(self, call: _Call, pieces: int) -> None:
+    def _work_together(self, call: _Call, pieces: int, worth: Worth) -> None:
         start, busy = perf_counter_ns(), thread_time_ns()
         taken = 0
         try:
@@ -281,20 +351,7 @@ class Team:
         finally:
             call.end()
         if helpers:  # else those who came late, if any, say little
-            self.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * pieces / max(1, taken))
-
-    def judge(self, elapsed_ns: int, alone_ns: float) -> None:
-        """Take note of how long spread work took, and how long it takes one thread; twice the pause if that is less."""
-        if not alone_ns or elapsed_ns * _GAIN < alone_ns:  # or the clock of the thread is too coarse to tell
-            self._pause = self._skips = 0
-        else:
-            self._pause = self._skips = min(self._longest_pause, 2 * self._pause + 1)
-
-    def _skip(self) -> bool:
-        if self._skips <= 0:
-            return False
-        self._skips -= 1
-        return True
+            worth.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * pieces / max(1, taken))
 
     def _help(self) -> None:
         calls = self._calls

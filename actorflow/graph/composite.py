@@ -43,6 +43,23 @@ class Composite(Generic[Top]):
         bottom: Input blobs of the latest build.
         top: Output blobs of the latest build.
         scope: The sub-graph of the first build, where its variables are; None before.
+
+    Example:
+        >>> class Residual(af.Composite):
+        ...     def __init__(self, features, name=None):
+        ...         super().__init__(name)
+        ...         self.inner = af.nn.InnerProduct(features, activation="relu")
+        ...
+        ...     def build(self, x, *, training):
+        ...         scale = self.variable(x, "scale", [], init=0.1)
+        ...         return x + scale * self.inner(x, training=training)
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 4])
+        >>> block = Residual(4, name="block")
+        >>> block(x)
+        <Blob 'block/sum/out' float32[batch, 4] on cpu>
+        >>> [variable.name for variable in block.variables]
+        ['block/scale', 'block/innerproduct/weight', 'block/innerproduct/bias']
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -62,6 +79,14 @@ class Composite(Generic[Top]):
         Args:
             bottom: The input blobs.
             training: Whether layers behave as in training (dropout drops) or as in inference.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 64])
+            >>> net = af.nn.MLP(10, dropout=0.5)
+            >>> trained, tested = net(x), net(x, training=False)  # on the same variables
+            >>> len(graph.variables)
+            4
         """
         if not bottom:
             raise GraphError(f"composite {self.name!r} needs at least one input blob")
@@ -108,6 +133,16 @@ class Composite(Generic[Top]):
             dtype: Its dtype, where that is not the one of ``like``.
         Raises:
             ShapeError: if an earlier build made it with another shape.
+
+        Example:
+            >>> class Scale(af.Composite):
+            ...     def build(self, x, *, training):
+            ...         return x * self.variable(x, "factor", x.spec.shape[1:], init=2.0)
+            >>> graph = af.Graph("g")
+            >>> scale = Scale("scale")
+            >>> y = scale(graph.blob("x", ["batch", 3]))
+            >>> scale.variables[0].value
+            array([2., 2., 2.], dtype=float32)
         """
         known = self._variables.get(name)
         if known is None:
@@ -122,7 +157,19 @@ class Composite(Generic[Top]):
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Variables of this composite and of those inside it, in order of creation."""
+        """Variables of this composite and of those inside it, in order of creation.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> net = af.nn.MLP(10, hidden=[32], name="net")
+            >>> _ = net(graph.blob("x", ["batch", 64]))
+            >>> for variable in net.variables:
+            ...     print(variable.name, variable.spec)
+            net/hidden0/weight float32[32, 64]
+            net/hidden0/bias float32[32]
+            net/scores/weight float32[10, 32]
+            net/scores/bias float32[10]
+        """
         found = dict.fromkeys(self._variables.values())
         for child in self.children():
             found.update(dict.fromkeys(child.variables))
@@ -184,7 +231,21 @@ class Composite(Generic[Top]):
 
 
 class Chain(Composite[Top]):
-    """Composites one after the other; ``a >> b`` makes one while ``a`` has no bottom yet."""
+    """Composites one after the other; ``a >> b`` makes one while ``a`` has no bottom yet.
+
+    Args:
+        parts: The composites; each takes the top of the one before as its bottom.
+        name: Scope of its ops and variables.
+
+    Example:
+        >>> net = af.nn.Conv(8, 3, activation="relu") >> af.nn.Pool("max", 2) >> af.nn.InnerProduct(10)
+        >>> type(net).__name__
+        'Chain'
+        >>> graph = af.Graph("g")
+        >>> images = graph.blob("images", ["batch", 8, 8, 1])
+        >>> net(images)
+        <Blob 'chain/innerproduct/add/out' float32[batch, 10] on cpu>
+    """
 
     def __init__(self, *parts: Composite[Any], name: str | None = None) -> None:
         super().__init__(name)

@@ -41,6 +41,14 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
         DTypeError: if ``loss`` or one of ``wrt`` is not floating.
         GraphError: if ``loss`` does not depend on one of ``wrt``, or does so through an op that has no gradient.
         CycleError: if the ops that ``loss`` needs wait for each other.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [3])
+        >>> loss = af.ops.sum(x * x)
+        >>> dx = af.gradient(loss, x)
+        >>> graph.run_sync({x: [1, 2, 3]})[dx]
+        array([2., 4., 6.], dtype=float32)
     """
     if loss.shape != ():
         raise ShapeError(f"the loss must be 0-d, blob {loss.name!r} is {loss.spec}")

@@ -75,7 +75,7 @@ class Graph:
 
     ``with graph.subgraph("encoder"):`` names a scope: what is made inside goes there, by layers, by the functional form
     (``af.ops.softmax(y)``), and by ``graph.blob`` and the like. Scopes share the root's ops, blobs and variables; only
-    the root can run.
+    the root can run. Leaving ``async with graph:`` closes it (`aclose`).
 
     Args:
         name: Shown in errors, the live page and ``to_dot``.
@@ -114,6 +114,16 @@ class Graph:
         parent: The graph around a sub-graph, None for the root.
         root: The outermost graph.
         options: The root's: how it runs.
+
+    Example:
+        >>> graph = af.Graph("line")
+        >>> x = graph.blob("x", ["batch", 2])
+        >>> w = graph.variable("w", [1, 2], init=[[1.0, 10.0]])
+        >>> y = af.ops.inner(x, w)
+        >>> result = graph.run_sync({x: [[1, 2], [3, 4]]})
+        >>> result[y]
+        array([[21.],
+               [43.]], dtype=float32)
     """
 
     def __init__(
@@ -186,6 +196,14 @@ class Graph:
             place: Where it lives; the default is that of `at`.
         Raises:
             GraphError: if the name is taken or no name; `ShapeError`, `DTypeError`, `PlaceError` for the others.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> graph.blob("images", ["batch", 28, 28, 1], "uint8")
+            <Blob 'images' uint8[batch, 28, 28, 1] on cpu>
+            >>> with graph.subgraph("labels"):
+            ...     graph.blob("true", ["batch"], "int64")
+            <Blob 'labels/true' int64[batch] on cpu>
         """
         scope = self._innermost
         return self.root._add_blob(scope, scope._full_name(name), TensorSpec.of(shape, dtype), place)
@@ -208,6 +226,14 @@ class Graph:
             place: Where it lives; the default is that of `at`.
         Raises:
             GraphError: as for `blob`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> zeros = graph.variable("bias", [3])
+            >>> given = graph.variable("scale", 2, init=[0.5, 2.0])
+            >>> drawn = graph.variable("weight", [3, 2], init=af.nn.init.he(seed=0))
+            >>> given.value
+            array([0.5, 2. ], dtype=float32)
         """
         scope = self._innermost
         full, spec = scope._full_name(name), TensorSpec.of(shape, dtype)
@@ -238,6 +264,16 @@ class Graph:
             Blob of the shape of ``value``.
         Raises:
             ShapeError, DTypeError: if ``value`` is not an array of numbers, text or bytes, or not one of ``dtype``.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> mean = graph.constant([1.0, 2.0], name="mean")
+            >>> mean
+            <Blob 'mean/out' float32[2] on cpu>
+            >>> centred = x - mean
+            >>> graph.run_sync({x: [1, 1]})[centred]
+            array([ 0., -1.], dtype=float32)
         """
         operation = Constant(_constant_array(value, dtype))
         with self._innermost, self.at(place):
@@ -256,6 +292,15 @@ class Graph:
             place: Where it lives; the default is that of `at`.
         Raises:
             GraphError: as for `variable`; if ``of`` is a variable of another graph.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> weight = graph.variable("weight", [2], init=[1.0, 2.0])
+            >>> copy = graph.replica("copy", weight, "sim:0")
+            >>> copy.replica_of is weight, str(copy.place)
+            (True, 'sim:0')
+            >>> copy.value
+            array([1., 2.], dtype=float32)
         """
         if not isinstance(of, Variable) or of.graph.root is not self.root:
             raise GraphError(f"replica {name!r}: expected a variable of graph {self.root.name!r}, got {of!r}")
@@ -296,6 +341,14 @@ class Graph:
             force_cpu: Compute on the CPU, wherever the arrays live.
         Raises:
             GraphError: if the name is taken or no name, or ``operation`` is not an `Operation`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> a, b, joined = graph.blob("a", [1]), graph.blob("b", [2]), graph.blob("joined", [3])
+            >>> op = graph.op("join", af.ops.Concat(axis=0), priority=1)
+            >>> _ = [a, b] >> op >> [joined]
+            >>> graph.run_sync({a: [1], b: [2, 3]})[joined]
+            array([1., 2., 3.], dtype=float32)
         """
         attempts = options.attempts_of(timeout, retries, backoff)
         hints = options.hints_of(libraries, force_cpu)
@@ -376,6 +429,23 @@ class Graph:
             concurrency: Most frames in an async function at once; by default as many as there are. They
                 start in the order of the frames. A plain function has one frame at a time.
             priority, timeout, retries, backoff: As for `op`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["n"])
+            >>> @graph.function(inputs=x, outputs=af.TensorSpec.of([]), retries=2)
+            ... def norm(values):
+            ...     return np.linalg.norm(values)
+            >>> graph.run_sync({x: [3, 4]})["norm/out"]
+            array(5., dtype=float32)
+
+            An async one runs on the loop, with as many frames in it at once as ``concurrency`` says:
+
+            >>> async def look_up(values):
+            ...     return values + 1
+            >>> op = graph.function("look_up", look_up, af.TensorSpec.of(["n"]), concurrency=8)
+            >>> graph.run_sync({x: [3, 4]}, fetch=op(x))["look_up/out"]
+            array([4., 5.], dtype=float32)
         """
         if fn is None:
             settings: dict[str, Any] = {
@@ -415,6 +485,12 @@ class Graph:
             name: Name of the op, made unique; the default is the operation's kind in lower case.
         Returns:
             The output blob, or a tuple of them; named ``<op>/out``, or ``<op>/out0``, ``<op>/out1``, ...
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2, 3])
+            >>> graph.apply(af.ops.Transpose(axes=(1, 0)), x, name="turned")
+            <Blob 'turned/out' float32[3, 2] on cpu>
         """
         operation = _checked_operation(name, operation)
         root = self.root
@@ -441,6 +517,14 @@ class Graph:
             sinks: Blobs, ops, sub-graphs or their names, which are kept with all that they need.
         Raises:
             GraphError: if one of them is not in this graph.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> wanted, other = af.ops.exp(x), af.ops.sqrt(x)
+            >>> graph.prune([wanted])
+            >>> [op.name for op in graph.ops]
+            ['exp']
         """
         from actorflow.plan.validate import needed_ops  # the plan is built on graphs
 
@@ -461,17 +545,40 @@ class Graph:
 
         Raises:
             GraphError: if the name is taken or no name.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> with graph.subgraph("encoder"):
+            ...     y = af.ops.relu(x)
+            >>> y
+            <Blob 'encoder/relu/out' float32[2] on cpu>
+            >>> graph["encoder"].ops
+            (<Op 'encoder/relu' Relu() on cpu, lane None>,)
         """
         scope = self._innermost
         return self.root._add_scope(scope, scope._full_name(name))
 
     def unique_subgraph(self, name: str) -> Graph:
-        """Make a sub-graph in the current scope; a taken name gets a number."""
+        """Make a sub-graph in the current scope; a taken name gets a number.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> [graph.unique_subgraph("block").name for _ in range(3)]
+            ['block', 'block_1', 'block_2']
+        """
         scope = self.root.current_scope
         return self.root._add_scope(scope, self.unique_name(name))
 
     def unique_name(self, name: str) -> str:
-        """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ..."""
+        """A free name in the current scope, relative to the root: ``name``, else ``name_1``, ``name_2``, ...
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> _ = graph.blob("x", [2])
+            >>> graph.unique_name("x"), graph.unique_name("y")
+            ('x_1', 'y')
+        """
         return self._store.free_name(self.current_scope._full_name(name))
 
     def delete_subgraph(self, name: str) -> None:
@@ -481,6 +588,15 @@ class Graph:
 
         Raises:
             GraphError: if there is no such sub-graph.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> with graph.subgraph("head"):
+            ...     _ = af.ops.relu(x)
+            >>> graph.delete_subgraph("head")
+            >>> [node.name for node in graph.nodes]
+            ['x']
         """
         self._store.delete_scope(self._full_name(name))
 
@@ -493,7 +609,14 @@ class Graph:
 
     @property
     def current_scope(self) -> Graph:
-        """The scope that nodes are made in: of the innermost ``with`` block, else the root."""
+        """The scope that nodes are made in: of the innermost ``with`` block, else the root.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> with graph.subgraph("encoder"):
+            ...     print(graph.current_scope.name)
+            encoder
+        """
         return self.root._scope_stack[-1]
 
     @contextmanager
@@ -513,6 +636,16 @@ class Graph:
 
         What is not given stays as it is around the block. With no block around it, nodes are on the CPU, and an op of
         the functional form is where its first input lives.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> with graph.at("sim:0", name="head"):
+            ...     y = af.ops.relu(x)
+            >>> y
+            <Blob 'head/out' float32[2] on sim:0>
+            >>> af.to_numpy(graph.run_sync({x: [-1, 1]})[y])  # what is fetched stays where it was computed
+            array([0., 1.], dtype=float32)
         """
         root = self.root
         before = root._defaults[-1]
@@ -570,7 +703,15 @@ class Graph:
 
     @property
     def sources(self) -> tuple[Blob, ...]:
-        """Blobs that must be fed: neither variables nor written by an op."""
+        """Blobs that must be fed: neither variables nor written by an op.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = x * graph.variable("w", [2])
+            >>> graph.sources, graph.sinks
+            ((<Blob 'x' float32[2] on cpu>,), (<Blob 'multiply/out' float32[2] on cpu>,))
+        """
         return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
 
     @property
@@ -604,6 +745,12 @@ class Graph:
 
         Raises:
             GraphError: if there is none of that name, or it belongs to another graph.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> graph.resolve("x") is x
+            True
         """
         found = self._find(target)
         if found is not None:
@@ -628,16 +775,41 @@ class Graph:
     # -- showing ------------------------------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """A table of the ops: name, operation, place and lane, types of inputs and outputs."""
+        """A table of the ops: name, operation, place and lane, types of inputs and outputs.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> _ = af.ops.relu(x)
+            >>> print(graph.summary())
+            op    operation  place, lane  inputs        outputs
+            ----  ---------  -----------  ------------  -------------------
+            relu  Relu()     cpu auto     x float32[2]  relu/out float32[2]
+            graph 'g': 1 ops, 2 blobs, 0 variables (0 elements, 0 bytes)
+        """
         from actorflow.show.tables import graph_table
 
         return graph_table(self)
 
     def to_dot(self, *, times: bool = False) -> str:
-        """The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
+        r"""The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
 
         Args:
             times: Colour what was called, the redder the more of the time it took, and say how often and how long.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> _ = af.ops.relu(x)
+            >>> print(graph.to_dot())
+            digraph "g" {
+              rankdir=LR;
+              n0 [shape=ellipse, label="x\nfloat32[2]"];
+              n2 [shape=ellipse, label="relu/out\nfloat32[2]"];
+              n1 [shape=box, label="relu\nRelu()"];
+              n0 -> n1;
+              n1 -> n2;
+            }
         """
         from actorflow.show.dot import graph_dot
 
@@ -681,6 +853,14 @@ class Graph:
             GraphError: for a cycle (`CycleError`), an op with missing inputs or outputs, ...
             KernelNotFoundError: if a device has no kernel for an operation.
             DeviceUnavailableError: if a place names a device that is not there.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 2])
+            >>> y = af.ops.sum(af.ops.exp(x), 1)
+            >>> plan = graph.compile(axes={"batch": 32})
+            >>> [blob.name for blob in plan.feeds], [blob.name for blob in plan.fetches]
+            (['x'], ['reducesum/out'])
         """
         return self._runnable().plan(targets_of(fetch), axes)
 
@@ -702,6 +882,17 @@ class Graph:
             TimeoutError: after ``timeout``; what is ready by then stays so.
             ActorflowError: what `compile` and `run` raise.
         Cancellation: as for `run`. Kernels go on being compiled.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 2])
+            >>> y = af.ops.exp(x)
+            >>> async def main():
+            ...     async with graph:
+            ...         return [await graph.warm_up(axes={"batch": rows}) for rows in (1, 8)]
+            >>> asyncio.run(main())
+            [True, True]
         """
         return await self._runnable().warm_up(targets_of(fetch), axes, timeout)
 
@@ -711,6 +902,17 @@ class Graph:
         Args:
             fetch: As for `run`.
             axes: As for `compile`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 1000])
+            >>> w = graph.variable("w", [10, 1000])
+            >>> y = af.ops.inner(x, w)
+            >>> print(graph.memory_cost(axes={"batch": 32}))
+            variables: 40,000 bytes
+            one frame: 1,280 bytes at its peak, 1,280 if nothing were given back
+            held at the peak, op 'inner':
+                        1,280  inner/out
         """
         return self.compile(fetch, axes=axes).footprint()
 
@@ -724,7 +926,8 @@ class Graph:
 
         Args:
             feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
-                before `run` returns.
+                before `run` returns. An array's dtype is only widened (float64 is not taken for float32), Python
+                numbers take that of the blob.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.
@@ -742,6 +945,19 @@ class Graph:
             StallError: after the graph's ``stall_limit`` without progress, likewise.
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
         there by itself, and what it computes is dropped. Variables keep either their old or their new value.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["n"])
+            >>> squares, total = x * x, af.ops.sum(x)
+            >>> async def main():
+            ...     async with graph:  # stops the graph's threads at the end
+            ...         runs = graph.run({x: [1, 2, 3]}), graph.run({"x": [4]}, fetch=total)
+            ...         first, second = await asyncio.gather(*runs)
+            ...     return first[squares].tolist(), first[total].item(), second[total].item()
+            >>> asyncio.run(main())
+            ([1.0, 4.0, 9.0], 6.0, 4.0)
         """
         return await self._runnable().run(feeds, targets_of(fetch), timeout, atomic)
 
@@ -751,6 +967,13 @@ class Graph:
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
             GraphError: if the graph is paused, as it could not be resumed.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = x + 1
+            >>> graph.run_sync({x: [1, 2]})[y]
+            array([2., 3.], dtype=float32)
         """
         from actorflow.loop import run
 
@@ -779,9 +1002,21 @@ class Graph:
         Returns:
             An async generator of results.
         Raises:
-            Whatever `run` raises, at the result that it belongs to; later frames are then cancelled.
+            OpError, FeedError, ...: as for `run`, at the result that it belongs to; later frames are then cancelled.
         Leaving the ``async for`` early cancels the frames in flight and closes an async generator that gives the feeds
         (use ``contextlib.aclosing`` for that to happen at once).
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y = x * x
+            >>> async def main():
+            ...     async with graph:
+            ...         feeds = ({x: number} for number in range(5))
+            ...         return [result[y].item() async for result in graph.stream(feeds, in_flight=3)]
+            >>> asyncio.run(main())
+            [0.0, 1.0, 4.0, 9.0, 16.0]
         """
         from actorflow.runtime.stream import FrameStream
 
@@ -802,11 +1037,6 @@ class Graph:
         axis: str | None = None,
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
-
-        ::
-
-            async with graph.batched(fetch=y) as batcher:
-                result = await batcher.run({x: rows})  # in as many tasks as there are callers
 
         While no frame is in flight, what waits goes at once: all requests that came in one turn of the loop. While
         some are, and fewer than ``in_flight``, a further one starts when ``max_rows`` rows wait, or when the oldest
@@ -845,6 +1075,19 @@ class Graph:
         Raises:
             GraphError: if a source or a result has no rows, or if results would depend on the rows of other callers.
             ValueError: if a number is out of its range.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 2])
+            >>> y = af.ops.sum(x, 1)
+            >>> async def main():
+            ...     async with graph, graph.batched(fetch=y, max_rows=8) as batcher:
+            ...         requests = [batcher.run({x: [[i, i]]}) for i in range(3)]
+            ...         results = await asyncio.gather(*requests)
+            ...         return [result[y].tolist() for result in results], batcher.statistics().frames
+            >>> asyncio.run(main())  # three callers, one frame
+            ([[0.0], [2.0], [4.0]], 1)
         """
         from actorflow.runtime.batched import Batcher, BatchOptions
         from actorflow.runtime.rows import Rows
@@ -853,7 +1096,14 @@ class Graph:
         return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
 
     def trim(self) -> None:
-        """Give the free buffers of all devices that the graph has opened back to the system."""
+        """Give the free buffers of all devices that the graph has opened back to the system.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> y = af.ops.sort(af.ops.sort(graph.blob("x", [1000])))
+            >>> _ = graph.run_sync({"x": [0] * 1000})
+            >>> graph.trim()
+        """
         for device in self.engine.resources.devices.values():
             device.memory.trim()
 
@@ -879,7 +1129,20 @@ class Graph:
 
     @property
     def streams(self) -> list[FrameStream]:
-        """The streams that run, oldest first."""
+        """The streams that run, oldest first.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph:
+            ...         async for _ in graph.stream([{x: 1}, {x: 2}]):
+            ...             graph.streams[0].finish()  # by whoever finds it
+            ...         return graph.streams
+            >>> af.run(main())
+            []
+        """
         return self.engine.streams
 
     @property
@@ -887,6 +1150,16 @@ class Graph:
         """What is looked for in the results of ops; None for nothing. Set it at any time: it is for frames that start.
 
         It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.log(x)
+            >>> graph.check_finite = True
+            >>> graph.run_sync({x: [1, -1]})
+            Traceback (most recent call last):
+                ...
+            actorflow.errors.NotFiniteError: op 'log' (Log()) failed with FloatingPointError: invalid value...
         """
         return self.root._check_finite
 
@@ -896,7 +1169,20 @@ class Graph:
 
     @property
     def not_finite(self) -> NotFiniteError | None:
-        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing."""
+        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing.
+
+        Example:
+            >>> graph = af.Graph("g", check_finite=af.FiniteCheck(pause=True))
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.log(x)
+            >>> async def main():
+            ...     async with graph:
+            ...         result = await graph.run({x: [1, -1]})  # warns, and ends well
+            ...         found = graph.not_finite
+            ...         return result[y].tolist(), found.op_name, found.results[0].nan, graph.paused.reason
+            >>> af.run(main())
+            ([0.0, nan], 'log', 1, "as op 'log' has made what is not finite")
+        """
         return self.engine.not_finite
 
     def pause(self, reason: str = "") -> None:
@@ -908,6 +1194,24 @@ class Graph:
 
         Args:
             reason: Shown to those who ask why nothing starts.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph:
+            ...         graph.pause("look at the weights")
+            ...         runs = [asyncio.create_task(graph.run({x: i})) for i in range(2)]
+            ...         graph.step()  # one frame
+            ...         await runs[0]
+            ...         print(graph.paused.reason, "-", graph.paused.waiting, "waits")
+            ...         graph.resume()
+            ...         return (await runs[1])[y].item()
+            >>> asyncio.run(main())
+            look at the weights - 1 waits
+            2.0
         """
         self._runnable().queue.close(reason)
 
@@ -921,6 +1225,19 @@ class Graph:
         Raises:
             GraphError: if the graph is not paused.
             ValueError: for less than 1.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph:
+            ...         graph.pause()
+            ...         graph.step(2)
+            ...         results = [await graph.run({x: number}) for number in range(2)]
+            ...         return [result[y].item() for result in results], graph.paused.steps
+            >>> af.run(main())
+            ([1.0, 2.0], 0)
         """
         if frames < 1:
             raise ValueError(f"step: expected at least 1 frame, got {frames}")
@@ -935,22 +1252,38 @@ class Graph:
         Args:
             frame: Number of the frame; None for all. Runs that wait for the end of a pause have no frame yet, and go
                 on waiting.
-            reason: Said in the error.
+            reason: Said in the error, behind "was cancelled".
         Returns:
             Numbers of the frames.
         Raises:
             GraphError: if there is no such frame in flight.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> @graph.function(inputs=x, outputs=x.spec)
+            ... async def never(value):
+            ...     await asyncio.Event().wait()
+            >>> async def main():
+            ...     async with graph:
+            ...         run = asyncio.create_task(graph.run({x: 1}))
+            ...         await asyncio.sleep(0)  # it starts
+            ...         print(graph.cancel(reason="as the client has gone"))
+            ...         try:
+            ...             await run
+            ...         except af.RunCancelledError as error:
+            ...             print(error)
+            >>> asyncio.run(main())
+            [0]
+            frame 0 of graph 'g' was cancelled as the client has gone; variables updated before: none
         """
         return self._runnable().cancel_frames(frame, reason)
 
-    def tap(self, *targets: Blob | Op | str, every: int = 1, interval: float = 0.0) -> Tap:
+    def tap(
+        self, *targets: Blob | Op | str, every: int = 1, interval: float = 0.0, in_a_row: int = 1, trace: bool = False
+    ) -> Tap:
         """Look at values while frames of other callers compute them: an async iterator of `Result`.
-
-        ::
-
-            async with graph.tap(loss, "conv1/out", every=100) as tap:
-                async for sample in tap:
-                    print(sample.frames, sample[loss], sample["conv1/out"].std())
 
         A frame that is sampled keeps these values to its end, as if they were fetched too, so they are not joined with
         what follows them; all other frames run as if nobody looked. Nothing is computed that a run does not need: a
@@ -960,13 +1293,31 @@ class Graph:
             targets: Blobs, variables among them, and ops, for their outputs.
             every: Sample every so many frames, at most.
             interval: Seconds between the starts of frames that are sampled, at least.
+            in_a_row: How many frames that follow each other to sample each time, for what changes from one to the next.
+            trace: Whether the statistics of what is sampled go to the graph's trace, see `save_trace`.
         Raises:
             GraphError: if the graph has no such node, there is no target, or the graph runs on several ranks.
-            ValueError: if ``every`` is below 1 or ``interval`` is negative.
+            ValueError: if ``every`` or ``in_a_row`` is below 1 or ``interval`` is negative.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> hidden = x * 10
+            >>> y = hidden + 1
+            >>> async def main():
+            ...     async with graph, graph.tap(hidden) as tap:
+            ...         result = await graph.run({x: 2}, fetch=y)  # any caller's
+            ...         sample = await anext(tap)
+            ...         return result[y].item(), sample[hidden].item()
+            >>> asyncio.run(main())
+            (21.0, 20.0)
         """
         engine = self._runnable()
         if every < 1 or not interval >= 0:
             raise ValueError(f"tap: expected every >= 1 and interval >= 0, got {every} and {interval}")
+        if in_a_row < 1:
+            raise ValueError(f"tap: expected in_a_row >= 1, got {in_a_row}")
         if self.world.size > 1:
             raise GraphError(f"graph {self.name!r} runs on {self.world.size} ranks: taps are for graphs of one process")
         blobs: dict[Blob, None] = {}
@@ -977,7 +1328,7 @@ class Graph:
             blobs |= dict.fromkeys([node] if isinstance(node, Blob) else node.outputs)
         if not blobs:
             raise GraphError(f"tap: graph {self.name!r} has no values to look at: name blobs or ops with outputs")
-        return engine.tap(tuple(blobs), every, interval)
+        return engine.tap(tuple(blobs), every, interval, in_a_row, trace)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
@@ -986,6 +1337,17 @@ class Graph:
 
         To be called on the thread of the loop that the graph runs on, if that runs. They are kept when the graph is
         closed, but for those of devices.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.exp(x)
+            >>> for _ in range(3):
+            ...     _ = graph.run_sync({x: [1, 2]})
+            >>> graph.statistics().frames
+            FrameStatistics(started=3, in_flight=0, finished=3, failed=0, cancelled=0)
+            >>> graph.statistics().ops["exp"].calls
+            3
         """
         from actorflow.trace.statistics import statistics_of
 
@@ -995,6 +1357,17 @@ class Graph:
         """The newest calls as arrays, of the whole root graph, failed ones among them: as many as ``trace_capacity``.
 
         To be called on the thread of the loop that the graph runs on, if that runs.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.exp(x)
+            >>> _ = graph.run_sync({x: [1, 2]})
+            >>> recording = graph.recording()
+            >>> recording
+            <Recording of graph 'g': 1 calls of 1 nodes>
+            >>> recording.names, recording.frame.tolist()
+            (['exp'], [0])
         """
         from actorflow.trace.recording import TraceCopy
 
@@ -1010,6 +1383,17 @@ class Graph:
         Raises:
             OSError: if the file cannot be written.
         Cancellation: returns at once; the file is written to its end.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.exp(x)
+            >>> async def main():
+            ...     async with graph:
+            ...         await graph.run({x: [1, 2]})
+            ...         await graph.save_trace("run.json.gz")
+            >>> asyncio.run(main())  # then: actorflow trace run.json.gz
         """
         from actorflow.trace.recording import TraceCopy
 
@@ -1017,7 +1401,15 @@ class Graph:
         await in_thread(lambda: snapshot.recording().save(path))
 
     def save_trace_sync(self, path: str | PathLike[str]) -> None:
-        """`save_trace` for scripts."""
+        """`save_trace` for scripts.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2])
+            >>> y = af.ops.exp(x)
+            >>> _ = graph.run_sync({x: [1, 2]})
+            >>> graph.save_trace_sync("run.json")  # then: actorflow trace run.json
+        """
         self.recording().save(path)
 
     def instrument(
@@ -1047,6 +1439,19 @@ class Graph:
         Raises:
             MissingExtraError: without the package opentelemetry-api.
             ValueError: for a negative number.
+
+        Example:
+            >>> from opentelemetry.sdk.trace import TracerProvider
+            >>> from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+            >>> from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+            >>> provider, exporter = TracerProvider(), InMemorySpanExporter()
+            >>> provider.add_span_processor(SimpleSpanProcessor(exporter))
+            >>> graph = af.Graph("g")
+            >>> y = af.ops.exp(graph.blob("x", []))
+            >>> graph.instrument(provider, min_us=0)
+            >>> _ = graph.run_sync({"x": 1})
+            >>> [span.name for span in exporter.get_finished_spans()]
+            ['exp', 'run g']
         """
         require("opentelemetry.trace", extra="otel", purpose="graph.instrument()")
         from actorflow import __version__
@@ -1076,7 +1481,7 @@ class Graph:
         The file has what the graph is and the values of its variables after all frames started before this, so what is
         loaded computes what this graph would compute next, to the bit. It is written in a thread, and replaces one of
         its name only when it is whole. No code is in it: functions, and operations that are not this package's, are
-        named there, so they must be found by their names in a module. docs/files.md says what else is in a file.
+        named there, so they must be found by their names in a module. ``actorflow docs files`` says what else is in it.
 
         Args:
             path: The file, ``.af`` by custom.
@@ -1091,6 +1496,20 @@ class Graph:
                 before fails or is cancelled, so that updates may be missing; if the graph is changed meanwhile.
             MissingExtraError: if safetensors is not installed.
         Cancellation: once the file is being written, that is done to its end before CancelledError is raised.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("scale")
+            >>> x = graph.blob("x", ["n"])
+            >>> w = graph.variable("w", [], init=3.0)
+            >>> y = x * w
+            >>> async def main():
+            ...     await graph.save("scale.af", fetch={"scaled": y}, inputs={"values": x})
+            ...     model = af.Model.of(await af.load("scale.af"))
+            ...     async with model.graph:
+            ...         return await model.run({"values": [1, 2]})
+            >>> asyncio.run(main())
+            {'scaled': array([3., 6.], dtype=float32)}
         """
         from actorflow.checkpoint.graphs import save_graph
 
@@ -1108,6 +1527,13 @@ class Graph:
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.save(...)`` there.
             GraphError: as for `save`, and if frames are in flight.
+
+        Example:
+            >>> graph = af.Graph("scale")
+            >>> y = graph.blob("x", ["n"]) * graph.variable("w", [], init=3.0)
+            >>> graph.save_sync("scale.af")
+            >>> af.load_sync("scale.af").run_sync({"x": [1, 2]})[y.name]
+            array([3., 6.], dtype=float32)
         """
         from actorflow.checkpoint.graphs import save_graph_sync
 

@@ -95,6 +95,17 @@ class Blob(Node, Operators):
     Attributes:
         spec: Shape and dtype.
         consumers: Ops that read it, once per argument.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 3])
+        >>> y = (x - 1) / 2  # operators make ops, and their blobs
+        >>> y
+        <Blob 'divide/out' float32[batch, 3] on cpu>
+        >>> y[:, 0].spec.shape, y.T.spec.shape
+        ((batch,), (3, batch))
+        >>> [op.name for op in y.producers], [op.name for op in x.consumers]
+        (['divide'], ['subtract'])
     """
 
     __slots__ = ("_producers", "consumers", "spec")
@@ -107,7 +118,18 @@ class Blob(Node, Operators):
 
     @property
     def producers(self) -> list[Op]:
-        """Ops that write it, in the order in which they were connected."""
+        """Ops that write it, in the order in which they were connected.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> a, b, total = (graph.blob(name, [2]) for name in ("a", "b", "total"))
+            >>> _ = [a] >> graph.op("first", af.ops.Copy()) >> [total]
+            >>> _ = [b] >> graph.op("second", af.ops.Copy()) >> [total]
+            >>> [op.name for op in total.producers]  # so that its value is their sum
+            ['first', 'second']
+            >>> graph.run_sync({a: [1, 2], b: [10, 20]})[total]
+            array([11., 22.], dtype=float32)
+        """
         producers = self._producers
         return [] if producers is None else [producers] if isinstance(producers, Op) else [*producers]
 
@@ -184,6 +206,17 @@ class Variable(Blob):
             without a value for it gives it that of the other.
         is_state: Whether only a training needs it, as an optimizer's rate, steps and moments: weights are saved without
             it.
+
+    Example:
+        >>> graph = af.Graph("sums")
+        >>> x = graph.blob("x", [2])
+        >>> total = graph.variable("total", [2])
+        >>> _ = [total, x] >> graph.op("add", af.ops.Sum()) >> [total]
+        >>> for _ in range(3):
+        ...     _ = graph.run_sync({x: [1, 10]})
+        >>> total.value
+        array([ 3., 30.], dtype=float32)
+        >>> total.value = 0, 0  # between frames
     """
 
     __slots__ = ("_init", "_value", "is_state", "replica_of")
@@ -212,6 +245,18 @@ class Variable(Blob):
         Raises:
             ShapeError, DTypeError: if the assigned or initial value does not fit.
             PlaceError: if it is on another rank.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [2], init=1)
+            >>> w.value
+            array([1., 1.], dtype=float32)
+            >>> w.value = [2, 3]
+            >>> w.value = [1, 2, 3]
+            Traceback (most recent call last):
+                ...
+            actorflow.errors.ShapeError: value of variable 'w': expected shape (2,), got (3,)
+            More: actorflow docs shapes
         """
         rank = self.graph.world.rank
         if self.place.rank != rank:
@@ -225,7 +270,16 @@ class Variable(Blob):
 
     @property
     def held(self) -> Any:
-        """The current value where it is: the array itself, of the host or of the device that it was computed on."""
+        """The current value where it is: the array itself, of the host or of the device that it was computed on.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [2], place="sim:0", init=[1, 2])
+            >>> y = w + 1
+            >>> _ = graph.run_sync()
+            >>> w.held, w.value
+            (<SimArray float32[2] on sim:0>, array([1., 2.], dtype=float32))
+        """
         if self._value is None:
             try:
                 initial = self._init(self.spec, self.name) if callable(self._init) else self._init
@@ -265,6 +319,17 @@ class Op(Node):
         of: The op whose gradient it helps to compute, or the variable that it updates for an optimizer; else None.
         inputs: Blobs it reads, empty before they are connected.
         outputs: Blobs it writes.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2, 3])
+        >>> w = graph.variable("w", [4, 3])
+        >>> inner = graph.op("inner", af.ops.Inner(), lane="compute")
+        >>> y = inner(x, w)
+        >>> y
+        <Blob 'inner/out' float32[2, 4] on cpu>
+        >>> inner.inputs
+        (<Blob 'x' float32[2, 3] on cpu>, <Variable 'w' float32[4, 3] on cpu>)
     """
 
     __slots__ = (
@@ -314,6 +379,13 @@ class Op(Node):
 
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [4, 2])
+            >>> split = graph.op("split", af.ops.Split((1, 3)))
+            >>> split(x)
+            (<Blob 'split/out0' float32[1, 2] on cpu>, <Blob 'split/out1' float32[3, 2] on cpu>)
         """
         before = self._begin()
         try:

@@ -56,6 +56,17 @@ class FiniteCheck(NamedTuple):
         pause: Whether to warn and to pause the graph, where the run would fail otherwise; the frame goes on to its end.
         kernels_of_host: Whether to look at results of kernels on the host alone, not at those of functions and of
             accelerators, as ``np.errstate(invalid="raise")`` around a run does.
+
+    Example:
+        >>> graph = af.Graph("g", check_finite=af.FiniteCheck(infinity=False))
+        >>> x = graph.blob("x", [2])
+        >>> y = af.ops.log(x)
+        >>> graph.run_sync({x: [1, 0]})[y].tolist()  # an infinity is allowed
+        [0.0, -inf]
+        >>> graph.run_sync({x: [1, -1]})
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.NotFiniteError: op 'log' (Log()) failed with FloatingPointError: invalid value...
     """
 
     nan: bool = True

@@ -28,7 +28,13 @@ _FANS: dict[str, Callable[[int, int], float]] = {
 
 
 def constant(value: float = 0.0) -> Initializer:
-    """The same value everywhere. Source: Purine2 ``Constant``."""
+    """The same value everywhere. Source: Purine2 ``Constant``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> graph.variable("w", [2], init=af.nn.init.constant(0.5)).value
+        array([0.5, 0.5], dtype=float32)
+    """
 
     def init(spec: TensorSpec, _name: str) -> npt.NDArray[Any]:
         return np.full(spec.shape, value, spec.dtype)
@@ -46,6 +52,12 @@ def gaussian(std: float = 0.01, mean: float = 0.0, seed: int | None = None) -> I
     Raises:
         GraphError: if ``std`` or ``seed`` is negative.
     Source: Purine2 ``Gaussian``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [100, 100], init=af.nn.init.gaussian(std=2.0, seed=0))
+        >>> w.value.std().round(1).item()
+        2.0
     """
     _not_negative("gaussian", std=std, seed=seed)
 
@@ -65,6 +77,12 @@ def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> 
     Raises:
         GraphError: if ``high`` is less than ``low`` or ``seed`` is negative.
     Source: Purine2 ``Uniform``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [1000], init=af.nn.init.uniform(-1, 1, seed=0))
+        >>> bool((w.value >= -1).all() and (w.value < 1).all())
+        True
     """
     _not_negative("uniform", seed=seed)
     if high < low:
@@ -85,6 +103,12 @@ def bernoulli(probability: float = 0.5, seed: int | None = None) -> Initializer:
     Raises:
         GraphError: if ``probability`` is out of range or ``seed`` is negative.
     Source: Purine2 ``Bernoulli``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> mask = graph.variable("mask", [1000], "bool", init=af.nn.init.bernoulli(0.25, seed=0))
+        >>> mask.value.mean().round(1).item()
+        0.3
     """
     _not_negative("bernoulli", seed=seed)
     if not 0 <= probability <= 1:
@@ -112,6 +136,13 @@ def xavier(
     Raises:
         GraphError: if an argument is none of these.
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
+
+    Example:
+        >>> layer = af.nn.InnerProduct(100, activation="tanh", weight_init=af.nn.init.xavier(seed=0))
+        >>> graph = af.Graph("g")
+        >>> _ = layer(graph.blob("x", ["batch", 300]))
+        >>> round(layer.variables[0].value.var().item(), 4)  # 1 / ((300 + 100) / 2)
+        0.005
     """
     return _scaled("xavier", gain, fan, distribution, seed)
 
@@ -127,6 +158,13 @@ def he(seed: int | None = None, *, fan: str = "in", distribution: str = "normal"
     Raises:
         GraphError: if an argument is none of these.
     Source: He et al., Delving deep into rectifiers, 2015.
+
+    Example:
+        >>> layer = af.nn.Conv(64, 3, activation="relu", weight_init=af.nn.init.he(seed=0))
+        >>> graph = af.Graph("g")
+        >>> _ = layer(graph.blob("x", ["batch", 8, 8, 16]))
+        >>> round(layer.variables[0].value.var().item(), 3)  # 2 / (3 * 3 * 16)
+        0.014
     """
     return _scaled("he", math.sqrt(2.0 / (1.0 + slope**2)), fan, distribution, seed)
 

@@ -50,7 +50,19 @@ def bottoms(layer: Composite, bottom: Sequence[Blob], *names: str) -> Sequence[B
 
 
 class Layer(Composite):
-    """A composite of one top blob, and of one bottom blob unless it overrides `build`: define `forward`."""
+    """A composite of one top blob, and of one bottom blob unless it overrides `build`: define `forward`.
+
+    Example:
+        >>> class Scale(af.nn.Layer):
+        ...     def forward(self, x, training):
+        ...         return x * self.variable(x, "scale", x.spec.shape[1:], init=1)
+        >>> graph = af.Graph("g")
+        >>> scale = Scale()
+        >>> scale(graph.blob("x", ["batch", 3]))
+        <Blob 'scale/multiply/out' float32[batch, 3] on cpu>
+        >>> [variable.name for variable in scale.variables]
+        ['scale/scale']
+    """
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One top blob."""
@@ -71,6 +83,13 @@ class Activation(Layer):
     Raises:
         GraphError: if the kind is unknown.
     Source: Purine2 layer ``Activation``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [3])
+        >>> y = af.nn.Activation("leaky_relu")(x)
+        >>> graph.run_sync({x: [-1, 0, 2]})[y]
+        array([-0.01,  0.  ,  2.  ], dtype=float32)
     """
 
     def __init__(self, kind: str = "relu", name: str | None = None) -> None:
@@ -96,6 +115,14 @@ class Pool(Layer):
     Raises:
         GraphError: if the kind is unknown.
     Source: Purine2 layer ``Pool``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> images = graph.blob("images", ["batch", 28, 28, 8])
+        >>> af.nn.Pool("max", 2)(images)
+        <Blob 'pool/max/out' float32[batch, 14, 14, 8] on cpu>
+        >>> af.nn.Pool("average", 3, stride=2, pad=1)(images)
+        <Blob 'pool_1/average/out' float32[batch, 15, 15, 8] on cpu>
     """
 
     def __init__(
@@ -125,6 +152,13 @@ class GlobalAverage(Layer):
     """The average of each channel over the whole image: (batch, ..., channels) to (batch, channels).
 
     Source: Purine2 layer ``GlobalAverage``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", "height", "width", 1])
+        >>> y = af.nn.GlobalAverage()(x)
+        >>> graph.run_sync({x: [[[[1], [2]], [[3], [6]]]]})[y]
+        array([[3.]], dtype=float32)
     """
 
     def forward(self, x: Blob, training: bool) -> Blob:
@@ -132,7 +166,15 @@ class GlobalAverage(Layer):
 
 
 class GlobalMax(Layer):
-    """The maximum of each channel over the whole image: (batch, ..., channels) to (batch, channels)."""
+    """The maximum of each channel over the whole image: (batch, ..., channels) to (batch, channels).
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", "height", "width", 1])
+        >>> y = af.nn.GlobalMax()(x)
+        >>> graph.run_sync({x: [[[[1], [2]], [[3], [6]]]]})[y]
+        array([[6.]], dtype=float32)
+    """
 
     def forward(self, x: Blob, training: bool) -> Blob:
         return ops.global_max(x, name="max")
@@ -148,6 +190,17 @@ class Dropout(Layer):
     Raises:
         GraphError: if ``rate`` is out of range or ``seed`` is not from 0 to 2**64 - 1.
     Source: Purine2 layer ``Dropout``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [1000])
+        >>> layer = af.nn.Dropout(0.5)
+        >>> dropped, kept = layer(x), layer(x, training=False)
+        >>> values = graph.run_sync({x: [1] * 1000}, fetch=dropped)[dropped]
+        >>> np.unique(values)  # what is left is scaled up, by 1 / (1 - rate)
+        array([0., 2.], dtype=float32)
+        >>> kept is x
+        True
     """
 
     def __init__(self, rate: float = 0.5, seed: int = 0, name: str | None = None) -> None:
@@ -166,7 +219,13 @@ class Dropout(Layer):
 
 
 class Flatten(Layer):
-    """All axes but the first joined into one: (batch, ...) to (batch, features)."""
+    """All axes but the first joined into one: (batch, ...) to (batch, features).
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> af.nn.Flatten()(graph.blob("images", ["batch", 4, 4, 3]))
+        <Blob 'flatten/reshape/out' float32[batch, 48] on cpu>
+    """
 
     def forward(self, x: Blob, training: bool) -> Blob:
         return ops.flatten(x, name="reshape")
@@ -179,6 +238,14 @@ class Softmax(Layer):
         axis: Along which the top adds up to 1.
         name: Scope of its nodes.
     Source: Purine2 layer ``Softmax``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> scores = graph.blob("scores", ["batch", 2])
+        >>> probabilities = af.nn.Softmax()(scores)
+        >>> graph.run_sync({scores: [[0, 0], [0, np.log(3)]]})[probabilities].round(4)
+        array([[0.5 , 0.5 ],
+               [0.25, 0.75]], dtype=float32)
     """
 
     def __init__(self, axis: int = -1, name: str | None = None) -> None:
@@ -193,6 +260,15 @@ class SoftmaxLoss(Layer):
     """The mean of ``-log(softmax(x)[label])``. Bottom: scores (batch, classes), labels (batch,). Top: 0-d.
 
     Source: Purine2 layer ``SoftmaxLoss``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> scores = graph.blob("scores", ["batch", 4])
+        >>> labels = graph.blob("labels", ["batch"], "int64")
+        >>> loss = af.nn.SoftmaxLoss()(scores, labels)
+        >>> result = graph.run_sync({scores: [[0, 0, 0, 0]], labels: [3]})
+        >>> round(result[loss].item(), 4)  # log(4)
+        1.3863
     """
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
@@ -282,6 +358,15 @@ class Conv(_Convolution):
     Raises:
         GraphError: if ``channels`` is not a positive multiple of ``groups`` or the activation unknown.
     Source: Purine2 layer ``Conv``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> images = graph.blob("images", ["batch", 28, 28, 3])
+        >>> conv = af.nn.Conv(16, 3, stride=2, pad=1, activation="relu", name="conv")
+        >>> conv(images)
+        <Blob 'conv/relu/out' float32[batch, 14, 14, 16] on cpu>
+        >>> [(variable.name, variable.spec.shape) for variable in conv.variables]
+        [('conv/weight', (3, 3, 3, 16)), ('conv/bias', (16,))]
     """
 
     def forward(self, x: Blob, training: bool) -> Blob:
@@ -310,6 +395,12 @@ class ConvTranspose(_Convolution):
         name: Scope of its nodes.
     Raises:
         GraphError: if ``channels`` is not a positive multiple of ``groups`` or the activation unknown.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> features = graph.blob("features", ["batch", 7, 7, 16])
+        >>> af.nn.ConvTranspose(8, 4, stride=2, pad=1)(features)
+        <Blob 'convtranspose/add/out' float32[batch, 14, 14, 8] on cpu>
     """
 
     def __init__(
@@ -363,6 +454,16 @@ class InnerProduct(_Weighted):
     Raises:
         GraphError: if ``features`` is not positive or the activation unknown.
     Source: Purine2 layer ``InnerProd``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 3])
+        >>> layer = af.nn.InnerProduct(2, activation="relu", name="hidden")
+        >>> y = layer(x)
+        >>> weight, bias = layer.variables
+        >>> weight.value = [[1, 1, 1], [-1, -1, -1]]
+        >>> graph.run_sync({x: [[1, 2, 3]]})[y]
+        array([[6., 0.]], dtype=float32)
     """
 
     def __init__(
@@ -398,6 +499,13 @@ class Embedding(Layer):
     Raises:
         GraphError: if a number is not positive.
     Source: `torch.nn.Embedding`.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> tokens = graph.blob("tokens", ["batch", "time"], "int64")
+        >>> layer = af.nn.Embedding(1000, 16)
+        >>> layer(tokens)
+        <Blob 'embedding/embedding/out' float32[batch, time, 16] on cpu>
     """
 
     def __init__(
@@ -455,6 +563,19 @@ class BatchNorm(_Normalization):
     Raises:
         GraphError: if ``momentum`` or ``epsilon`` is out of range.
     Source: Ioffe and Szegedy, Batch normalization, 2015.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 1])
+        >>> norm = af.nn.BatchNorm(name="norm")
+        >>> y, served = norm(x), norm(x, training=False)
+        >>> graph.run_sync({x: [[1], [3]]}, fetch=y)[y].round(2)
+        array([[-1.],
+               [ 1.]], dtype=float32)
+        >>> norm.statistics  # moved by that frame
+        (<Variable 'norm/running_mean' float32[1] on cpu>, <Variable 'norm/running_variance' float32[1] on cpu>)
+        >>> norm.statistics[0].value
+        array([0.2], dtype=float32)
     """
 
     def __init__(
@@ -515,6 +636,14 @@ class LayerNorm(_Normalization):
     Raises:
         GraphError: if ``axes`` is less than 1 or ``epsilon`` is negative.
     Source: Ba, Kiros and Hinton, Layer normalization, 2016.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 2])
+        >>> y = af.nn.LayerNorm()(x)
+        >>> graph.run_sync({x: [[1, 3], [10, 40]]})[y].round(2)
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
 
     def __init__(self, axes: int = 1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None) -> None:
@@ -538,6 +667,13 @@ class GroupNorm(_Normalization):
         epsilon, affine, name: As in `LayerNorm`.
     Raises:
         GraphError: if ``epsilon`` is negative.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 8, 8, 32])
+        >>> norm = af.nn.GroupNorm(8, name="norm")
+        >>> norm(x)
+        <Blob 'norm/normalize/out' float32[batch, 8, 8, 32] on cpu>
     """
 
     def __init__(
@@ -552,7 +688,23 @@ class GroupNorm(_Normalization):
 
 
 class InstanceNorm(GroupNorm):
-    """`GroupNorm` with a group for each channel; without ``scale`` and ``shift`` unless ``affine``, as in PyTorch."""
+    """`GroupNorm` with a group for each channel; without ``scale`` and ``shift`` unless ``affine``, as in PyTorch.
+
+    Bottom and top: (batch, ..., channels).
+
+    Args:
+        epsilon, affine, name: As in `LayerNorm`.
+    Raises:
+        GraphError: if ``epsilon`` is negative.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 2, 1])
+        >>> y = af.nn.InstanceNorm()(x)
+        >>> graph.run_sync({x: [[[1], [3]]]})[y].round(2)
+        array([[[-1.],
+                [ 1.]]], dtype=float32)
+    """
 
     def __init__(self, epsilon: float = 1e-5, *, affine: bool = False, name: str | None = None) -> None:
         super().__init__(None, epsilon, affine=affine, name=name)
@@ -568,6 +720,13 @@ class RMSNorm(_Normalization):
         name: Scope of its nodes.
     Raises:
         GraphError: if ``epsilon`` is negative.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 2])
+        >>> y = af.nn.RMSNorm()(x)
+        >>> graph.run_sync({x: [[1, 7]]})[y].round(3)
+        array([[0.2, 1.4]], dtype=float32)
     """
 
     def __init__(self, epsilon: float = 1e-5, *, name: str | None = None) -> None:
@@ -594,6 +753,16 @@ class MultiHeadAttention(Layer):
         weight_init: Initializer of the weights; the default is `init.xavier`.
         name: Scope of its nodes.
     Source: `torch.nn.MultiheadAttention`, with batches first.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", "time", 32])
+        >>> attention = af.nn.MultiHeadAttention(4, causal=True)
+        >>> attention(x)
+        <Blob 'multiheadattention/bias_3/out' float32[batch, time, 32] on cpu>
+        >>> memory = graph.blob("memory", ["batch", "keys", 32])
+        >>> af.nn.MultiHeadAttention(4)(x, memory)
+        <Blob 'multiheadattention_1/bias_3/out' float32[batch, time, 32] on cpu>
     """
 
     def __init__(
@@ -642,6 +811,13 @@ class LRN(Layer):
         k: Is added to the mean square.
         name: Scope of its nodes.
     Source: Purine2 layer ``LRN``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 1, 1, 3])
+        >>> y = af.nn.LRN(alpha=1.0, beta=1.0, size=3)(x)
+        >>> graph.run_sync({x: [[[[3, 0, 3]]]]})[y].round(3)
+        array([[[[0.75, 0.  , 0.75]]]], dtype=float32)
     """
 
     def __init__(

@@ -65,6 +65,14 @@ class MLP(Layered):
     Raises:
         GraphError: if a setting is out of range.
     Source: Minerva's MNIST example has 256 hidden features.
+
+    Example:
+        >>> graph = af.Graph("digits")
+        >>> x = graph.blob("x", ["batch", 64])
+        >>> net = af.nn.MLP(10, hidden=[32], dropout=0.1)
+        >>> scores = net(x)
+        >>> scores.spec.shape, sum(variable.spec.size for variable in net.variables)
+        ((batch, 10), 2410)
     """
 
     def __init__(
@@ -103,6 +111,13 @@ class LeNet(Layered):
         GraphError: if there are not three widths, or a setting is out of range.
     Source: LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998; Caffe's
         MNIST example.
+
+    Example:
+        >>> graph = af.Graph("mnist")
+        >>> net = af.nn.LeNet(10)
+        >>> scores = net(graph.blob("images", ["batch", 28, 28, 1]))
+        >>> scores.spec.shape, sum(variable.spec.size for variable in net.variables)
+        ((batch, 10), 431080)
     """
 
     def __init__(
@@ -138,6 +153,12 @@ class NINBlock(Layered):
     Raises:
         GraphError: if there are no channels.
     Source: Purine2 layer ``NIN``; Lin, Chen and Yan, Network in network, 2013.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> block = af.nn.NINBlock(5, [192, 160, 96], pad=2)
+        >>> block(graph.blob("images", ["batch", 32, 32, 3])).spec.shape
+        (batch, 32, 32, 96)
     """
 
     def __init__(
@@ -179,6 +200,12 @@ class NIN(Layered):
     Raises:
         GraphError: if there is no block, a setting is not given for each, or one is out of range.
     Source: Lin, Chen and Yan, Network in network, 2013; Purine2's NIN example.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> net = af.nn.NIN(10, widths=[16, [32, 16]])
+        >>> net(graph.blob("images", ["batch", 32, 32, 3])).spec.shape
+        (batch, 10)
     """
 
     def __init__(
@@ -238,6 +265,13 @@ class NIN(Layered):
                 with 192 channels, 1e-5 with 48, and 0.3 with `init.he`), so a training begins slowly.
             seed: Chooses initial weights and dropout.
             name: Scope of its nodes.
+
+        Example:
+            >>> graph = af.Graph("cifar")
+            >>> net = af.nn.NIN.cifar10()
+            >>> scores = net(graph.blob("images", ["batch", 32, 32, 3]))
+            >>> scores.spec.shape, sum(variable.spec.size for variable in net.variables)
+            ((batch, 10), 966986)
         """
         return cls(
             classes,
@@ -273,6 +307,12 @@ class AlexNet(Layered):
     Source: Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, 2012;
         Caffe's ``bvlc_alexnet``, whose first values are Gaussian and whose second, fourth and later biases are 0.1:
         here weights are `init.he` and biases 0.
+
+    Example:
+        >>> graph = af.Graph("imagenet")
+        >>> net = af.nn.AlexNet(1000)
+        >>> net(graph.blob("images", ["batch", 227, 227, 3])).spec.shape
+        (batch, 1000)
     """
 
     def __init__(
@@ -316,6 +356,12 @@ class VGG(Layered):
         GraphError: if there is no such size, or another setting is out of range.
     Source: Simonyan and Zisserman, Very deep convolutional networks for large-scale image recognition, 2014,
         configurations A, B, D and E; first values are `init.he` and 0.
+
+    Example:
+        >>> graph = af.Graph("imagenet")
+        >>> net = af.nn.VGG(1000, size=16)
+        >>> net(graph.blob("images", ["batch", 224, 224, 3]), training=False).spec.shape
+        (batch, 1000)
     """
 
     def __init__(
@@ -363,6 +409,12 @@ class Inception(Layer):
     Raises:
         GraphError: if a number is not positive.
     Source: Purine2 layer ``Inception``; Szegedy and others, Going deeper with convolutions, 2014.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> block = af.nn.Inception(64, 128, 32, three_reduce=96, five_reduce=16, pool_proj=32)
+        >>> block(graph.blob("x", ["batch", 28, 28, 192])).spec.shape  # 64 + 128 + 32 + 32 channels
+        (batch, 28, 28, 256)
     """
 
     def __init__(
@@ -423,6 +475,15 @@ class GoogLeNet(Composite[Any]):
     Source: Szegedy and others, Going deeper with convolutions, 2014; Caffe's ``bvlc_googlenet``. Purine2's example has
         no auxiliary heads: the 116 parameters on its server are those of ``auxiliary=False``. Weights are
         `init.xavier`, biases 0.2 and those of the scores 0, as there.
+
+    Example:
+        >>> graph = af.Graph("imagenet")
+        >>> images = graph.blob("images", ["batch", 224, 224, 3])
+        >>> labels = graph.blob("labels", ["batch"], "int64")
+        >>> net = af.nn.GoogLeNet(1000)
+        >>> loss = net.loss(net(images), labels)
+        >>> net(images, training=False).spec.shape  # without the auxiliary heads
+        (batch, 1000)
     """
 
     def __init__(
@@ -478,6 +539,14 @@ class GoogLeNet(Composite[Any]):
             weight: Of each auxiliary head's loss.
         Returns:
             0-d blob.
+
+        Example:
+            >>> graph = af.Graph("imagenet")
+            >>> images = graph.blob("images", ["batch", 224, 224, 3])
+            >>> net = af.nn.GoogLeNet(1000)
+            >>> scores, first, second = net(images)
+            >>> net.loss([scores, first, second], graph.blob("labels", ["batch"], "int64"))
+            <Blob 'sum/out' float32[] on cpu>
         """
         main, *others = (scores,) if isinstance(scores, Blob) else scores
         terms = [ops.softmax_loss(main, labels), *(ops.softmax_loss(y, labels, scale=weight) for y in others)]
@@ -544,6 +613,12 @@ class ResNet(Layered):
         GraphError: if there is no such size, or the width is out of range.
     Source: He, Zhang, Ren and Sun, Deep residual learning for image recognition, 2015. In a bottleneck the 3x3
         convolution has the stride, as in torchvision, not the first one.
+
+    Example:
+        >>> graph = af.Graph("cifar")
+        >>> net = af.nn.ResNet(10, size=18, small_images=True)
+        >>> net(graph.blob("images", ["batch", 32, 32, 3])).spec.shape
+        (batch, 10)
     """
 
     def __init__(
@@ -685,6 +760,12 @@ class MobileNetV3(Layered):
         GraphError: if there is no such size, or another setting is out of range.
     Source: Howard and others, Searching for MobileNetV3, 2019, with the batch norms of torchvision's; first values are
         `init.he` and 0.
+
+    Example:
+        >>> graph = af.Graph("imagenet")
+        >>> net = af.nn.MobileNetV3(1000, size="small")
+        >>> net(graph.blob("images", ["batch", 224, 224, 3]), training=False).spec.shape
+        (batch, 1000)
     """
 
     def __init__(
@@ -790,6 +871,16 @@ class LSTMLanguageModel(Composite[tuple[Blob, Blob, Blob]]):
         GraphError: if a setting is out of range.
     Source: Zaremba, Sutskever and Vinyals, Recurrent neural network regularization, 2014, but for the dropout between
         layers; Minerva's LSTM example.
+
+    Example:
+        >>> graph = af.Graph("text")
+        >>> tokens = graph.blob("tokens", ["steps", "batch"], "int64")
+        >>> later = graph.blob("later", ["steps", "batch"], "int64")  # the tokens one step later
+        >>> net = af.nn.LSTMLanguageModel(vocabulary=65, hidden=32)
+        >>> scores, hidden, cell = net(tokens)
+        >>> scores.spec.shape, hidden.spec.shape
+        ((steps, batch, 65), (1, batch, 32))
+        >>> loss = af.ops.softmax_loss(scores, later)
     """
 
     def __init__(

@@ -25,7 +25,20 @@ from actorflow.spec import TensorSpec
 
 
 class Multipliers(NamedTuple):
-    """Factors on an optimizer's settings for one variable."""
+    """Factors on an optimizer's settings for one variable.
+
+    Example:
+        >>> rates = {True: af.nn.Multipliers(rate=0), False: af.nn.Multipliers()}
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2])
+        >>> w, frozen = graph.variable("w", [2], init=1), graph.variable("frozen", [2], init=1)
+        >>> loss = af.ops.sum(x * w * frozen)
+        >>> optimizer = af.nn.SGD(1.0, multipliers=lambda variable: rates[variable is frozen])
+        >>> train = optimizer.minimize(loss)
+        >>> _ = graph.run_sync({x: [1, 1]}, fetch=train)
+        >>> w.value, frozen.value
+        (array([0., 0.], dtype=float32), array([1., 1.], dtype=float32))
+    """
 
     rate: float = 1.0
     decay: float = 1.0
@@ -36,7 +49,17 @@ ChooseMultipliers = Callable[[Variable], Multipliers]
 
 
 def bias_multipliers(variable: Variable) -> Multipliers:
-    """Twice the rate and no decay for vectors (biases), as in Caffe's and Purine2's networks."""
+    """Twice the rate and no decay for vectors (biases), as in Caffe's and Purine2's networks.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> weight, bias = graph.variable("weight", [4, 3]), graph.variable("bias", [4])
+        >>> af.nn.bias_multipliers(weight)
+        Multipliers(rate=1.0, decay=1.0)
+        >>> af.nn.bias_multipliers(bias)
+        Multipliers(rate=2.0, decay=0.0)
+        >>> optimizer = af.nn.SGD(0.1, multipliers=af.nn.bias_multipliers)
+    """
     return Multipliers(2.0, 0.0) if len(variable.shape) == 1 else Multipliers()
 
 
@@ -45,15 +68,21 @@ def layer_multipliers(
 ) -> ChooseMultipliers:
     """Factors for the variables of some layers, in addition to others.
 
-    Purine2's NIN learns its last layer at a tenth of the rate, and biases at twice the rate and without decay::
-
-        multipliers = nn.layer_multipliers({scores: nn.Multipliers(rate=0.1)}, nn.bias_multipliers)
+    The example is of Purine2's NIN, which learns its last layer at a tenth of the rate, and biases at twice the rate
+    and without decay.
 
     Args:
         layers: Layers or models, by which the factors of their variables are multiplied.
         base: Factors of all variables.
     Raises:
         GraphError: when it is used, if one of the layers has no variables, or has not been built.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> net = af.nn.NIN(10)
+        >>> scores = net(graph.blob("images", ["batch", 32, 32, 3]))
+        >>> slow = {net.scores: af.nn.Multipliers(rate=0.1)}
+        >>> optimizer = af.nn.SGD(0.1, multipliers=af.nn.layer_multipliers(slow, af.nn.bias_multipliers))
     """
 
     def choose(variable: Variable) -> Multipliers:
@@ -76,6 +105,15 @@ class Clip(NamedTuple):
         value: Bound on the absolute value of each element; None for none.
         norm: Bound on the norm of all gradients together, applied after the other; None for none. No update can be
             made before all gradients are there.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x, w = graph.blob("x", [2]), graph.variable("w", [2])
+        >>> optimizer = af.nn.SGD(1.0, clip=af.nn.Clip(norm=5))
+        >>> train = optimizer.minimize(af.ops.sum(x * w))
+        >>> _ = graph.run_sync({x: [30, 40]}, fetch=train)
+        >>> w.value
+        array([-3., -4.], dtype=float32)
     """
 
     value: float | None = None
@@ -98,6 +136,14 @@ class Optimizer(ABC):
         name: Name of the sub-graphs that `minimize` makes.
     Raises:
         GraphError: if a setting is out of range.
+
+    Example:
+        >>> class SlowSGD(af.nn.Optimizer):  # with the update of another optimizer, a tenth as fast
+        ...     def __init__(self, rate):
+        ...         super().__init__(rate / 10, 0.0, None, None, "slow")
+        ...
+        ...     def operation(self, factors):
+        ...         return af.ops.SgdUpdate(0.0, 0.0, False, factors.rate)
     """
 
     def __init__(
@@ -146,6 +192,15 @@ class Optimizer(ABC):
         Raises:
             GraphError: before the first `minimize`, which makes it, or if a policy gives the rate (then it is the blob
                 ``rate`` in what `minimize` returns).
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [], init=1)
+            >>> optimizer = af.nn.SGD(0.5)
+            >>> train = optimizer.minimize(w * w)
+            >>> optimizer.rate.value
+            array(0.5)
+            >>> optimizer.rate.value = 0.05
         """
         if callable(self._first_rate):
             raise GraphError(f"{type(self).__name__}: the rate follows {self._first_rate}: it is not a variable")
@@ -169,10 +224,23 @@ class Optimizer(ABC):
         Raises:
             GraphError: if there is nothing to train, one of ``wrt`` is not a variable, or the optimizer has its rate in
                 another graph; and as for `af.gradient`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch", 2])
+            >>> body, head = af.nn.InnerProduct(8, name="body"), af.nn.InnerProduct(1, name="head")
+            >>> loss = af.ops.mean(head(body(x)) ** 2)
+            >>> train = af.nn.SGD(0.1).minimize(loss, wrt=head.variables)  # the body is frozen
+            >>> weights = [body.variables[0], head.variables[0]]
+            >>> before = [weight.value for weight in weights]
+            >>> _ = graph.run_sync({x: [[1, 2]]}, fetch=[loss, train])
+            >>> [np.array_equal(weight.value, old) for weight, old in zip(weights, before)]
+            [True, False]
         """
         variables = list(trainable(loss) if wrt is None else wrt)
         if not variables:
-            raise GraphError(f"loss {loss.name!r} depends on no variable that could be trained")
+            none = f"loss {loss.name!r} depends on no variable that could be trained"
+            raise GraphError(none if wrt is None else "wrt= is empty: it has the variables to train")
         self._check(loss.graph.root, variables)
         with self._whole(loss.graph.root), loss.graph.root.unique_subgraph(self.name) as scope:
             self._build(scope, [dict(zip(variables, gradient(loss, variables), strict=True))])
@@ -190,6 +258,15 @@ class Optimizer(ABC):
         Raises:
             GraphError: if there is nothing to train, a key is not a variable, the copies differ in how many they have,
                 or the optimizer has its rate in another graph.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [2], init=[1, 2])
+            >>> given = graph.blob("given", [2])
+            >>> train = af.nn.SGD(0.1).descend({w: given})
+            >>> _ = graph.run_sync({given: [10, 10]}, fetch=train)
+            >>> w.value
+            array([0., 1.], dtype=float32)
         """
         variables = [variable for copy in gradients for variable in copy]
         if not variables:
@@ -210,7 +287,7 @@ class Optimizer(ABC):
     def _check(self, root: Graph, variables: Sequence[Variable]) -> None:
         for variable in variables:
             if not isinstance(variable, Variable):
-                raise GraphError(f"only variables can be trained, not {variable!r}")
+                raise GraphError(f"only variables can be trained, not {variable!r}; by its name it is graph[NAME]")
         if self._rate is not None and self._rate.graph.root is not root:
             raise GraphError(
                 f"this optimizer has its rate in graph {self._rate.graph.root.name!r} and cannot train {root.name!r}"
@@ -304,14 +381,6 @@ def check_range(kind: str, below: float = np.inf, **settings: float) -> None:
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum and weight decay; the formula is that of `ops.SgdUpdate`.
 
-    ::
-
-        optimizer = af.nn.SGD(0.1, momentum=0.9)
-        train = optimizer.minimize(loss)
-        for batch in batches:
-            result = await graph.run(batch, fetch=[loss, train])
-        optimizer.rate.value = 0.01
-
     Args:
         rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
         momentum: Share of the last step that is taken again, at least 0 and less than 1.
@@ -324,6 +393,18 @@ class SGD(Optimizer):
     Raises:
         GraphError: if a setting is out of range.
     Source: Purine2 ``Update``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x, w = graph.blob("x", [2]), graph.variable("w", [2])
+        >>> loss = af.ops.sum(af.ops.square(w - x))
+        >>> optimizer = af.nn.SGD(0.1, momentum=0.5)
+        >>> train = optimizer.minimize(loss)
+        >>> for _ in range(50):
+        ...     result = graph.run_sync({x: [1, 2]}, fetch=[loss, train])
+        >>> w.value.round(3)
+        array([1., 2.], dtype=float32)
+        >>> optimizer.rate.value = 0.01  # between frames
     """
 
     def __init__(
@@ -366,6 +447,14 @@ class Adam(Optimizer):
     Raises:
         GraphError: if a setting is out of range.
     Source: Kingma and Ba, Adam: a method for stochastic optimization, 2015.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [2], init=[1, -100])
+        >>> train = af.nn.Adam(0.5).minimize(af.ops.sum(w * w))
+        >>> _ = graph.run_sync(fetch=train)
+        >>> w.value  # the first step is as long as the rate, however large the gradient
+        array([  0.5, -99.5], dtype=float32)
     """
 
     _decoupled = False
@@ -405,6 +494,14 @@ class AdamW(Adam):
     Raises:
         GraphError: if a setting is out of range.
     Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [], init=1)
+        >>> train = af.nn.AdamW(0.1, weight_decay=0.5).minimize(0 * w)
+        >>> _ = graph.run_sync(fetch=train)
+        >>> w.value  # shrunk by 0.1 * 0.5 of itself, without any gradient
+        array(0.95, dtype=float32)
     """
 
     _decoupled = True
@@ -436,6 +533,15 @@ class Adagrad(Optimizer):
     Raises:
         GraphError: if a setting is out of range.
     Source: Duchi, Hazan and Singer, Adaptive subgradient methods for online learning, 2011.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [], init=1)
+        >>> train = af.nn.Adagrad(0.1).minimize(2 * w)
+        >>> for _ in range(2):
+        ...     _ = graph.run_sync(fetch=train)
+        >>> round(w.value.item(), 4)  # 1 - 0.1 - 0.1 / sqrt(2)
+        0.8293
     """
 
     def __init__(
@@ -478,6 +584,14 @@ class RMSProp(Optimizer):
     Raises:
         GraphError: if a setting is out of range.
     Source: Tieleman and Hinton, Lecture 6.5, 2012.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> w = graph.variable("w", [], init=1)
+        >>> train = af.nn.RMSProp(0.1, alpha=0.75).minimize(2 * w)
+        >>> _ = graph.run_sync(fetch=train)
+        >>> round(w.value.item(), 4)  # 1 - 0.1 / sqrt(1 - 0.75)
+        0.8
     """
 
     def __init__(

@@ -21,16 +21,17 @@ _REFRESH_S = 0.1
 class Progress:
     """A bar per epoch at a terminal, with the means of the epoch so far; elsewhere one line per epoch.
 
-    ::
-
-        with nn.Progress(epochs=3) as progress:
-            async for step in trainer.steps(feeds, epochs=3):
-                progress.advance(step)
-
     Args:
         epochs: How many epochs there will be.
         steps: Steps per epoch; None where that is not known.
         console: Where to print; the default is standard output.
+
+    Example:
+        >>> with af.nn.Progress(epochs=1) as progress:
+        ...     for number in 1, 2:
+        ...         progress.advance(af.nn.Step(number, epoch=0, loss=1 / number, metrics={"accuracy": 0.5}))
+        ...     progress.validated({"accuracy": 0.75})
+        epoch 1/1  loss 0.750  accuracy 0.500  validation accuracy 0.750
     """
 
     def __init__(self, epochs: int, steps: int | None = None, console: Console | None = None) -> None:

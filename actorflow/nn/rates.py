@@ -27,6 +27,11 @@ class Fixed:
 
     Attributes:
         rate: The rate, not negative.
+
+    Example:
+        >>> rate = af.nn.rates.Fixed(0.1)
+        >>> rate(0), rate(1000)
+        (0.1, 0.1)
     """
 
     rate: float
@@ -47,6 +52,12 @@ class StepDecay:
         rate: Rate of the first step, not negative.
         every: How many steps have one rate, positive.
         factor: What the rate is multiplied by then, not negative.
+
+    Example:
+        >>> rate = af.nn.rates.StepDecay(1.0, every=100, factor=0.5)
+        >>> [rate(step) for step in (0, 99, 100, 200)]
+        [1.0, 1.0, 0.5, 0.25]
+        >>> optimizer = af.nn.SGD(rate)
     """
 
     rate: float
@@ -73,6 +84,11 @@ class MultiStep:
 
     Raises:
         GraphError: if a number is out of range or the milestones are not ascending.
+
+    Example:
+        >>> rate = af.nn.rates.MultiStep(1.0, milestones=(100, 150), factor=0.5)
+        >>> [rate(step) for step in (0, 99, 100, 150)]
+        [1.0, 1.0, 0.5, 0.25]
     """
 
     rate: float
@@ -98,6 +114,11 @@ class Poly:
         rate: Rate of the first step, not negative.
         steps: Number of steps, positive.
         power: 1 for a straight line; 0.5 in Purine2's GoogLeNet. Not negative.
+
+    Example:
+        >>> rate = af.nn.rates.Poly(1.0, steps=100)
+        >>> [rate(step) for step in (0, 25, 75, 100)]
+        [1.0, 0.75, 0.25, 0.0]
     """
 
     rate: float
@@ -122,6 +143,11 @@ class Cosine:
         steps: Number of steps, positive.
         floor: The last rate, not negative.
     Source: Loshchilov and Hutter, SGDR, 2017, without restarts.
+
+    Example:
+        >>> rate = af.nn.rates.Cosine(1.0, steps=100)
+        >>> [round(rate(step), 3) for step in (0, 25, 50, 100)]
+        [1.0, 0.854, 0.5, 0.0]
     """
 
     rate: float
@@ -148,6 +174,11 @@ class Warmup:
         steps: Steps of the warm-up, positive; they come in addition to the policy's own.
         start: Share of the rate that the first step has, not negative.
     Source: Goyal et al., Accurate, large minibatch SGD, 2017.
+
+    Example:
+        >>> rate = af.nn.rates.Warmup(af.nn.rates.Cosine(1.0, steps=100), steps=10)
+        >>> [round(rate(step), 3) for step in (0, 5, 10, 60, 110)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     policy: Policy

@@ -69,6 +69,14 @@ class LSTMCell(_Recurrent[tuple[Blob, Blob]]):
         name: Scope of its nodes.
     Raises:
         GraphError: if ``hidden`` is not positive.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> cell = af.nn.LSTMCell(8)
+        >>> hidden, state = cell(graph.blob("x0", ["batch", 3]))
+        >>> hidden, state = cell(graph.blob("x1", ["batch", 3]), hidden, state)
+        >>> hidden.spec.shape, [variable.spec.shape for variable in cell.variables]
+        ((batch, 8), [(32, 3), (32, 8), (32,)])
     """
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
@@ -172,6 +180,14 @@ class LSTM(_Sequences[tuple[Blob, Blob, Blob]]):
     Raises:
         GraphError: if ``hidden`` or ``layers`` is not positive.
     Source: `torch.nn.LSTM`.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["steps", "batch", 3])
+        >>> lstm = af.nn.LSTM(8, layers=2, bidirectional=True)
+        >>> states, hidden, cell = lstm(x)
+        >>> states.spec.shape, hidden.spec.shape, cell.spec.shape
+        ((steps, batch, 16), (4, batch, 8), (4, batch, 8))
     """
 
     states = ("hidden", "cell")
@@ -184,8 +200,27 @@ class LSTM(_Sequences[tuple[Blob, Blob, Blob]]):
 class GRU(_Sequences[tuple[Blob, Blob]]):
     """Gated recurrent units over whole sequences: as `LSTM`, without cells.
 
-    Variables: ``weight_x`` (3 * hidden, features), ``weight_h`` (3 * hidden, hidden), ``bias`` and ``bias_h``
-    (3 * hidden,); see `ops.gru`, also for ``reset_after``.
+    Bottom: x (steps, batch, features), whose number of steps is known when it is built: that axis is not open; and
+    perhaps the hidden state, (layers, batch, ``hidden``), which is 0 otherwise. Top: the last layer's hidden states
+    (steps, batch, hidden), and each layer's last one (layers, batch, hidden). Variables: ``weight_x`` (3 * hidden,
+    features), ``weight_h`` (3 * hidden, hidden), ``bias`` and ``bias_h`` (3 * hidden,).
+
+    Args:
+        hidden: Length of the state.
+        layers: How many, each on the hidden states of the one before.
+        reset_after: As for `ops.gru`.
+        settings: ``bidirectional``, ``batch_first``, ``weight_init``, ``bias_init``, ``seed`` and ``name``, as in
+            `LSTM`.
+    Raises:
+        GraphError: if ``hidden`` or ``layers`` is not positive. ShapeError, when built, if the number of steps is open.
+    Source: `torch.nn.GRU`.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 5, 3])
+        >>> states, hidden = af.nn.GRU(8, batch_first=True)(x)
+        >>> states.spec.shape, hidden.spec.shape
+        ((batch, 5, 8), (1, batch, 8))
     """
 
     def __init__(self, hidden: int, layers: int = 1, *, reset_after: bool = True, **settings: Any) -> None:
@@ -196,8 +231,24 @@ class GRU(_Sequences[tuple[Blob, Blob]]):
 class RNN(_Sequences[tuple[Blob, Blob]]):
     """A simple recurrent network over whole sequences: as `LSTM`, without cells.
 
-    Variables: ``weight_x`` (hidden, features), ``weight_h`` (hidden, hidden) and ``bias`` (hidden,); see `ops.rnn`,
-    also for ``activation``.
+    Bottom and top: as of `GRU`. Variables: ``weight_x`` (hidden, features), ``weight_h`` (hidden, hidden) and ``bias``
+    (hidden,).
+
+    Args:
+        hidden: Length of the state.
+        layers: How many, each on the hidden states of the one before.
+        activation: "tanh" or "relu", as for `ops.rnn`.
+        settings: As for `GRU`.
+    Raises:
+        GraphError: if ``hidden`` or ``layers`` is not positive. ShapeError, when built, if the number of steps is open.
+    Source: `torch.nn.RNN`.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [5, "batch", 3])
+        >>> states, hidden = af.nn.RNN(8)(x)
+        >>> states.spec.shape, hidden.spec.shape
+        ((5, batch, 8), (1, batch, 8))
     """
 
     def __init__(self, hidden: int, layers: int = 1, *, activation: str = "tanh", **settings: Any) -> None:

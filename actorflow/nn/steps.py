@@ -31,6 +31,13 @@ class Mean:
     Attributes:
         total: Sum of the numbers, each times its weight.
         weight: Sum of the weights.
+
+    Example:
+        >>> mean = af.nn.Mean()
+        >>> mean.add(2.0, weight=3)  # the mean of a batch of 3
+        >>> mean.add(6.0)
+        >>> mean.value
+        3.0
     """
 
     def __init__(self) -> None:
@@ -111,6 +118,17 @@ class Step(NamedTuple):
         loss: Before the step's updates.
         metrics: By name; means over the rows of the batch that count.
         rows: How many rows the step counts as in means over several; None where all batches have the same number.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x, w = graph.blob("x", ["batch"]), graph.variable("w", [], init=1)
+        >>> loss = af.ops.mean(af.ops.square(x - w))
+        >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.25).minimize(loss))
+        >>> async def main():
+        ...     async with graph:
+        ...         return [step async for step in trainer.steps([{x: [1, 3]}, {x: [2, 2, 2]}])]
+        >>> af.run(main())
+        [Step(number=1, epoch=0, loss=2.0, metrics={}, rows=2), Step(number=2, epoch=0, loss=0.25, metrics={}, rows=3)]
     """
 
     number: int
@@ -120,7 +138,16 @@ class Step(NamedTuple):
     rows: int | None = None
 
     def add_to(self, gathered: MutableMapping[str, Mean]) -> None:
-        """Count the loss and the metrics, by the rows, in means over several steps."""
+        """Count the loss and the metrics, by the rows, in means over several steps.
+
+        Example:
+            >>> from collections import defaultdict
+            >>> means = defaultdict(af.nn.Mean)
+            >>> af.nn.Step(1, 0, loss=2.0, metrics={}, rows=3).add_to(means)
+            >>> af.nn.Step(2, 0, loss=6.0, metrics={}, rows=1).add_to(means)
+            >>> means["loss"].value
+            3.0
+        """
         for name, value in {"loss": self.loss, **self.metrics}.items():
             gathered.setdefault(name, Mean()).add(value, 1 if self.rows is None else self.rows)
 
@@ -133,6 +160,19 @@ class Epoch(NamedTuple):
         steps: How many steps were taken; fewer than the epoch has where the training began within it.
         means: Means of loss and metrics over these steps.
         validation: What ``validate`` gave after the last of them.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+        >>> loss = af.ops.square(x - w)
+        >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.5).minimize(loss))
+        >>> async def main():
+        ...     async with graph:
+        ...         async for epoch in trainer.epochs([{x: 3}, {x: 3}], epochs=2):
+        ...             print(epoch)
+        >>> af.run(main())
+        Epoch(number=0, steps=2, means={'loss': 2.0}, validation={})
+        Epoch(number=1, steps=2, means={'loss': 0.0}, validation={})
     """
 
     number: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -133,6 +134,16 @@ def load_torch(
             changed then.
         GraphError: if the scope has no weights, or frames are in flight.
         TypeError: if it is given something else than tensors by name.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> net = af.nn.InnerProduct(2, name="head")
+        >>> y = net(graph.blob("x", ["batch", 3]))
+        >>> state = {"fc.weight": np.ones((2, 3)), "fc.bias": np.zeros(2)}  # module.state_dict(), say
+        >>> af.nn.load_torch(net, state)
+        {'weight': ('fc.weight',), 'bias': ('fc.bias',)}
+        >>> af.nn.load_torch(graph, state, map={"fc": "head"})
+        {'head/weight': ('fc.weight',), 'head/bias': ('fc.bias',)}
     """
     if not isinstance(cast(object, state_dict), Mapping):
         hint = ": give its state_dict()" if hasattr(state_dict, "state_dict") else ""
@@ -162,7 +173,10 @@ def load_torch(
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         hint = _RENAMED if any("::" in name for name in own.values()) else ""
-        raise CheckpointError(f"the state dict does not fit {scope.name!r}, and nothing has been changed:{lines}{hint}")
+        if any(problem.startswith("shape:") for problem in problems):
+            hint += _rounding(root, own)
+        what = f"the state dict does not fit {scope.name!r}, and nothing has been changed:{lines}{hint}"
+        raise CheckpointError(what, page="torch-weights")
     rank = root.world.rank
     copies = {each: values[each.replica_of].copy() for each in variables if each.replica_of in variables}
     assign(root, {each: value for each, value in {**values, **copies}.items() if each.place.rank == rank})
@@ -182,6 +196,23 @@ def _problem(name: str, variable: Variable, recipe: _Recipe, need: _Need, tensor
     if not np.can_cast(tensor.array.dtype, variable.dtype, "same_kind"):
         return f"dtype: {name!r} is {variable.dtype}, {tensor.name!r} is {tensor.array.dtype}"
     return None
+
+
+def _rounding(root: Graph, variables: Iterable[Variable]) -> str:
+    """Name the poolings before these variables that make larger images than torch's do unless told to round up."""
+    readers = [variable.consumers[0] for variable in variables if variable.consumers]
+    poolings = [
+        op.name
+        for op in in_order(root, needed_ops(readers))
+        if isinstance(op.operation, MaxPool | AveragePool)
+        and replace(op.operation, ceil=False).infer(op.inputs[0].spec)[0] != op.outputs[0].spec
+    ]
+    names = ", ".join(map(repr, poolings))
+    return (
+        f"\n  these poolings round up, those of torch down unless told: {names}; ceil=False is torch's way"
+        if names
+        else ""
+    )
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

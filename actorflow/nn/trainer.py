@@ -29,12 +29,6 @@ from actorflow.runtime.stream import FrameStream
 class Trainer:
     """Runs the steps of a training, and saves and restores its place.
 
-    ::
-
-        trainer = nn.Trainer(loss, optimizer.minimize(loss), {"accuracy": accuracy})
-        async for step in trainer.steps(feeds, epochs=3):
-            print(step.number, step.loss)
-
     It is an async iterator, not a framework of callbacks: what is to happen between steps stands in the loop's body, in
     the application's own task. `fit` is for those who want nothing in between.
 
@@ -60,6 +54,23 @@ class Trainer:
 
     Raises:
         GraphError: if the loss is not 0-d, or a number is out of range.
+
+    Example:
+        >>> graph = af.Graph("digits")
+        >>> x, labels = graph.blob("x", ["batch", 2]), graph.blob("labels", ["batch"], "int64")
+        >>> scores = af.nn.MLP(2, hidden=[8])(x)
+        >>> loss, accuracy = af.ops.softmax_loss(scores, labels), af.ops.accuracy(scores, labels)
+        >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.5).minimize(loss), {"accuracy": accuracy})
+        >>> feeds = [{x: [[0, 1], [1, 0]], labels: [0, 1]}] * 20
+        >>> async def main():
+        ...     async with graph:
+        ...         async for step in trainer.steps(feeds, epochs=3):
+        ...             if step.number % 20 == 0:
+        ...                 print(step.epoch, step.metrics)
+        >>> af.run(main())
+        0 {'accuracy': 1.0}
+        1 {'accuracy': 1.0}
+        2 {'accuracy': 1.0}
     """
 
     def __init__(
@@ -119,6 +130,21 @@ class Trainer:
             GraphError: without ``checkpoints=``; on several ranks, which must save the same steps, by ``every``; if the
                 steps are given up before it could be taken, so that some of their updates may be missing.
             CheckpointError: as for `Checkpoints.save`.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+            >>> loss = af.ops.square(x - w)
+            >>> train = af.nn.SGD(0.1).minimize(loss)
+            >>> trainer = af.nn.Trainer(loss, train, checkpoints=af.Checkpoints(graph, "runs/g"))
+            >>> async def main():
+            ...     async with graph:
+            ...         async for step in trainer.steps([{x: 3}] * 5, epochs=1):
+            ...             if step.number == 3:
+            ...                 path = await trainer.save()
+            ...         return path.exists()
+            >>> af.run(main())
+            True
         """
         if self._checkpoints is None:
             raise GraphError("Trainer: there is nowhere to save to without checkpoints=")
@@ -149,6 +175,22 @@ class Trainer:
         Raises:
             CheckpointError, GraphError: as for `Checkpoints.load`; if no trainer has saved it, or the ranks that have
                 were not at one step.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+            >>> loss = af.ops.square(x - w)
+            >>> train = af.nn.SGD(0.1).minimize(loss)
+            >>> async def train_until(step):
+            ...     async with graph:
+            ...         trainer = af.nn.Trainer(loss, train, checkpoints=af.Checkpoints(graph, "runs/w"), every=2)
+            ...         print(await trainer.resume(), end=": ")
+            ...         steps = trainer.steps([{x: 3}] * 10, epochs=1, until=step)
+            ...         print([step.number async for step in steps])
+            >>> af.run(train_until(4))
+            False: [1, 2, 3, 4]
+            >>> af.run(train_until(7))  # another process, say
+            True: [5, 6, 7]
         """
         if self._checkpoints is None:
             raise GraphError("Trainer: there is nothing to resume from without checkpoints=")
@@ -174,13 +216,29 @@ class Trainer:
             epochs: Epochs in all, those before a `resume` or an earlier call included; None for no end.
             until: Number of the last step, within an epoch or not; None for that of the last epoch.
         Raises:
-            Whatever `Graph.stream` raises; CheckpointError if a checkpoint cannot be saved, at a later step or at the
-            end, or if the one resumed from does not say where feeds that know their place were, or cannot say it to
-            this number of ranks; DataError if that is not a place of theirs, or if an epoch has fewer feeds than had
-            been taken when it was saved; GraphError if rows only fill a batch and a metric is a mean over all of it.
+            GraphError: if rows only fill a batch and a metric is a mean over all of it.
+            CheckpointError: if a checkpoint cannot be saved, at a later step or at the end, or if the one resumed from
+                does not say where feeds that know their place were, or cannot say it to this number of ranks.
+            DataError: if that is not a place of theirs, or if an epoch has fewer feeds than had been taken when it was
+                saved.
+            OpError, StallError, ...: as for `Graph.stream`.
         Cancellation, and leaving the ``async for`` early (use ``contextlib.aclosing``): cancels the steps in flight,
         some of whose updates may have been made, and waits for a checkpoint that is being written. `resume` goes back
         to the last one.
+
+        Example:
+            >>> from contextlib import aclosing
+            >>> graph = af.Graph("g")
+            >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+            >>> loss = af.ops.square(x - w)
+            >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.25).minimize(loss), in_flight=1)
+            >>> async def main():
+            ...     async with graph, aclosing(trainer.steps([{x: 3}] * 100)) as steps:
+            ...         async for step in steps:
+            ...             if step.loss < 0.1:
+            ...                 return step.number
+            >>> af.run(main())
+            4
         """
         return self._steps(feeds, epochs, until, None)
 
@@ -195,7 +253,22 @@ class Trainer:
                 sees the weights of that moment. Gives numbers by name; see `evaluate`.
             progress: Whether to show a bar at the terminal, or a line for each epoch elsewhere.
         Raises:
-            As `steps` does, and what ``validate`` raises.
+            OpError, CheckpointError, ...: as for `steps`; and what ``validate`` raises.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+            >>> loss = af.ops.square(x - w)
+            >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.25).minimize(loss))
+            >>> async def validate():
+            ...     return {"w": w.value.item()}
+            >>> async def main():
+            ...     async with graph:
+            ...         async for epoch in trainer.epochs([{x: 3}] * 2, epochs=2, validate=validate):
+            ...             print(epoch.number, epoch.means, epoch.validation)
+            >>> af.run(main())
+            0 {'loss': 2.5} {'w': 2.0}
+            1 {'loss': 0.15625} {'w': 2.875}
         """
         size: int | None = getattr(feeds, "__len__", lambda: None)()
         number, count = self.epoch, 0
@@ -217,7 +290,19 @@ class Trainer:
     async def fit(
         self, feeds: Feeding, epochs: int = 1, *, validate: Validate | None = None, progress: bool = False
     ) -> list[Epoch]:
-        """Train to the end; see `epochs`, whose list this is."""
+        """Train to the end; see `epochs`, whose list this is.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, w = graph.blob("x", []), graph.variable("w", [], init=1)
+            >>> loss = af.ops.square(x - w)
+            >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.5).minimize(loss))
+            >>> async def main():
+            ...     async with graph:
+            ...         return await trainer.fit([{x: 3}], epochs=2)
+            >>> [epoch.means for epoch in af.run(main())]
+            [{'loss': 4.0}, {'loss': 0.0}]
+        """
         async with aclosing(self.epochs(feeds, epochs, validate=validate, progress=progress)) as done:
             return [epoch async for epoch in done]
 
@@ -237,6 +322,19 @@ class Trainer:
             metrics: Blobs by name: of shape () for a mean over the batch, or (batch, ...) for a value per row.
         Raises:
             GraphError: if only a part of a batch counts and a blob is a mean over all of it.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, labels = graph.blob("x", ["batch", 2]), graph.blob("labels", ["batch"], "int64")
+            >>> net = af.nn.MLP(2, hidden=[8], dropout=0.5)
+            >>> loss = af.ops.softmax_loss(net(x), labels)
+            >>> accuracy = af.ops.accuracy(net(x, training=False), labels)
+            >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.5).minimize(loss))
+            >>> async def main():
+            ...     async with graph:
+            ...         return await trainer.evaluate([{x: [[1, 1], [1, 1]], labels: [0, 1]}], {"accuracy": accuracy})
+            >>> af.run(main())
+            {'accuracy': 0.5}
         """
         if isinstance(feeds, Batches):
             return await self._means(feeds.one_pass(), metrics)

@@ -59,6 +59,15 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
         GraphError: if there are operations that ONNX does not have, or not as they are used: all of them, with their
             lines; if the result is more than a file can have, 2 GB; if frames are in flight.
         OSError: if the file cannot be written.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> net = af.nn.MLP(10, hidden=[32], dropout=0.5)
+        >>> x = graph.blob("x", ["batch", 64])
+        >>> scores = net(x, training=False)
+        >>> af.onnx.save(af.Model(graph, {"features": x}, {"scores": scores}), "net.onnx")
+        >>> af.onnx.load("net.onnx").inputs
+        {'features': <Blob 'features' float32[batch, 64] on cpu>}
     """
     by_default = fetch is None and isinstance(model, Graph)
     if isinstance(model, Graph):

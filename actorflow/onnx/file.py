@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, checker, helper
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
-from actorflow.errors import GraphError, did_you_mean
+from actorflow.errors import GraphError
 from actorflow.onnx.functions import inlined
 from actorflow.spec import MOST_AXES, Length, TensorSpec
 
@@ -63,7 +63,7 @@ class File:
         fixed: What ``declared`` was before these were opened.
 
     Raises:
-        GraphError: if it cannot be read, or is not a valid model.
+        OSError: if it cannot be read; GraphError if it is not a valid model.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, axes: Axes | None = None) -> None:
@@ -94,7 +94,9 @@ class File:
         self.declared = self.declared_in(model)
         for name, left in self._by_input.items():
             if name not in self.inputs:
-                raise GraphError(f"axes: the file has no input {name!r}{did_you_mean(name, self.inputs)}")
+                raise GraphError(
+                    f"axes: the file has no input {name!r}, only {', '.join(map(repr, self.inputs)) or 'none'}"
+                )
             if left:
                 raise GraphError(f"axes: input {name!r} {self.inputs[name]} has no axis {', '.join(map(str, left))}")
         unknown = [name for name in self._axes if name not in self._used]

@@ -54,8 +54,19 @@ class Network(Composite[Any]):
 
     Raises:
         TypeError: if the source, or an argument, is of another type.
-        GraphError: if the file cannot be read or is not a valid model; when it is built, if nodes cannot be lowered:
+        OSError: if the file cannot be read.
+        GraphError: if it is not a valid model; when it is built, if nodes cannot be lowered:
             the message lists all of them.
+
+    Example:
+        >>> trained = af.Graph("trained")
+        >>> y = af.nn.InnerProduct(3, activation="relu", name="fc")(trained.blob("x", ["batch", 4]))
+        >>> af.onnx.save(trained, "body.onnx")
+        >>> graph = af.Graph("larger")
+        >>> body = af.onnx.Network("body.onnx", trainable=True, name="body")
+        >>> scores = af.nn.InnerProduct(2)(body(graph.blob("x", ["batch", 4])))
+        >>> list(body.inputs), body.outputs, list(body.weights)
+        (['x'], ['fc/relu/out'], ['fc/weight', 'fc/bias'])
     """
 
     def __init__(
@@ -159,7 +170,17 @@ class Network(Composite[Any]):
 
     @property
     def weights(self) -> Mapping[str, Variable]:
-        """Its variables by the names of the file's initializers; none unless it is trainable."""
+        """Its variables by the names of the file's initializers; none unless it is trainable.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> _ = af.nn.InnerProduct(2, name="fc")(graph.blob("x", ["batch", 3]))
+            >>> af.onnx.save(graph, "net.onnx")
+            >>> net = af.onnx.Network("net.onnx", trainable=True)
+            >>> _ = net(af.Graph("other").blob("x", ["batch", 3]))
+            >>> {name: str(variable.spec) for name, variable in net.weights.items()}
+            {'fc/weight': 'float32[2, 3]', 'fc/bias': 'float32[2]'}
+        """
         hint = "" if self._trainable else ": load the file with trainable=True, and its floating weights are variables"
         return Named(dict(self._variables), f"{self._file.name} has no variable", hint)
 
@@ -194,9 +215,18 @@ def load(
         backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
     Raises:
         TypeError: if the source, or an argument, is of another type.
-        GraphError: if the file cannot be read or is not a valid model; if nodes cannot be lowered, or need the length
+        OSError: if the file cannot be read.
+        GraphError: if it is not a valid model; if nodes cannot be lowered, or need the length
             of an axis that is to be opened: the message lists all of them.
         MissingExtraError: if ONNX Runtime is to compute it, and is not installed.
+
+    Example:
+        >>> graph = af.Graph("doubled")
+        >>> y = graph.blob("x", ["batch", 2]) * 2
+        >>> af.onnx.save(af.Model(graph, {"values": graph["x"]}, {"doubled": y}), "doubled.onnx")
+        >>> model = af.onnx.load("doubled.onnx")
+        >>> model.run_sync({"values": [[1, 2]]})
+        {'doubled': array([[2., 4.]], dtype=float32)}
     """
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)

@@ -2,6 +2,20 @@
 
 Classes are the mathematics (`Conv`); functions (`conv`) make an op of it, with its output blobs, in the inputs'
 graph, of the ``name`` that is given. Kernels live apart: `actorflow.ops.cpu` registers those for the CPU.
+
+The functions take blobs of a graph and lazy arrays alike. Most examples show arrays, as these print their values; in
+all of them ``af`` is `actorflow`, ``xp`` is `actorflow.array` and ``np`` is NumPy.
+
+Example:
+    >>> graph = af.Graph("example")
+    >>> x = graph.blob("x", shape=(2, 2))
+    >>> y = af.ops.cumsum(x, axis=1)
+    >>> print(graph.run_sync({x: [[1, 2], [3, 4]]})[y])
+    [[1. 3.]
+     [3. 7.]]
+    >>> print(af.ops.cumsum(xp.asarray([[1, 2], [3, 4]]), axis=1))
+    [[1 3]
+     [3 7]]
 """
 
 from typing import TYPE_CHECKING
@@ -40,7 +54,7 @@ from actorflow.ops.nn.recurrent import LSTM, LSTMGates, gru, lstm, lstm_cell, rn
 from actorflow.ops.nn.resize import Resize, resize
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
-from actorflow.ops.operation import Layout, Operation
+from actorflow.ops.operation import Layout, Operation, apply
 from actorflow.ops.ordering import (
     ArgSort, CumProd, CumSum, IsIn, Nonzero, SearchSorted, Sort, argsort, cumprod, cumsum, isin, nonzero, searchsorted,
     sort, top_k,
@@ -61,7 +75,7 @@ from actorflow.ops.shaping import (
 
 __all__ = [
     # operation
-    "Layout", "Operation",
+    "Layout", "Operation", "apply",
     # rows
     "binary", "unary",
     # registry

@@ -20,7 +20,7 @@ class AllReduce(Operation):
 
     There is one op of it per rank of ``ranks``, on that rank's host, and all of them make one collective: a plan has
     all of them or none. Its input and its output are that rank's tensors. The transport computes it, by its own
-    collective; the result is the same to the last bit on all ranks. `nn.parallel.AllReduce` makes these ops.
+    collective; the result is the same to the last bit on all ranks. See `nn.parallel.AllReduce`, which makes these ops.
 
     Attributes:
         group: Name of the collective, the same on all its ops and no other's.

@@ -195,153 +195,225 @@ def _of_arctan2(g: Any, a: Any, b: Any) -> Any:
 
 
 # fmt: off
-Copy, copy = unary("copy", "A copy.", _copied, lambda g, x: g, kinds=ANYTHING, types=_same)
+Copy, copy = unary("copy", "A copy.", _copied, lambda g, x: g, kinds=ANYTHING, types=_same,
+    example=("[1, 2]", "[1 2]"))
 Negative, negative = unary("negative", "The negative: ``-x``.", np.negative, lambda g, x: -g, kinds="ifcV", cuda="-x",
-    cuda_kinds="ifc")
+    cuda_kinds="ifc",
+    example=("[1.0, -2.0]", "[-1.  2.]"))
 Positive, positive = unary("positive", "The operand itself: ``+x``.", np.positive, lambda g, x: g, kinds=NUMERIC,
-    cuda="x")
+    cuda="x",
+    example=("[1.0, -2.0]", "[ 1. -2.]"))
 Absolute, absolute = unary("absolute", "The absolute value; of complex numbers their magnitude.", np.absolute,
-    lambda g, x: as_dtype(g, x.dtype) * sign(x), kinds=NUMERIC, result=real_type, cuda="x < T(0) ? T(-x) : x")
+    lambda g, x: as_dtype(g, x.dtype) * sign(x), kinds=NUMERIC, result=real_type, cuda="x < T(0) ? T(-x) : x",
+    example=("[-3.0, 3 + 4j]", "[3. 5.]"))
 Sign, sign = unary("sign",
     "-1, 0 or 1, NaN where ``x`` is; of complex numbers, the number of magnitude 1 in their direction.", _sign_of,
-    _of_sign, kinds=NUMERIC, types=_same, cuda="x > T(0) ? T(1) : x < T(0) ? T(-1) : x")
+    _of_sign, kinds=NUMERIC, types=_same, cuda="x > T(0) ? T(1) : x < T(0) ? T(-1) : x",
+    example=("[-2.5, 0.0, 7.0]", "[-1.  0.  1.]"))
 Square, square = unary("square", "The square: ``x * x``.", np.square, slope(lambda x: 2 * x), kinds=NUMERIC,
-    cuda="x * x", cuda_kinds="iufc")
+    cuda="x * x", cuda_kinds="iufc",
+    example=("[-3, 4]", "[ 9 16]"))
 Reciprocal, reciprocal = unary("reciprocal", "The reciprocal: ``1 / x``; infinite for 0.", np.reciprocal,
-    slope(lambda x, y: -square(y)), cuda="W(1) / W(x)")
+    slope(lambda x, y: -square(y)), cuda="W(1) / W(x)",
+    example=("[4.0, 0.0]", "[0.25  inf]"))
 Sqrt, sqrt = unary("sqrt", "The square root; NaN of negative numbers.", np.sqrt, slope(lambda x, y: 0.5 / y),
-    cuda="sqrt(W(x))")
-Exp, exp = unary("exp", "The exponential: ``e ** x``.", np.exp, slope(lambda x, y: y), cuda="exp(W(x))")
+    cuda="sqrt(W(x))",
+    example=("[9.0, 2.0]", "[3.         1.41421356]"))
+Exp, exp = unary("exp", "The exponential: ``e ** x``.", np.exp, slope(lambda x, y: y), cuda="exp(W(x))",
+    example=("[0.0, 1.0]", "[1.         2.71828183]"))
 Expm1, expm1 = unary("expm1", "``exp(x) - 1``, exact near 0.", _expm1_of, slope(lambda x, y: y + 1.0),
-    types=of_ufunc(np.expm1), cuda="expm1(W(x))")
+    types=of_ufunc(np.expm1), cuda="expm1(W(x))",
+    example=("[0.0, 1e-20]", "[0.e+00 1.e-20]"))
 Log, log = unary("log", "The natural logarithm; minus infinity of 0, NaN of negative numbers.", np.log,
-    lambda g, x: g / conjugated(x), cuda="log(W(x))")
+    lambda g, x: g / conjugated(x), cuda="log(W(x))",
+    example=("[1.0, 0.0]", "[  0. -inf]"))
 Log1p, log1p = unary("log1p", "``log(1 + x)``, exact near 0.", np.log1p, slope(lambda x: 1.0 / (1.0 + x)),
-    cuda="log1p(W(x))")
+    cuda="log1p(W(x))",
+    example=("[0.0, 1e-20]", "[0.e+00 1.e-20]"))
 Log2, log2 = unary("log2", "The logarithm to the base 2.", np.log2, slope(lambda x: 1.0 / math.log(2) / x),
-    cuda="log2(W(x))")
+    cuda="log2(W(x))",
+    example=("[8.0, 0.5]", "[ 3. -1.]"))
 Log10, log10 = unary("log10", "The logarithm to the base 10.", np.log10, slope(lambda x: 1.0 / math.log(10) / x),
-    cuda="log10(W(x))")
-Sin, sin = unary("sin", "The sine of radians.", np.sin, slope(lambda x: cos(x)), cuda="sin(W(x))")
-Cos, cos = unary("cos", "The cosine of radians.", np.cos, slope(lambda x: -sin(x)), cuda="cos(W(x))")
-Tan, tan = unary("tan", "The tangent of radians.", np.tan, slope(lambda x, y: 1.0 + square(y)), cuda="tan(W(x))")
+    cuda="log10(W(x))",
+    example=("[1000.0, 0.1]", "[ 3. -1.]"))
+Sin, sin = unary("sin", "The sine of radians.", np.sin, slope(lambda x: cos(x)), cuda="sin(W(x))",
+    example=("[0.0, np.pi / 2]", "[0. 1.]"))
+Cos, cos = unary("cos", "The cosine of radians.", np.cos, slope(lambda x: -sin(x)), cuda="cos(W(x))",
+    example=("[0.0, 1.0]", "[1.         0.54030231]"))
+Tan, tan = unary("tan", "The tangent of radians.", np.tan, slope(lambda x, y: 1.0 + square(y)), cuda="tan(W(x))",
+    example=("[0.0, 1.0]", "[0.         1.55740772]"))
 Asin, asin = unary("asin", "The inverse sine, in radians.", np.arcsin, slope(lambda x: 1.0 / sqrt(1.0 - square(x))),
-    cuda="asin(W(x))")
+    cuda="asin(W(x))",
+    example=("[0.0, 1.0]", "[0.         1.57079633]"))
 Acos, acos = unary("acos", "The inverse cosine, in radians.", np.arccos, slope(lambda x: -1.0 / sqrt(1.0 - square(x))),
-    cuda="acos(W(x))")
+    cuda="acos(W(x))",
+    example=("[0.0, 1.0]", "[1.57079633 0.        ]"))
 Atan, atan = unary("atan", "The inverse tangent, in radians.", np.arctan, slope(lambda x: 1.0 / (1.0 + square(x))),
-    cuda="atan(W(x))")
-Sinh, sinh = unary("sinh", "The hyperbolic sine.", np.sinh, slope(lambda x: cosh(x)), cuda="sinh(W(x))")
-Cosh, cosh = unary("cosh", "The hyperbolic cosine.", np.cosh, slope(lambda x: sinh(x)), cuda="cosh(W(x))")
+    cuda="atan(W(x))",
+    example=("[1.0, np.inf]", "[0.78539816 1.57079633]"))
+Sinh, sinh = unary("sinh", "The hyperbolic sine.", np.sinh, slope(lambda x: cosh(x)), cuda="sinh(W(x))",
+    example=("[0.0, 1.0]", "[0.         1.17520119]"))
+Cosh, cosh = unary("cosh", "The hyperbolic cosine.", np.cosh, slope(lambda x: sinh(x)), cuda="cosh(W(x))",
+    example=("[0.0, 1.0]", "[1.         1.54308063]"))
 Tanh, tanh = unary("tanh", "The hyperbolic tangent.", _tanh_of, slope(lambda x, y: 1.0 - square(y)),
-    types=of_ufunc(np.tanh), cuda="tanh(W(x))")
+    types=of_ufunc(np.tanh), cuda="tanh(W(x))",
+    example=("[0.0, 1.0, np.inf]", "[0.         0.76159416 1.        ]"))
 Asinh, asinh = unary("asinh", "The inverse hyperbolic sine.", np.arcsinh, slope(lambda x: 1.0 / sqrt(1.0 + square(x))),
-    cuda="asinh(W(x))")
-Acosh, acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, slope(_acosh_slope), cuda="acosh(W(x))")
+    cuda="asinh(W(x))",
+    example=("[0.0, 1.0]", "[0.         0.88137359]"))
+Acosh, acosh = unary("acosh", "The inverse hyperbolic cosine.", np.arccosh, slope(_acosh_slope), cuda="acosh(W(x))",
+    example=("[1.0, 2.0]", "[0.        1.3169579]"))
 Atanh, atanh = unary("atanh", "The inverse hyperbolic tangent.", np.arctanh, slope(lambda x: 1.0 / (1.0 - square(x))),
-    cuda="atanh(W(x))")
+    cuda="atanh(W(x))",
+    example=("[0.0, 0.5]", "[0.         0.54930614]"))
 Erf, erf = unary("erf", "The error function.", None, slope(lambda x: math.sqrt(4 / math.pi) * exp(-square(x))),
-    kinds="fV", cuda="erf(W(x))")
+    kinds="fV", cuda="erf(W(x))",
+    example=("[0.0, 1.0]", "[0.         0.84270079]"))
 Deviation, deviation = unary("deviation", "The square root of a variance: its gradient at 0, of equal numbers, is 0.",
     np.sqrt, lambda g, x, y: where(equal(y, 0), 0.0, g * 0.5 / where(equal(y, 0), 1.0, y)), kinds="fV",
-    cuda="sqrt(W(x))")
+    cuda="sqrt(W(x))",
+    example=("[0.0, 4.0]", "[0. 2.]"))
 Floor, floor = unary("floor", "The largest integer that is not more.", _rounded(np.floor), ZERO, kinds=REAL,
-    types=_same, cuda="floor(W(x))", cuda_kinds="f")
+    types=_same, cuda="floor(W(x))", cuda_kinds="f",
+    example=("[-1.5, 1.5]", "[-2.  1.]"))
 Ceil, ceil = unary("ceil", "The smallest integer that is not less.", _rounded(np.ceil), ZERO, kinds=REAL, types=_same,
-    cuda="ceil(W(x))", cuda_kinds="f")
+    cuda="ceil(W(x))", cuda_kinds="f",
+    example=("[-1.5, 1.5]", "[-1.  2.]"))
 Round, round = unary("round", "The nearest integer; of two that are equally near, the even one.", _rounded(np.rint),
-    ZERO, kinds=NUMERIC, types=_same, cuda="rint(W(x))", cuda_kinds="f")
+    ZERO, kinds=NUMERIC, types=_same, cuda="rint(W(x))", cuda_kinds="f",
+    example=("[0.5, 1.5, 2.6]", "[0. 2. 3.]"))
 Trunc, trunc = unary("trunc", "The integer part.", _rounded(np.trunc), ZERO, kinds=REAL, types=_same,
-    cuda="trunc(W(x))", cuda_kinds="f")
+    cuda="trunc(W(x))", cuda_kinds="f",
+    example=("[-1.5, 1.5]", "[-1.  1.]"))
 Real, real = unary("real", "The real part.", lambda x, out: np.copyto(out, x.real), lambda g, x: g, kinds=NUMERIC,
-    result=real_type, types=real_type, aligned=False)
+    result=real_type, types=real_type, aligned=False,
+    example=("[1 + 2j, 3.0]", "[1. 3.]"))
 Imag, imag = unary("imag", "The imaginary part.", lambda x, out: np.copyto(out, x.imag),
     lambda g, x: as_dtype(g, x.dtype) * 1j if x.dtype.kind == "c" else None, kinds=NUMERIC, result=real_type,
-    types=real_type, aligned=False)
-Conj, conj = unary("conj", "The complex conjugate.", np.conjugate, lambda g, x: conjugated(g), kinds=NUMERIC)
+    types=real_type, aligned=False,
+    example=("[1 + 2j, 3.0]", "[2. 0.]"))
+Conj, conj = unary("conj", "The complex conjugate.", np.conjugate, lambda g, x: conjugated(g), kinds=NUMERIC,
+    example=("[1 + 2j, 3.0]", "[1.-2.j 3.-0.j]"))
 IsFinite, isfinite = unary("isfinite", "True where an element is neither infinite nor NaN.", np.isfinite,
-    kind="IsFinite", kinds=NUMERIC, result=BOOL, cuda="isfinite(W(x))", cuda_kinds="f")
+    kind="IsFinite", kinds=NUMERIC, result=BOOL, cuda="isfinite(W(x))", cuda_kinds="f",
+    example=("[1.0, np.inf, np.nan]", "[ True False False]"))
 IsInf, isinf = unary("isinf", "True where an element is infinite.", np.isinf, kind="IsInf", kinds=NUMERIC, result=BOOL,
-    cuda="isinf(W(x))", cuda_kinds="f")
+    cuda="isinf(W(x))", cuda_kinds="f",
+    example=("[1.0, -np.inf, np.nan]", "[False  True False]"))
 IsNan, isnan = unary("isnan", "True where an element is NaN.", np.isnan, kind="IsNan", kinds=NUMERIC, result=BOOL,
-    cuda="isnan(W(x))", cuda_kinds="f")
+    cuda="isnan(W(x))", cuda_kinds="f",
+    example=("[1.0, np.inf, np.nan]", "[False False  True]"))
 SignBit, signbit = unary("signbit", "True where the sign bit is set.", np.signbit, kind="SignBit", kinds="fV",
-    result=BOOL, cuda="signbit(W(x))")
+    result=BOOL, cuda="signbit(W(x))",
+    example=("[-1.0, -0.0, 0.0]", "[ True  True False]"))
 LogicalNot, logical_not = unary("logical_not", "True where an element is false.", np.logical_not, kinds=BOOLS,
-    cuda="!x")
+    cuda="!x",
+    example=("[True, False]", "[False  True]"))
 BitwiseInvert, bitwise_invert = unary("bitwise_invert", "Each bit inverted; of booleans, their opposite.", np.invert,
-    kinds=BITS, cuda="~x", cuda_kinds="iu")
+    kinds=BITS, cuda="~x", cuda_kinds="iu",
+    example=("[0, 5]", "[-1 -6]"))
 
 # -- two operands -----------------------------------------------------------------------------------------------------
 
 Subtract, subtract = binary("subtract", "The difference: ``a - b``.", np.subtract, lambda g, a, b: g,
-    lambda g, a, b: -g, kinds=NUMERIC, cuda="a - b", cuda_kinds="iufc")
+    lambda g, a, b: -g, kinds=NUMERIC, cuda="a - b", cuda_kinds="iufc",
+    example=("[5, 7]", "[1, 10]", "[ 4 -3]"))
 Multiply, multiply = binary("multiply", "The product: ``a * b``.", np.multiply, lambda g, a, b: g * conjugated(b),
-    lambda g, a, b: g * conjugated(a), kinds=NUMERIC, cuda="a * b", cuda_kinds="iufc")
+    lambda g, a, b: g * conjugated(a), kinds=NUMERIC, cuda="a * b", cuda_kinds="iufc",
+    example=("[1.0, 2.0]", "3", "[3. 6.]"))
 Divide, divide = binary("divide", "The quotient: ``a / b``; by 0 it is infinite or NaN.", np.true_divide,
-    lambda g, a, b: g / conjugated(b), lambda g, a, b, y: -g / conjugated(b) * conjugated(y), cuda="W(a) / W(b)")
+    lambda g, a, b: g / conjugated(b), lambda g, a, b, y: -g / conjugated(b) * conjugated(y), cuda="W(a) / W(b)",
+    example=("[1.0, -1.0]", "[4.0, 0.0]", "[0.25 -inf]"))
 FloorDivide, floor_divide = binary("floor_divide", "The quotient rounded down.", _floor_quotient, ZERO, ZERO,
-    kinds=REAL, types=of_ufunc(np.floor_divide))
+    kinds=REAL, types=of_ufunc(np.floor_divide),
+    example=("[7, -7]", "2", "[ 3 -4]"))
 TruncDivide, trunc_divide = binary("trunc_divide", "The quotient rounded towards 0.", _truncated_quotient, ZERO, ZERO,
-    kinds=REAL, types=of_ufunc(np.floor_divide))
+    kinds=REAL, types=of_ufunc(np.floor_divide),
+    example=("[7, -7]", "2", "[ 3 -3]"))
 Remainder, remainder = binary("remainder", "The remainder of `floor_divide`, with the sign of ``b``.", np.remainder,
-    lambda g, a, b: g, lambda g, a, b: -g * floor_divide(a, b), kinds=REAL)
+    lambda g, a, b: g, lambda g, a, b: -g * floor_divide(a, b), kinds=REAL,
+    example=("[7, -7]", "3", "[1 2]"))
 Fmod, fmod = binary("fmod", "The remainder of `trunc_divide`, with the sign of ``a``.", np.fmod, lambda g, a, b: g,
-    lambda g, a, b: -g * trunc_divide(a, b), kinds=REAL, cuda="fmod(W(a), W(b))", cuda_kinds="f")
+    lambda g, a, b: -g * trunc_divide(a, b), kinds=REAL, cuda="fmod(W(a), W(b))", cuda_kinds="f",
+    example=("[7, -7]", "3", "[ 1 -1]"))
 Power, power = binary("power", "The power: ``a ** b``; integers are raised to powers that are not negative.", _power,
-    _by_base, _by_exponent, kinds=NUMERIC, types=of_ufunc(np.power), cuda="pow(W(a), W(b))", cuda_kinds="f")
+    _by_base, _by_exponent, kinds=NUMERIC, types=of_ufunc(np.power), cuda="pow(W(a), W(b))", cuda_kinds="f",
+    example=("[2.0, 9.0]", "[3.0, 0.5]", "[8. 3.]"))
 Maximum, maximum = binary("maximum", "The larger one; NaN if one is. Equal elements share the gradient by halves.",
     np.maximum, lambda g, a, b: where(less(a, b), 0.0, _shared(g, a, b)),
-    lambda g, a, b: where(less(b, a), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a > b || a != a ? a : b")
+    lambda g, a, b: where(less(b, a), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a > b || a != a ? a : b",
+    example=("[1.0, 4.0, np.nan]", "2", "[ 2.  4. nan]"))
 Minimum, minimum = binary("minimum", "The smaller one; NaN if one is. Equal elements share the gradient by halves.",
     np.minimum, lambda g, a, b: where(less(b, a), 0.0, _shared(g, a, b)),
-    lambda g, a, b: where(less(a, b), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a < b || a != a ? a : b")
+    lambda g, a, b: where(less(a, b), 0.0, _shared(g, a, b)), kinds=REAL, cuda="a < b || a != a ? a : b",
+    example=("[1.0, 4.0, np.nan]", "2", "[ 1.  2. nan]"))
 AtLeast, at_least = binary("at_least", "``maximum``, whose gradient at the bound ``b`` is all that of ``a``.",
     np.maximum, lambda g, a, b, y: where(equal(a, y), g, 0.0), lambda g, a, b, y: where(equal(a, y), 0.0, g),
-    kinds=REAL, cuda="a > b || a != a ? a : b")
+    kinds=REAL, cuda="a > b || a != a ? a : b",
+    example=("[1.0, 4.0]", "2", "[2. 4.]"))
 AtMost, at_most = binary("at_most", "``minimum``, whose gradient at the bound ``b`` is all that of ``a``.", np.minimum,
     lambda g, a, b, y: where(equal(a, y), g, 0.0), lambda g, a, b, y: where(equal(a, y), 0.0, g), kinds=REAL,
-    cuda="a < b || a != a ? a : b")
+    cuda="a < b || a != a ? a : b",
+    example=("[1.0, 4.0]", "2", "[1. 2.]"))
 Atan2, atan2 = binary("atan2", "The angle of the point ``(b, a)``, in radians.", np.arctan2,
     lambda g, a, b: _of_arctan2(g, a, b) * b, lambda g, a, b: -_of_arctan2(g, a, b) * a, kinds="fV",
-    cuda="atan2(W(a), W(b))")
+    cuda="atan2(W(a), W(b))",
+    example=("[1.0, -1.0]", "[0.0, -1.0]", "[ 1.57079633 -2.35619449]"))
 Hypot, hypot = binary("hypot",
     "``sqrt(a ** 2 + b ** 2)`` without overflow on the way; the gradient at the origin is 0.", np.hypot,
     lambda g, a, b, y: g / where(equal(y, 0.0), 1.0, y) * a, lambda g, a, b, y: g / where(equal(y, 0.0), 1.0, y) * b,
-    kinds="fV", cuda="hypot(W(a), W(b))")
+    kinds="fV", cuda="hypot(W(a), W(b))",
+    example=("[3.0, 1e200]", "[4.0, 0.0]", "[5.e+000 1.e+200]"))
 LogAddExp, logaddexp = binary("logaddexp", "``log(exp(a) + exp(b))`` without overflow on the way.", np.logaddexp,
     lambda g, a, b: g / (1.0 + exp(b - a)), lambda g, a, b: g / (1.0 + exp(a - b)), kind="LogAddExp", kinds="fV",
-    cuda="a == b ? W(a) + W(0.6931471805599453) : (W(a) > W(b) ? W(a) : W(b)) + log1p(exp(-fabs(W(a) - W(b))))")
+    cuda="a == b ? W(a) + W(0.6931471805599453) : (W(a) > W(b) ? W(a) : W(b)) + log1p(exp(-fabs(W(a) - W(b))))",
+    example=("[0.0, 1000.0]", "[0.0, 1000.0]", "[6.93147181e-01 1.00069315e+03]"))
 CopySign, copysign = binary("copysign", "The magnitude of ``a`` with the sign of ``b``.", np.copysign,
     lambda g, a, b, y: g * where(equal(a, 0.0), 0.0, sign(a) * sign(y)), ZERO, kind="CopySign", kinds="fV",
-    cuda="copysign(W(a), W(b))")
+    cuda="copysign(W(a), W(b))",
+    example=("[1.0, -2.0]", "[-3.0, 0.0]", "[-1.  2.]"))
 NextAfter, nextafter = binary("nextafter", "The number next to ``a`` towards ``b``.", np.nextafter, kind="NextAfter",
-    kinds="fV")
+    kinds="fV",
+    example=("[0.0]", "[1.0]", "[5.e-324]"))
 Equal, equal = binary("equal", "True where both are equal.", np.equal, kinds=ANYTHING, result=BOOL, cuda="a == b",
-    cuda_kinds="biufc")
+    cuda_kinds="biufc",
+    example=("[1, 2, 3]", "[3, 2, 1]", "[False  True False]"))
 NotEqual, not_equal = binary("not_equal", "True where they differ.", np.not_equal, kinds=ANYTHING, result=BOOL,
-    cuda="a != b", cuda_kinds="biufc")
-Less, less = binary("less", "True where ``a < b``.", np.less, kinds=REAL, result=BOOL, cuda="a < b")
+    cuda="a != b", cuda_kinds="biufc",
+    example=("[1, 2, 3]", "[3, 2, 1]", "[ True False  True]"))
+Less, less = binary("less", "True where ``a < b``.", np.less, kinds=REAL, result=BOOL, cuda="a < b",
+    example=("[1, 2, 3]", "2", "[ True False False]"))
 LessEqual, less_equal = binary("less_equal", "True where ``a <= b``.", np.less_equal, kinds=REAL, result=BOOL,
-    cuda="a <= b")
-Greater, greater = binary("greater", "True where ``a > b``.", np.greater, kinds=REAL, result=BOOL, cuda="a > b")
+    cuda="a <= b",
+    example=("[1, 2, 3]", "2", "[ True  True False]"))
+Greater, greater = binary("greater", "True where ``a > b``.", np.greater, kinds=REAL, result=BOOL, cuda="a > b",
+    example=("[1, 2, 3]", "2", "[False False  True]"))
 GreaterEqual, greater_equal = binary("greater_equal", "True where ``a >= b``.", np.greater_equal, kinds=REAL,
-    result=BOOL, cuda="a >= b")
-LogicalAnd, logical_and = binary("logical_and", "True where both are true.", np.logical_and, kinds=BOOLS, cuda="a && b")
+    result=BOOL, cuda="a >= b",
+    example=("[1, 2, 3]", "2", "[False  True  True]"))
+LogicalAnd, logical_and = binary("logical_and", "True where both are true.", np.logical_and, kinds=BOOLS, cuda="a && b",
+    example=("[True, True, False]", "[True, False, False]", "[ True False False]"))
 LogicalOr, logical_or = binary("logical_or", "True where one of them is true.", np.logical_or, kinds=BOOLS,
-    cuda="a || b")
+    cuda="a || b",
+    example=("[True, True, False]", "[True, False, False]", "[ True  True False]"))
 LogicalXor, logical_xor = binary("logical_xor", "True where exactly one of them is true.", np.logical_xor, kinds=BOOLS,
-    cuda="a != b")
+    cuda="a != b",
+    example=("[True, True, False]", "[True, False, False]", "[False  True False]"))
 BitwiseAnd, bitwise_and = binary("bitwise_and", "The bits set in both.", np.bitwise_and, kinds=BITS, cuda="a & b",
-    cuda_kinds="biu")
+    cuda_kinds="biu",
+    example=("[12, 5]", "4", "[4 4]"))
 BitwiseOr, bitwise_or = binary("bitwise_or", "The bits set in either.", np.bitwise_or, kinds=BITS, cuda="a | b",
-    cuda_kinds="biu")
+    cuda_kinds="biu",
+    example=("[12, 5]", "2", "[14  7]"))
 BitwiseXor, bitwise_xor = binary("bitwise_xor", "The bits set in exactly one.", np.bitwise_xor, kinds=BITS,
-    cuda="a ^ b", cuda_kinds="biu")
+    cuda="a ^ b", cuda_kinds="biu",
+    example=("[12, 5]", "4", "[8 1]"))
 BitwiseLeftShift, bitwise_left_shift = binary("bitwise_left_shift", "The bits moved up.", np.left_shift, kinds="iu",
-    cuda="a << b")
+    cuda="a << b",
+    example=("[1, 3]", "4", "[16 48]"))
 BitwiseRightShift, bitwise_right_shift = binary("bitwise_right_shift", "The bits moved down.", np.right_shift,
-    kinds="iu", cuda="a >> b")
+    kinds="iu", cuda="a >> b",
+    example=("[16, 7]", "1", "[8 3]"))
 # fmt: on
 
 # -- more operands, and parameters ------------------------------------------------------------------------------------
@@ -361,6 +433,7 @@ Where = operation_class(
     aligned=False,
     conditions=1,
     module=__name__,
+    example=("[True, False]", "[1.0, 2.0]", "0", "[1. 0.]"),
 )
 
 
@@ -380,6 +453,10 @@ def where(condition: X, a: X | complex, b: X | complex, /, name: str | None = No
         ShapeError, DTypeError: if the operands do not fit.
     Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
     Source: `numpy.where`.
+    Example:
+        >>> x = xp.asarray([-1.0, 2.0, np.nan])
+        >>> af.ops.where(x > 0, x, 0.0)
+        Array([0., 2., 0.], dtype=float64)
     """
     made: X = apply(_WHERE, condition, a, b, name=name)
     return made
@@ -447,6 +524,11 @@ def add(*terms: X | complex, name: str | None = None) -> X:
         ShapeError, DTypeError: if the terms do not fit.
     Gradient: g for each term, summed over what was broadcast.
     Source: Purine2 ``Sum``.
+    Example:
+        >>> a, b = xp.asarray([1, 2]), xp.asarray([[10], [20]])
+        >>> af.ops.add(a, b, 100)
+        Array([[111, 112],
+               [121, 122]], dtype=int64)
     """
     made: X = apply(_SUM, *terms, name=name)
     return made
@@ -458,17 +540,38 @@ def weighted_sum(terms: Sequence[X], weights: Sequence[float], name: str | None 
     Args:
         terms: One or more of shapes that broadcast and one floating dtype.
         weights: A constant for each.
+    Returns:
+        Blob or array of the common shape and their dtype.
     Raises:
         GraphError: if there is not one weight for each term.
         ShapeError, DTypeError: if the terms do not fit.
+    Gradient: its weight times g for each term, summed over what was broadcast.
     Source: Purine2 ``WeightedSum``.
+    Example:
+        >>> a, b = xp.asarray([1.0, 2.0]), xp.asarray([10.0, 20.0])
+        >>> af.ops.weighted_sum([a, b], [0.5, 0.25])
+        Array([3., 6.], dtype=float64)
     """
     return blob_of(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
 
 
 def average(*terms: X, name: str | None = None) -> X:
-    """The average of operands; the mean of one along axes is `actorflow.ops.mean`. Source: Purine2 ``Average``."""
-    return weighted_sum(terms, [1.0 / len(terms)] * len(terms), name=name or "average")
+    """The average of operands; the mean of one along axes is `actorflow.ops.mean`.
+
+    Args:
+        terms: One or more of shapes that broadcast and one floating dtype.
+    Returns:
+        Blob or array of the common shape and their dtype.
+    Raises:
+        GraphError: if there are no terms.
+        ShapeError, DTypeError: if they do not fit.
+    Gradient: an equal share of g for each term, summed over what was broadcast.
+    Source: Purine2 ``Average``.
+    Example:
+        >>> af.ops.average(xp.asarray([1.0, 2.0]), xp.asarray([3.0, 6.0]))
+        Array([2., 4.], dtype=float64)
+    """
+    return weighted_sum(terms, [1.0 / len(terms) for _ in terms], name=name or "average")
 
 
 Scale = operation_class(
@@ -476,7 +579,6 @@ Scale = operation_class(
     "The operand times a constant.",
     lambda x, out, factor: np.multiply(x, factor, out=out),
     lambda g, x, *, factor: scale(g, factor),
-    types=_same,
     cuda="x * T(factor)",
     parameters={"factor": 1.0},
     module=__name__,
@@ -484,7 +586,21 @@ Scale = operation_class(
 
 
 def scale(x: X, factor: float, name: str | None = None) -> X:
-    """An operand, floating, times a constant. Source: Purine2 ``Scale``."""
+    """An operand, floating, times a constant.
+
+    Args:
+        x: Any shape, floating.
+        factor: A number.
+    Returns:
+        Blob or array of the type of ``x``.
+    Raises:
+        DTypeError: if ``x`` is not floating.
+    Gradient: g times the factor.
+    Source: Purine2 ``Scale``.
+    Example:
+        >>> af.ops.scale(xp.asarray([1.0, 2.0]), 10)
+        Array([10., 20.], dtype=float64)
+    """
     return blob_of(Scale(factor), x, name=name)
 
 
@@ -502,6 +618,9 @@ def clip(x: X, low: X | float | None = None, high: X | float | None = None, name
         ShapeError, DTypeError: if the bounds do not fit.
     Gradient: g where low <= x <= high, else 0; for a bound g where it is the result and ``x`` is not.
     Source: `numpy.clip`.
+    Example:
+        >>> af.ops.clip(xp.asarray([-5.0, 0.5, 5.0]), -1.0, 1.0)
+        Array([-1. ,  0.5,  1. ], dtype=float64)
     """
     if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
         raise GraphError(f"clip: low must not be more than high, got {low} and {high}")
@@ -525,6 +644,9 @@ class Cast(Elementwise):
 
     dtype: DType
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
     @staticmethod
     def function(x: Value, out: Value, dtype: DType) -> None:  # noqa: ARG004  that of ``out``
         """Convert the elements."""
@@ -542,10 +664,15 @@ def cast(x: X, dtype: npt.DTypeLike, *, name: str | None = None) -> X:
     Args:
         x: Any shape, any dtype of numbers.
         dtype: The dtype of the result.
+    Returns:
+        Blob or array of the shape of ``x``.
     Raises:
         DTypeError: if NumPy does not know the dtype.
     Gradient: g in the dtype of ``x``, where both are floating.
     Source: `numpy.ndarray.astype`.
+    Example:
+        >>> af.ops.cast(xp.asarray([1.9, -1.9]), "int32")
+        Array([ 1, -1], dtype=int32)
     """
     made: X = apply(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
     return made
@@ -578,8 +705,16 @@ def dummy(x: X, *after: X, name: str | None = None) -> X:
     Returns:
         One of the type of ``x``; its readers run after the producers of ``after``. On the CPU nothing is copied
         where nothing else reads ``x``.
+    Raises:
+        GraphError: if ``after`` is missing.
     Gradient: dx = g; none for ``after``.
     Source: Purine2 ``Dummy``.
+    Example:
+        >>> graph = af.Graph("order")
+        >>> x, y = graph.blob("x", shape=1), graph.blob("y", shape=1)
+        >>> later = af.ops.dummy(x, af.ops.exp(y))  # x, once exp(y) is there
+        >>> print(graph.run_sync({x: [1], y: [2]})[later])
+        [1.]
     """
     return blob_of(Dummy(), x, *after, name=name)
 

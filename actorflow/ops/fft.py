@@ -169,34 +169,85 @@ def fft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward
         DTypeError: if ``x`` is not floating.
     Gradient: the adjoint.
     Source: `numpy.fft`, as all functions here.
+    Example:
+        >>> print(np.round(xp.fft.fft(xp.asarray([1.0, 0.0, -1.0, 0.0])), 6))
+        [0.+0.j 2.+0.j 0.+0.j 2.+0.j]
     """
     return _made(Fft, x, n, axis, norm, name or "fft", half=False)
 
 
 def ifft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
-    """The inverse of `fft`."""
+    """The inverse of `fft`.
+
+    Arguments, result, errors and gradient: those of `fft`.
+    Example:
+        >>> x = xp.asarray([1.0, 2.0, 4.0])
+        >>> print(np.round(xp.real(xp.fft.ifft(xp.fft.fft(x))), 6))
+        [1. 2. 4.]
+    """
     return _made(Ifft, x, n, axis, norm, name or "ifft", half=False)
 
 
 def rfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
-    """The transform of real numbers along an axis, its redundant half left out."""
+    """The transform of real numbers along an axis, its redundant half left out.
+
+    Args:
+        x: Real and floating, at least one axis.
+        n, axis, norm: As for `fft`.
+    Returns:
+        Complex, of ``n // 2 + 1`` elements along the axis.
+    Raises:
+        ShapeError, DTypeError: as for `fft`, and if ``x`` is complex.
+    Gradient: the adjoint.
+    Example:
+        >>> print(np.round(xp.fft.rfft(xp.asarray([1.0, 2.0, 1.0, 0.0])), 6))
+        [4.+0.j 0.-2.j 0.+0.j]
+    """
     return _made(Rfft, x, n, axis, norm, name or "rfft", half=False)
 
 
 def irfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
-    """The inverse of `rfft`; real."""
+    """The inverse of `rfft`; real.
+
+    Args:
+        x: Floating: ``n // 2 + 1`` elements along the axis.
+        n: Number of points of the result; by default ``2 * (elements - 1)``, so it must be given where it is odd.
+        axis, norm: As for `fft`.
+    Raises:
+        ShapeError, DTypeError: as for `fft`.
+    Gradient: the adjoint.
+    Example:
+        >>> x = xp.asarray([1.0, 2.0, 4.0])
+        >>> print(np.round(xp.fft.irfft(xp.fft.rfft(x), n=3), 6))
+        [1. 2. 4.]
+    """
     return _made(Irfft, x, n, axis, norm, name or "irfft", half=True)
 
 
 @whole
 def hfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
-    """The transform of Hermitian-symmetric numbers, of which one half is given; real."""
+    """The transform of Hermitian-symmetric numbers, of which one half is given; real.
+
+    Arguments, errors and gradient: those of `irfft`.
+    Returns:
+        Real, of ``n`` elements along the axis.
+    Example:
+        >>> print(np.round(xp.fft.hfft(xp.asarray([1.0, 2.0, 1.0])), 6))
+        [ 6.  0. -2.  0.]
+    """
     return irfft(conj(x), n=n, axis=axis, norm=_SWAPPED.get(norm, norm), name=name or "hfft")
 
 
 @whole
 def ihfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
-    """The inverse of `hfft`."""
+    """The inverse of `hfft`.
+
+    Arguments, result, errors and gradient: those of `rfft`.
+    Example:
+        >>> x = xp.asarray([6.0, 0.0, -2.0, 0.0])
+        >>> print(np.round(xp.fft.hfft(xp.fft.ihfft(x)), 6))
+        [ 6.  0. -2.  0.]
+    """
     return conj(rfft(x, n=n, axis=axis, norm=_SWAPPED.get(norm, norm)), name=name or "ihfft")
 
 
@@ -231,6 +282,15 @@ def fftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "ba
         s: Number of points along each axis.
         axes: The axes; by default the last ones that ``s`` is of, or all.
         norm: As for `fft`.
+    Returns:
+        Complex, of as many elements along the axes as there are points.
+    Raises:
+        ShapeError, DTypeError: as for `fft`, and if there are not as many lengths as axes.
+    Gradient: the adjoint.
+    Example:
+        >>> print(np.round(xp.fft.fftn(xp.asarray([[1.0, 2.0], [3.0, 4.0]])), 6))
+        [[10.+0.j -2.+0.j]
+         [-4.+0.j  0.+0.j]]
     """
     made: X = _several((fft, fft, fft), x, s, axes, norm, name or "fftn", backwards=True)
     return made
@@ -238,14 +298,30 @@ def fftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "ba
 
 @whole
 def ifftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "backward", name: str | None = None) -> X:
-    """The inverse of `fftn`."""
+    """The inverse of `fftn`.
+
+    Arguments, result, errors and gradient: those of `fftn`.
+    Example:
+        >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+        >>> print(np.round(xp.real(xp.fft.ifftn(xp.fft.fftn(x))), 6))
+        [[1. 2.]
+         [3. 4.]]
+    """
     made: X = _several((ifft, ifft, ifft), x, s, axes, norm, name or "ifftn", backwards=True)
     return made
 
 
 @whole
 def rfftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "backward", name: str | None = None) -> X:
-    """The transform of real numbers along several axes, the redundant half of the last one left out."""
+    """The transform of real numbers along several axes, the redundant half of the last one left out.
+
+    Arguments, errors and gradient: those of `fftn`; ``x`` is real. The last axis has ``n // 2 + 1`` elements.
+    Returns:
+        Complex.
+    Example:
+        >>> xp.fft.rfftn(xp.ones((4, 8))).shape
+        (4, 5)
+    """
     made: X = _several((rfft, fft, fft), x, s, axes, norm, name or "rfftn", backwards=True)
     return made
 
@@ -254,18 +330,48 @@ def rfftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "b
 def irfftn(
     x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "backward", name: str | None = None
 ) -> X:
-    """The inverse of `rfftn`; real."""
+    """The inverse of `rfftn`; real.
+
+    Arguments, errors and gradient: those of `fftn`; the last number of points is by default as for `irfft`.
+    Returns:
+        Real, of as many elements along the axes as there are points.
+    Example:
+        >>> x = xp.ones((4, 8))
+        >>> np.allclose(xp.fft.irfftn(xp.fft.rfftn(x)), x)
+        True
+    """
     made: X = _several((ifft, ifft, irfft), x, s, axes, norm, name or "irfftn", backwards=False)
     return made
 
 
 def fftshift(x: X, /, *, axes: Axis = None, name: str | None = None) -> X:
-    """The elements moved along axes, by default all, so that frequency zero is in the middle."""
+    """The elements moved along axes, by default all, so that frequency zero is in the middle.
+
+    Args:
+        x: Floating.
+        axes: One axis or several; None for all.
+    Returns:
+        Blob or array of the type of ``x``.
+    Raises:
+        ShapeError, DTypeError: if ``x`` does not have the axes, or is not floating.
+    Gradient: g, moved back.
+    Example:
+        >>> print(xp.fft.fftshift(xp.fft.fftfreq(4)))
+        [-0.5  -0.25  0.    0.25]
+    """
     return _shifted(x, axes, name or "fftshift", 1)
 
 
 def ifftshift(x: X, /, *, axes: Axis = None, name: str | None = None) -> X:
-    """The inverse of `fftshift`."""
+    """The inverse of `fftshift`.
+
+    Arguments, errors and gradient: those of `fftshift`.
+    Returns:
+        Blob or array of the type of ``x``.
+    Example:
+        >>> print(xp.fft.ifftshift(xp.asarray([-2.0, -1.0, 0.0, 1.0])))
+        [ 0.  1. -2. -1.]
+    """
     return _shifted(x, axes, name or "ifftshift", -1)
 
 

@@ -105,7 +105,7 @@ def numbers(function: Callable[..., Any], *given: Any, shape: Sequence[int], dty
 
 @dataclass(frozen=True)
 class Fill(Operation):
-    """A blob of one constant, from no inputs."""
+    """A blob of one constant, from no inputs; see `fill`."""
 
     arguments = ()
     per_element = 0
@@ -129,7 +129,15 @@ def fill(
         dtype: Type of the elements.
     Returns:
         Blob of that shape and dtype.
+    Raises:
+        ShapeError, DTypeError: if there is no such shape or dtype.
     Source: Purine2 ``Constant``.
+    Example:
+        >>> graph = af.Graph("constants")
+        >>> half = af.ops.fill(graph, 0.5, (2, 3))
+        >>> graph.run_sync()[half]
+        array([[0.5, 0.5, 0.5],
+               [0.5, 0.5, 0.5]], dtype=float32)
     """
     y: Blob = graph.root.apply(Fill(value, TensorSpec.of(shape, dtype)), name=name)
     return y
@@ -280,6 +288,12 @@ def gaussian(
         GraphError: if a parameter or ``seed`` is out of range.
         DTypeError: if ``dtype`` is of another kind.
     Source: Purine2 ``Gaussian``.
+    Example:
+        >>> graph = af.Graph("noise")
+        >>> noise = af.ops.gaussian(graph, (2, 3), std=0.1, seed=7)
+        >>> first, second = graph.run_sync()[noise], graph.run_sync()[noise]
+        >>> print(first.shape, first.dtype, np.array_equal(first, second))
+        (2, 3) float32 False
     """
     return _drawn(Gaussian, (mean, std), graph, TensorSpec.of(shape, dtype), seed, name or "gaussian")
 
@@ -296,6 +310,12 @@ def uniform(
     """Uniformly distributed random numbers, from ``low`` up to ``high``, not less, which only rounding reaches.
 
     Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Uniform``.
+    Example:
+        >>> graph = af.Graph("noise")
+        >>> noise = af.ops.uniform(graph, 100, low=-1.0, high=1.0, seed=7)
+        >>> value = graph.run_sync()[noise]
+        >>> print(value.min() >= -1, value.max() <= 1)
+        True True
     """
     return _drawn(Uniform, (low, high), graph, TensorSpec.of(shape, dtype), seed, name or "uniform")
 
@@ -311,6 +331,11 @@ def bernoulli(
     """1 with a probability, else 0, in a dtype of numbers, or bool.
 
     Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Bernoulli``.
+    Example:
+        >>> graph = af.Graph("coins")
+        >>> coins = af.ops.bernoulli(graph, 1000, 0.25, seed=1)
+        >>> print(0.2 < graph.run_sync()[coins].mean() < 0.3)
+        True
     """
     return _drawn(Bernoulli, (probability,), graph, TensorSpec.of(shape, dtype), seed, name or "bernoulli")
 
@@ -328,6 +353,11 @@ def xavier(
     result and errors: those of `gaussian`.
 
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
+    Example:
+        >>> graph = af.Graph("weights")
+        >>> weight = af.ops.xavier(graph, (20, 30), seed=1)
+        >>> print(graph.run_sync()[weight].max() <= np.sqrt(6 / (20 + 30)))
+        True
     """
     spec = TensorSpec.of(shape, dtype)
     bound = math.sqrt(6.0 / max(1, sum(fans(spec.shape))))
@@ -344,6 +374,11 @@ def he(
     """Normal random numbers with variance ``2 / fan_in``, for layers before a relu; see `xavier`.
 
     Source: He et al., Delving deep into rectifiers, 2015.
+    Example:
+        >>> graph = af.Graph("weights")
+        >>> weight = af.ops.he(graph, (256, 512), seed=1)
+        >>> print(abs(graph.run_sync()[weight].std() / np.sqrt(2 / 512) - 1) < 0.02)
+        True
     """
     spec = TensorSpec.of(shape, dtype)
     return _drawn(Gaussian, (0.0, math.sqrt(2.0 / max(1, fans(spec.shape)[0]))), graph, spec, seed, name or "he")

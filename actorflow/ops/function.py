@@ -97,6 +97,12 @@ class Function(Operation):
         fn: Called with the inputs' values.
         specs: Types of the outputs; None where the connected blobs say them.
         concurrency: Most frames that may be in an async function at once; None for any number.
+    Example:
+        >>> graph = af.Graph("example")
+        >>> x = graph.blob("x", shape=2)
+        >>> y = graph.apply(af.ops.Function(lambda x: x + 1, (x.spec,)), x)
+        >>> print(graph.run_sync({x: [1, 2]})[y])
+        [2. 3.]
     """
 
     arguments = ("*inputs",)

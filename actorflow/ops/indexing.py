@@ -472,6 +472,13 @@ def slice(x: X, key: Index, name: str | None = None) -> X:
         DTypeError: if an index is a blob of bools.
     Gradient: g among zeros; what was picked several times is added up in the order of the indices.
     Source: Minerva ``slice``, `numpy.ndarray.__getitem__`.
+    Example:
+        >>> graph = af.Graph("border")
+        >>> x = graph.blob("x", shape=(3, 3), dtype="int64")
+        >>> inner = af.ops.slice(x, np.s_[1:, ::2])
+        >>> graph.run_sync({x: np.arange(9).reshape(3, 3)})[inner]
+        array([[3, 5],
+               [6, 8]])
     """
     return read(x, *parsed("slice", key, len(x.shape)), name=name)
 
@@ -521,6 +528,10 @@ def flip(x: X, axis: Axis = None, name: str | None = None) -> X:
         ShapeError: if ``x`` does not have the axes.
     Gradient: g, turned back.
     Source: `numpy.flip`.
+    Example:
+        >>> af.ops.flip(xp.asarray([[1, 2], [3, 4]]), axis=1)
+        Array([[2, 1],
+               [4, 3]], dtype=int64)
     """
     return blob_of(Flip(None if axis is None else axes_of("flip", axis, len(x.shape))), x, name=name)
 
@@ -548,6 +559,10 @@ def pad(
         GraphError: if the mode does not exist.
     Gradient: g without the border; in the other modes the border is added to where its elements came from.
     Source: `numpy.pad`.
+    Example:
+        >>> x = xp.asarray([1, 2, 3])
+        >>> print(af.ops.pad(x, 2), af.ops.pad(x, [(0, 2)], mode="reflect"))
+        [0 0 1 2 3 0 0] [1 2 3 2 1]
     """
     each = [widths] * len(x.shape) if isinstance(widths, int | Length) else list(widths)
     pairs = [(width, width) if isinstance(width, int | Length) else tuple(width) for width in each]
@@ -698,6 +713,12 @@ def take(x: X, indices: X, axis: int = 0, name: str | None = None) -> X:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: g, added where its parts were taken from, in the order of the indices: `take_down`.
     Source: `numpy.take`.
+    Example:
+        >>> x = xp.asarray([[1, 2], [3, 4], [5, 6]])
+        >>> af.ops.take(x, xp.asarray([2, 0, -1]))
+        Array([[5, 6],
+               [1, 2],
+               [5, 6]], dtype=int64)
     """
     return blob_of(Take(axis), x, indices, name=name)
 
@@ -716,6 +737,10 @@ def take_down(g: X, indices: X, length: int, axis: int = 0, name: str | None = N
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: `take`.
     Source: ``torch.index_add``.
+    Example:
+        >>> g = xp.asarray([1.0, 2.0, 4.0])
+        >>> af.ops.take_down(g, xp.asarray([0, 2, 2]), length=4)
+        Array([1., 0., 6., 0.], dtype=float64)
     """
     return blob_of(TakeDown(length, axis), g, indices, name=name)
 
@@ -734,6 +759,11 @@ def take_along_axis(x: X, indices: X, axis: int = 0, name: str | None = None) ->
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: g, added where its elements were taken from, in order.
     Source: `numpy.take_along_axis`, ``torch.gather``.
+    Example:
+        >>> x = xp.asarray([[10, 30, 20], [5, 4, 6]])
+        >>> af.ops.take_along_axis(x, af.ops.argsort(x), axis=1)
+        Array([[10, 20, 30],
+               [ 4,  5,  6]], dtype=int64)
     """
     if len(x.shape) == len(indices.shape):
         (at,) = axes_of("take_along_axis", axis, len(x.shape))
@@ -758,6 +788,10 @@ def gather_nd(x: X, indices: X, batch_dims: int = 0, name: str | None = None) ->
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: g, added where its parts were taken from, in the order of the indices.
     Source: ONNX ``GatherND``, TensorFlow ``gather_nd``.
+    Example:
+        >>> x = xp.asarray([[1, 2], [3, 4]])
+        >>> af.ops.gather_nd(x, xp.asarray([[0, 1], [1, 0]]))
+        Array([2, 3], dtype=int64)
     """
     y: X = read(x, *_places("gather_nd", x, indices, batch_dims), name=name or "gather_nd")
     return y
@@ -779,6 +813,11 @@ def scatter_nd(x: X, indices: X, values: X, mode: Mode = "set", name: str | None
         GraphError: if there is no such mode.
     Gradient: g where it came from; extremes share it equally, values that were replaced have none.
     Source: ONNX ``ScatterND``.
+    Example:
+        >>> x = xp.zeros((2, 2))
+        >>> af.ops.scatter_nd(x, xp.asarray([[0, 1], [1, 0]]), xp.asarray([5.0, 7.0]))
+        Array([[0., 5.],
+               [7., 0.]], dtype=float64)
     """
     key, places = _places("scatter_nd", x, indices)
     y: X = blob_of(Scatter(key, mode), x, values, *places, name=name or "scatter_nd")
@@ -797,6 +836,10 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
         mode: As for `scatter_nd`.
     Returns, errors, gradient: those of `scatter_nd`.
     Source: ONNX ``ScatterElements``, ``torch.scatter``.
+    Example:
+        >>> x = xp.zeros(4)
+        >>> af.ops.scatter(x, xp.asarray([3, 0, 3]), xp.asarray([1.0, 2.0, 5.0]), mode="add")
+        Array([2., 0., 0., 6.], dtype=float64)
     """
     (axis,) = axes_of("scatter", axis, len(x.shape))
     rank_is("scatter", "indices", indices.spec, [f"axis {i}" for i in range(len(x.shape))])
@@ -818,6 +861,10 @@ def add_at(x: X, key: Index, values: X, name: str | None = None) -> X:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: g; of the values, its part.
     Source: `numpy.add.at`.
+    Example:
+        >>> x = xp.asarray([0, 0, 0])
+        >>> af.ops.add_at(x, np.array([1, 1, 2]), xp.asarray([10, 20, 30]))
+        Array([ 0, 30, 30], dtype=int64)
     """
     places, indices = parsed("add_at", key, len(x.shape))
     y: X = blob_of(Scatter(places, "add"), x, values, *indices, name=name or "add_at")
@@ -858,6 +905,9 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
         ShapeError: if ``x`` does not have the axis, or as many parts.
     Gradient: the sum of g over what was repeated.
     Source: `numpy.repeat`.
+    Example:
+        >>> af.ops.repeat(xp.asarray([1, 2, 3]), [2, 0, 1])
+        Array([1, 1, 3], dtype=int64)
     """
     flat = reshape(x, -1) if axis is None else x
     (at,) = axes_of("repeat", axis or 0, len(flat.shape))
@@ -888,12 +938,25 @@ def tril(x: X, k: int = 0, name: str | None = None) -> X:
         ShapeError: if ``x`` has less than two axes.
     Gradient: g with the same zeros.
     Source: `numpy.tril`.
+    Example:
+        >>> af.ops.tril(xp.ones((3, 3)))
+        Array([[1., 0., 0.],
+               [1., 1., 0.],
+               [1., 1., 1.]], dtype=float64)
     """
     return _triangle("tril", x, k, name)
 
 
 def triu(x: X, k: int = 0, name: str | None = None) -> X:
-    """Matrices with zeros below a diagonal; else as `tril`."""
+    """Matrices with zeros below a diagonal; else as `tril`.
+
+    Arguments, result, errors and gradient: those of `tril`.
+    Example:
+        >>> af.ops.triu(xp.ones((3, 3)), k=1)
+        Array([[0., 1., 1.],
+               [0., 0., 1.],
+               [0., 0., 0.]], dtype=float64)
+    """
     return _triangle("triu", x, k, name)
 
 
@@ -932,6 +995,12 @@ def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: of the table, g added to the rows that were taken, in the order of the indices.
     Source: ``torch.nn.functional.embedding``.
+    Example:
+        >>> table = xp.asarray([[0.0, 0.0], [1.0, 10.0], [2.0, 20.0]])
+        >>> af.ops.embedding(xp.asarray([2, 0, 2]), table)
+        Array([[ 2., 20.],
+               [ 0.,  0.],
+               [ 2., 20.]], dtype=float64)
     """
     rank_is("embedding", "weight", weight.spec, ("rows", "features"))
     return take(weight, indices, 0, name=name or "embedding")
@@ -952,5 +1021,9 @@ def one_hot(indices: Blob, depth: int, dtype: npt.DTypeLike = "float32", name: s
         DTypeError: if the indices are not integers.
     Gradient: none.
     Source: ``torch.nn.functional.one_hot``.
+    Example:
+        >>> af.ops.one_hot(xp.asarray([0, 2]), 3)
+        Array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     return blob_of(OneHot(depth, TensorSpec.of((), dtype).dtype), indices, name=name)

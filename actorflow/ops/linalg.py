@@ -201,6 +201,10 @@ def inner(x: X, weight: X, name: str | None = None) -> X:
         DTypeError: if the dtypes differ or are not floating.
     Gradient: dx = g @ weight; dweight = g.T @ x.
     Source: Purine2 ``Inner``.
+    Example:
+        >>> x, weight = xp.asarray([[1.0, 2.0]]), xp.asarray([[3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+        >>> af.ops.inner(x, weight)
+        Array([[11., 17., 23.]], dtype=float64)
     """
     return blob_of(Inner(), x, weight, name=name)
 
@@ -218,6 +222,10 @@ def bias(x: X, bias: X, name: str | None = None) -> X:
         DTypeError: if the dtypes differ or are not floating.
     Gradient: dx = g; dbias = g summed over all axes but the last.
     Source: Purine2 ``Bias``.
+    Example:
+        >>> af.ops.bias(xp.zeros((2, 3)), xp.asarray([1.0, 2.0, 3.0]))
+        Array([[1., 2., 3.],
+               [1., 2., 3.]], dtype=float64)
     """
     return blob_of(Bias(), x, bias, name=name)
 
@@ -326,6 +334,13 @@ def matmul(a: X, b: X, /, *, transpose_a: bool = False, transpose_b: bool = Fals
         DTypeError: if the dtypes of blobs differ or are not numeric.
     Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.
     Source: `numpy.matmul`.
+    Example:
+        >>> a, b = xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1, 0], [1, 1]])
+        >>> af.ops.matmul(a, b)
+        Array([[3, 2],
+               [7, 4]], dtype=int64)
+        >>> af.ops.matmul(a, xp.asarray([1, 1]))
+        Array([3, 7], dtype=int64)
     """
     operation = Matmul(transpose_a, transpose_b) if transpose_a or transpose_b else _PRODUCT
     y: X = apply(operation, a, b, name=name)
@@ -338,8 +353,17 @@ _PRODUCT = Matmul()
 def matrix_transpose(x: X, /, *, name: str | None = None) -> X:
     """``x`` with its last two axes exchanged.
 
+    Args:
+        x: Shape (..., rows, columns), any dtype.
+    Returns:
+        Shape (..., columns, rows); on the CPU it shares the memory of ``x``.
     Raises:
         ShapeError: if there are fewer.
+    Gradient: g, transposed.
+    Source: `numpy.matrix_transpose`.
+    Example:
+        >>> af.ops.matrix_transpose(xp.zeros((5, 2, 3))).shape
+        (5, 3, 2)
     """
     rank = len(x.shape)
     if rank < 2:
@@ -355,9 +379,15 @@ def vecdot(x1: X, x2: X, /, *, axis: int = -1, name: str | None = None) -> X:
         x1: Numeric.
         x2: Dtype of ``x1``, and its length along the axis.
         axis: The axis, counted from the end; one of arrays with as many axes may be counted from the front.
+    Returns:
+        The common shape without the axis, dtype of ``x1``.
     Raises:
         ShapeError: if the shapes do not fit.
+    Gradient: by both operands.
     Source: `numpy.vecdot`.
+    Example:
+        >>> af.ops.vecdot(xp.asarray([[1, 2], [3, 4]]), xp.asarray([10, 1]))
+        Array([12, 34], dtype=int64)
     """
     least = min(len(x1.shape), len(x2.shape))
     if not -least <= axis < (least if len(x1.shape) == len(x2.shape) else 0):
@@ -383,7 +413,12 @@ def tensordot(x1: X, x2: X, /, *, axes: int | tuple[Sequence[int], Sequence[int]
         The axes of ``x1`` that are left, then those of ``x2``.
     Raises:
         ShapeError: if the axes do not exist, or their lengths differ.
+    Gradient: by both operands.
     Source: `numpy.tensordot`.
+    Example:
+        >>> a, b = xp.ones((2, 3, 4)), xp.ones((3, 4, 5))
+        >>> af.ops.tensordot(a, b).shape
+        (2, 5)
     """
     rank, other_rank = len(x1.shape), len(x2.shape)
     if isinstance(axes, int):
@@ -432,9 +467,19 @@ def einsum(equation: str, /, *operands: X, name: str | None = None) -> X:
             its diagonal. ``...`` stands for any number of axes, which broadcast. Without ``->`` the result has the axes
             of ``...``, and then the letters that come once, in their order in the alphabet.
         operands: One or more of one dtype, numeric. Axes of length 1 broadcast.
+    Returns:
+        Blob or array of the axes that the equation names.
     Raises:
         ShapeError: if the equation does not fit the operands.
+    Gradient: by each operand.
     Source: `numpy.einsum`.
+    Example:
+        >>> a, b = xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1, 0], [1, 1]])
+        >>> af.ops.einsum("ij,jk->ik", a, b)
+        Array([[3, 2],
+               [7, 4]], dtype=int64)
+        >>> print(af.ops.einsum("ii", a))  # the trace
+        5
     """
     terms, output = _terms_of(equation, operands)
     lengths: dict[Any, int] = {}
@@ -516,8 +561,19 @@ def _summed(x: Any, labels: _Labels, kept: set[Any]) -> tuple[Any, _Labels]:
 def outer(x1: X, x2: X, /, *, name: str | None = None) -> X:
     """The products of each element of a vector with each one of another: ``y[i, j] = x1[i] * x2[j]``.
 
+    Args:
+        x1: Shape (n,), numeric.
+        x2: Shape (m,), dtype of ``x1``.
+    Returns:
+        Shape (n, m), dtype of ``x1``.
     Raises:
         ShapeError: if one is not a vector.
+    Gradient: by both operands.
+    Source: `numpy.linalg.outer`.
+    Example:
+        >>> xp.linalg.outer(xp.asarray([1, 2]), xp.asarray([1, 10, 100]))
+        Array([[  1,  10, 100],
+               [  2,  20, 200]], dtype=int64)
     """
     for argument, x in (("x1", x1), ("x2", x2)):
         rank_is("outer", argument, x.spec, ("n",))
@@ -528,8 +584,19 @@ def outer(x1: X, x2: X, /, *, name: str | None = None) -> X:
 def cross(x1: X, x2: X, /, *, axis: int = -1, name: str | None = None) -> X:
     """The cross products of vectors of three elements along an axis; the other axes broadcast.
 
+    Args:
+        x1: Numeric.
+        x2: Dtype of ``x1``.
+        axis: The axis, counted from the end if negative.
+    Returns:
+        The common shape, dtype of ``x1``.
     Raises:
         ShapeError: if there are not three elements along the axis.
+    Gradient: by both operands.
+    Source: `numpy.linalg.cross`.
+    Example:
+        >>> xp.linalg.cross(xp.asarray([1, 0, 0]), xp.asarray([0, 1, 0]))
+        Array([0, 0, 1], dtype=int64)
     """
     least = min(len(x1.shape), len(x2.shape))
     if not -least <= axis < least or not may_equal((x1.shape[axis], x2.shape[axis]), (3, 3)):
@@ -549,6 +616,11 @@ def diagonal(x: X, /, *, offset: int = 0, name: str | None = None) -> X:
         Shape (..., length).
     Raises:
         ShapeError: if ``x`` does not have two axes.
+    Gradient: g on the diagonals of zeros.
+    Source: `numpy.linalg.diagonal`.
+    Example:
+        >>> xp.linalg.diagonal(xp.asarray([[1, 2], [3, 4]]))
+        Array([1, 4], dtype=int64)
     """
     if len(x.shape) < 2:
         raise ShapeError(f"diagonal: x must have shape (..., rows, columns), got {x.spec}")
@@ -561,7 +633,22 @@ def diagonal(x: X, /, *, offset: int = 0, name: str | None = None) -> X:
 
 @whole
 def trace(x: X, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None, name: str | None = None) -> X:
-    """The sums of the diagonals of matrices; of integers in 64 bits, unless ``dtype`` says otherwise."""
+    """The sums of the diagonals of matrices; of integers in 64 bits, unless ``dtype`` says otherwise.
+
+    Args:
+        x: Shape (..., rows, columns), numeric.
+        offset: Distance from the main diagonal, to the right.
+        dtype: Of the result, and of what is added up.
+    Returns:
+        Shape (...).
+    Raises:
+        ShapeError: if ``x`` does not have two axes.
+    Gradient: g on the diagonals of zeros.
+    Source: `numpy.linalg.trace`.
+    Example:
+        >>> print(xp.linalg.trace(xp.asarray([[1, 2], [3, 4]])))
+        5
+    """
     elements = diagonal(x, offset=offset)
     if dtype is None:
         return reductions.sum(elements, -1, name=name or "trace")
@@ -572,9 +659,20 @@ def trace(x: X, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None, name:
 def matrix_power(x: X, n: int, /, *, name: str | None = None) -> X:
     """Square matrices to an integer power; negative ones are powers of the inverse.
 
+    Args:
+        x: Square matrices, numeric.
+        n: The power.
+    Returns:
+        The type of ``x``.
     Raises:
         ShapeError: if the matrices are not square.
         DTypeError: if there is no inverse of the dtype.
+    Gradient: through the products.
+    Source: `numpy.linalg.matrix_power`.
+    Example:
+        >>> xp.linalg.matrix_power(xp.asarray([[1, 1], [1, 0]]), 10)  # Fibonacci numbers
+        Array([[89, 55],
+               [55, 34]], dtype=int64)
     """
     _check_matrices("matrix_power", "x", x.spec, is_square=True, is_floating=False)
     y: X = _power(x if n >= 0 else inv(x), abs(n))
@@ -974,10 +1072,20 @@ def cholesky(x: X, /, *, upper: bool = False, name: str | None = None) -> X:
     complex numbers, and is computed by LAPACK on the CPU. Matrices that have no result are an error when they are
     computed.
 
+    Args:
+        x: Square matrices, of which one triangle is read.
+        upper: Give ``U`` in the place of ``L``.
+    Returns:
+        The type of ``x``.
     Raises:
         ShapeError: if the matrices are not square.
         DTypeError: if the dtype is another one.
     Gradient: that of a Hermitian change of ``x``.
+    Example:
+        >>> x = xp.asarray([[4.0, 2.0], [2.0, 5.0]])
+        >>> xp.linalg.cholesky(x)
+        Array([[2., 0.],
+               [1., 2.]], dtype=float64)
     """
     return blob_of(Cholesky(bool(upper)), x, name=name)
 
@@ -985,7 +1093,17 @@ def cholesky(x: X, /, *, upper: bool = False, name: str | None = None) -> X:
 def det(x: X, /, *, name: str | None = None) -> X:
     """The determinants of square matrices.
 
+    Args:
+        x: Square matrices, of the dtypes that `cholesky` takes.
+    Returns:
+        Shape (...), dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: as for `cholesky`.
     Gradient: the cofactors, of singular matrices too; they have a gradient themselves where there is an inverse.
+    Source: `numpy.linalg.det`.
+    Example:
+        >>> print(round(float(xp.linalg.det(xp.asarray([[1.0, 2.0], [3.0, 4.0]]))), 6))
+        -2.0
     """
     return blob_of(Det(), x, name=name)
 
@@ -993,7 +1111,18 @@ def det(x: X, /, *, name: str | None = None) -> X:
 def inv(x: X, /, *, name: str | None = None) -> X:
     """The inverses of square matrices.
 
+    Args:
+        x: Square matrices, of the dtypes that `cholesky` takes.
+    Returns:
+        The type of ``x``.
+    Raises:
+        ShapeError, DTypeError: as for `cholesky`.
     Gradient: -y.H @ g @ y.H.
+    Source: `numpy.linalg.inv`.
+    Example:
+        >>> xp.linalg.inv(xp.asarray([[2.0, 0.0], [0.0, 4.0]]))
+        Array([[0.5 , 0.  ],
+               [0.  , 0.25]], dtype=float64)
     """
     return blob_of(Inv(), x, name=name)
 
@@ -1004,9 +1133,16 @@ def solve(x1: X, x2: X, /, *, name: str | None = None) -> X:
     Args:
         x1: Square matrices.
         x2: One vector of shape (n,), or matrices of shape (..., n, columns); dtype of ``x1``.
+    Returns:
+        The shape of ``x2``, its stacks broadcast with those of ``x1``.
     Raises:
         ShapeError, DTypeError: if they do not fit.
     Gradient: dx2 = solve(x1.H, g); dx1 = -dx2 @ y.H.
+    Source: `numpy.linalg.solve`.
+    Example:
+        >>> a = xp.asarray([[2.0, 0.0], [0.0, 4.0]])
+        >>> xp.linalg.solve(a, xp.asarray([1.0, 2.0]))
+        Array([0.5, 0.5], dtype=float64)
     """
     return blob_of(Solve(), x1, x2, name=name)
 
@@ -1014,31 +1150,83 @@ def solve(x1: X, x2: X, /, *, name: str | None = None) -> X:
 def eig(x: X, /, *, name: str | None = None) -> EigResult[X]:
     """Eigenvalues, in any order, and eigenvectors of square matrices: complex numbers.
 
+    Args:
+        x: Square matrices, of the dtypes that `cholesky` takes.
+    Returns:
+        The named tuple ``eigenvalues``, shape (..., n), and ``eigenvectors``, shape (..., n, n), its columns.
+    Raises:
+        ShapeError, DTypeError: as for `cholesky`.
     Gradient: of the vectors as of norm 1; none where eigenvalues are equal.
+    Source: `numpy.linalg.eig`.
+    Example:
+        >>> values, vectors = xp.linalg.eig(xp.asarray([[0.0, -1.0], [1.0, 0.0]]))  # a quarter turn
+        >>> print(sorted(np.asarray(values).imag.round(6).tolist()))
+        [-1.0, 1.0]
     """
     return EigResult(*apply(Eig(), x, name=name))
 
 
 def eigvals(x: X, /, *, name: str | None = None) -> X:
-    """The eigenvalues of `eig` alone."""
+    """The eigenvalues of `eig` alone.
+
+    Arguments, errors and gradient: those of `eig`.
+    Source: `numpy.linalg.eigvals`.
+    Example:
+        >>> values = xp.linalg.eigvals(xp.asarray([[2.0, 1.0], [0.0, 3.0]]))
+        >>> print(np.sort(np.asarray(values).real))
+        [2. 3.]
+    """
     return blob_of(Eig(vectors=False), x, name=name or "eigvals")
 
 
 def eigh(x: X, /, *, name: str | None = None) -> EigResult[X]:
     """Eigenvalues, ascending, and eigenvectors of symmetric or Hermitian matrices.
 
+    Args:
+        x: Square matrices, of the dtypes that `cholesky` takes.
+    Returns:
+        The named tuple ``eigenvalues``, shape (..., n), real, and ``eigenvectors``, shape (..., n, n), its columns.
+    Raises:
+        ShapeError, DTypeError: as for `cholesky`.
     Gradient: that of a Hermitian change of ``x``; that of the vectors is none where eigenvalues are equal.
+    Source: `numpy.linalg.eigh`.
+    Example:
+        >>> x = xp.asarray([[2.0, 1.0], [1.0, 2.0]])
+        >>> values, vectors = xp.linalg.eigh(x)
+        >>> print(np.round(values, 6), np.allclose(x @ vectors, vectors * values))
+        [1. 3.] True
     """
     return EigResult(*apply(Eigh(), x, name=name))
 
 
 def eigvalsh(x: X, /, *, name: str | None = None) -> X:
-    """The eigenvalues of `eigh` alone."""
+    """The eigenvalues of `eigh` alone.
+
+    Arguments, errors and gradient: those of `eigh`.
+    Source: `numpy.linalg.eigvalsh`.
+    Example:
+        >>> print(np.round(xp.linalg.eigvalsh(xp.asarray([[2.0, 1.0], [1.0, 2.0]])), 6))
+        [1. 3.]
+    """
     return blob_of(Eigh(vectors=False), x, name=name or "eigvalsh")
 
 
 def slogdet(x: X, /, *, name: str | None = None) -> SlogdetResult[X]:
-    """Signs and logarithms of the magnitudes of the determinants of square matrices."""
+    """Signs and logarithms of the magnitudes of the determinants of square matrices.
+
+    Args:
+        x: Square matrices, of the dtypes that `cholesky` takes.
+    Returns:
+        The named tuple ``sign`` and ``logabsdet``, shape (...).
+    Raises:
+        ShapeError, DTypeError: as for `cholesky`.
+    Gradient: of the logarithm, g * inv(x).H; none of the sign of real numbers.
+    Source: `numpy.linalg.slogdet`.
+    Example:
+        >>> sign, logarithm = xp.linalg.slogdet(xp.asarray([[0.0, 1.0], [1.0, 0.0]]))
+        >>> print(sign, logarithm)
+        -1.0 0.0
+    """
     return SlogdetResult(*apply(Slogdet(), x, name=name))
 
 
@@ -1048,7 +1236,17 @@ def qr(x: X, /, *, mode: Literal["reduced", "complete"] = "reduced", name: str |
     Args:
         x: Matrices.
         mode: "complete" for a square Q.
+    Returns:
+        The named tuple ``Q`` and ``R``, dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: if ``x`` has less than two axes or is not floating, or there is no such mode.
     Gradient: none of tall matrices in mode "complete", since Q is not determined.
+    Source: `numpy.linalg.qr`.
+    Example:
+        >>> x = xp.asarray([[3.0, 1.0], [4.0, 2.0], [0.0, 5.0]])
+        >>> q, r = xp.linalg.qr(x)
+        >>> print(q.shape, r.shape, np.allclose(q @ r, x))
+        (3, 2) (2, 2) True
     """
     return QRResult(*apply(Qr(mode), x, name=name))
 
@@ -1059,13 +1257,30 @@ def svd(x: X, /, *, full_matrices: bool = True, name: str | None = None) -> SVDR
     Args:
         x: Matrices.
         full_matrices: Whether U and Vh are square.
+    Returns:
+        The named tuple ``U``, ``S`` and ``Vh``; ``S`` is real.
+    Raises:
+        ShapeError, DTypeError: if ``x`` has less than two axes, or is not floating.
     Gradient: of U and Vh if they are as wide as S, and where singular values differ.
+    Source: `numpy.linalg.svd`.
+    Example:
+        >>> x = xp.asarray([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
+        >>> u, s, vh = xp.linalg.svd(x, full_matrices=False)
+        >>> print(np.round(s, 6), np.allclose((u * s) @ vh, x))
+        [3. 2.] True
     """
     return SVDResult(*apply(Svd(bool(full_matrices)), x, name=name))
 
 
 def svdvals(x: X, /, *, name: str | None = None) -> X:
-    """The singular values of `svd` alone."""
+    """The singular values of `svd` alone.
+
+    Arguments, errors and gradient: those of `svd`.
+    Source: `numpy.linalg.svdvals`.
+    Example:
+        >>> print(np.round(xp.linalg.svdvals(xp.asarray([[0.0, 2.0], [3.0, 0.0]])), 6))
+        [3. 2.]
+    """
     return blob_of(Svd(vectors=False), x, name=name or "svdvals")
 
 
@@ -1076,6 +1291,15 @@ def matrix_rank(x: X, /, *, rtol: float | X | None = None, name: str | None = No
     Args:
         x: Matrices.
         rtol: A number, or one for each matrix; by default the greater side of a matrix times the dtype's epsilon.
+    Returns:
+        Shape (...), int64.
+    Raises:
+        ShapeError, DTypeError: if ``x`` has less than two axes, or is not floating.
+    Gradient: none.
+    Source: `numpy.linalg.matrix_rank`.
+    Example:
+        >>> print(xp.linalg.matrix_rank(xp.asarray([[1.0, 2.0], [2.0, 4.0]])))
+        1
     """
     values: Any = svdvals(x)
     limit = _tolerance(rtol, x)
@@ -1105,7 +1329,16 @@ def pinv(x: X, /, *, rtol: float | X | None = None, name: str | None = None) -> 
     Args:
         x: Matrices.
         rtol: Singular values below ``rtol`` times the greatest count as zero, as for `matrix_rank`.
+    Returns:
+        Shape (..., columns, rows), dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: if ``x`` has less than two axes, or is not floating.
     Gradient: that where the rank does not change; none by ``rtol``.
+    Source: `numpy.linalg.pinv`.
+    Example:
+        >>> x = xp.asarray([[1.0], [1.0]])
+        >>> xp.round(xp.linalg.pinv(x) * 4) / 4
+        Array([[0.5, 0.5]], dtype=float64)
     """
     _check_matrices("pinv", "x", x.spec, is_square=False)
     y: X = apply(Pinv(), x, _tolerance(rtol, x), name=name)
@@ -1162,7 +1395,15 @@ def vector_norm(x: X, /, *, axis: Axis = None, keepdims: bool = False, ord: floa
             least one, at 0 the number of elements that are not 0.
     Returns:
         The dtype of the magnitudes of ``x``.
+    Raises:
+        AxisError: if ``x`` does not have the axes.
+        DTypeError: if it is not floating.
     Gradient: 0 at the origin; equal shares where several magnitudes are the greatest.
+    Source: `numpy.linalg.vector_norm`.
+    Example:
+        >>> x = xp.asarray([[3.0, 4.0], [6.0, 8.0]])
+        >>> print(xp.linalg.vector_norm(x, axis=1), xp.linalg.vector_norm(x, axis=1, ord=np.inf))
+        [ 5. 10.] [4. 8.]
     """
     (spec,) = VectorNorm(normal_axes(axis), keepdims).infer(x.spec)
     name = name or "vector_norm"
@@ -1181,6 +1422,16 @@ def matrix_norm(x: X, /, *, keepdims: bool = False, ord: Any = "fro", name: str 
         keepdims: Keep the last two axes, with length 1.
         ord: "fro", the root of the sum of squares; "nuc", 2 and -2, the sum, the greatest and the least of the singular
             values; 1 and -1, the greatest and the least sum of magnitudes in a column, inf and -inf in a row.
+    Returns:
+        The remaining shape, dtype of the magnitudes of ``x``.
+    Raises:
+        ShapeError, DTypeError: if ``x`` has less than two axes, or is not floating.
+    Gradient: that of the composition of reductions, or of singular values.
+    Source: `numpy.linalg.matrix_norm`.
+    Example:
+        >>> x = xp.asarray([[3.0, 0.0], [0.0, -4.0]])
+        >>> print(xp.linalg.matrix_norm(x), xp.linalg.matrix_norm(x, ord=1))
+        5.0 4.0
     """
     _check_matrices("matrix_norm", "x", x.spec, is_square=False)
     name = name or "matrix_norm"

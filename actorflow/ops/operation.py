@@ -99,6 +99,10 @@ class Layout(NamedTuple):
         inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes.
             Those of the last input hold for all that follow.
         outputs: The same for each output.
+    Example:
+        >>> first = af.ops.Layout(inputs=((0, -1, ...), None), outputs=((0, -1, ...),))  # channels first
+        >>> print(first.input_axes(0, rank=4), first.input_axes(1, rank=4), first.output_axes(0, rank=5))
+        (0, 3, 1, 2) None (0, 4, 1, 2, 3)
     """
 
     inputs: tuple[Axes | None, ...]
@@ -160,6 +164,26 @@ class Operation:
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
         per_element: How many additions and the like make an element of the (first) result, where that is all of its
             `cost`; None where it is not.
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Clamp(af.ops.Operation):
+        ...     low: float
+        ...     high: float
+        ...     def infer(self, x):
+        ...         return (x,)  # one output, of the type of the input
+        ...     def compute(self, x):
+        ...         return np.clip(x, self.low, self.high)
+        ...     def gradient(self, op, grads, wanted):
+        ...         (g,), (x,) = grads, op.inputs
+        ...         return [af.ops.where((self.low < x) & (x < self.high), g, 0.0)]
+        >>> graph = af.Graph("example")
+        >>> x = graph.blob("x", shape=3)
+        >>> y = graph.apply(Clamp(-1.0, 1.0), x)
+        >>> slope = af.gradient(af.ops.sum(y), x)
+        >>> result = graph.run_sync({x: [-3, 0.5, 3]}, fetch=[y, slope])
+        >>> print(result[y], result[slope])
+        [-1.   0.5  1. ] [0. 1. 0.]
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("x",)
@@ -352,8 +376,17 @@ def apply(operation: Operation, *inputs: Any, name: str | None = None) -> Any:
         operation: The operation.
         inputs: Blobs or arrays; numbers and NumPy arrays beside them are constants.
         name: Name of the op.
+    Returns:
+        Its output, or a tuple of them if it has several.
     Raises:
         GraphError: if no input is a blob or an array.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> af.ops.apply(af.ops.Relu(), graph.blob("x", [3]))
+        <Blob 'relu/out' float32[3] on cpu>
+        >>> af.ops.apply(af.ops.Relu(), xp.asarray([-1.0, 2.0]))
+        Array([0., 2.], dtype=float64)
     """
     for each in inputs:
         if isinstance(each, Operand):

@@ -161,6 +161,10 @@ def cumsum(x: X, axis: int = 0, exclusive: bool = False, reverse: bool = False, 
         DTypeError: if ``x`` is of another kind.
     Gradient: the sums of g from the other end.
     Source: `numpy.cumsum`, ONNX ``CumSum``.
+    Example:
+        >>> x = xp.asarray([1, 2, 3, 4])
+        >>> print(af.ops.cumsum(x), af.ops.cumsum(x, exclusive=True), af.ops.cumsum(x, reverse=True))
+        [ 1  3  6 10] [0 1 3 6] [10  9  7  4]
     """
     return blob_of(CumSum(axis, exclusive, reverse), x, name=name)
 
@@ -171,6 +175,9 @@ def cumprod(x: X, axis: int = 0, exclusive: bool = False, reverse: bool = False,
     Arguments, result and errors: those of `cumsum`; an empty product is 1.
     Gradient: of products without the element, also where elements are 0.
     Source: `numpy.cumprod`.
+    Example:
+        >>> af.ops.cumprod(xp.asarray([1, 2, 3, 4]))
+        Array([ 1,  2,  6, 24], dtype=int64)
     """
     return blob_of(CumProd(axis, exclusive, reverse), x, name=name)
 
@@ -232,6 +239,10 @@ def sort(x: X, axis: int = -1, descending: bool = False, stable: bool = True, na
         ShapeError: if ``x`` does not have the axis.
     Gradient: g, in the order of ``x``.
     Source: `numpy.sort`.
+    Example:
+        >>> af.ops.sort(xp.asarray([[3, 1, 2], [9, 7, 8]]), descending=True)
+        Array([[3, 2, 1],
+               [9, 8, 7]], dtype=int64)
     """
     return blob_of(Sort(axis, descending, stable), x, name=name)
 
@@ -244,6 +255,9 @@ def argsort(x: X, axis: int = -1, descending: bool = False, stable: bool = True,
         Blob of the shape of ``x``, int64.
     Gradient: none.
     Source: `numpy.argsort`.
+    Example:
+        >>> af.ops.argsort(xp.asarray([3.0, 1.0, np.nan, 2.0]))
+        Array([1, 3, 0, 2], dtype=int64)
     """
     return blob_of(ArgSort(axis, descending, stable), x, name=name)
 
@@ -271,6 +285,10 @@ def top_k(
         ShapeError: if ``x`` does not have the axis, or as many elements.
     Gradient: g where the elements come from.
     Source: ``torch.topk``, ONNX ``TopK``.
+    Example:
+        >>> values, places = af.ops.top_k(xp.asarray([3.0, 9.0, 5.0]), 2)
+        >>> print(values, places)
+        [9. 5.] [1 2]
     """
     (axis,) = axes_of("top_k", axis, len(x.shape))
     if not 0 <= k <= x.shape[axis]:
@@ -323,6 +341,10 @@ def nonzero(x: X, size: int, fill: int = 0, name: str | None = None) -> tuple[X,
         ShapeError: if ``x`` has no axes, or ``size`` is negative.
     Gradient: none.
     Source: `numpy.nonzero`; its result has a shape that depends on values.
+    Example:
+        >>> places, count = af.ops.nonzero(xp.asarray([0, 7, 0, 9]), size=3, fill=-1)
+        >>> print(places, count)
+        [[ 1  3 -1]] 2
     """
     found: tuple[X, X] = apply(Nonzero(size, fill), x, name=name)
     return found
@@ -369,6 +391,10 @@ def searchsorted(
         GraphError: if there is no such side.
     Gradient: none.
     Source: `numpy.searchsorted`.
+    Example:
+        >>> edges = xp.asarray([1.0, 2.0, 3.0])
+        >>> af.ops.searchsorted(edges, xp.asarray([0.5, 2.0, 9.0]))
+        Array([0, 1, 3], dtype=int64)
     """
     return blob_of(SearchSorted(side), x1 if sorter is None else take(x1, sorter), x2, name=name)
 
@@ -399,7 +425,12 @@ def isin(x1: X, x2: X, invert: bool = False, name: str | None = None) -> X:
         invert: True where it is none of them.
     Returns:
         Blob of the shape of ``x1``, bool.
+    Raises:
+        DTypeError: if one of them is neither a blob nor an array.
     Gradient: none.
     Source: `numpy.isin`.
+    Example:
+        >>> af.ops.isin(xp.asarray([1, 2, 3]), xp.asarray([3, 1]))
+        Array([ True, False,  True], dtype=bool)
     """
     return blob_of(IsIn(invert), x1, x2, name=name)

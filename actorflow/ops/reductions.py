@@ -182,7 +182,19 @@ class Form(Protocol):
     def __call__(self, x: X, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> X: ...
 
 
-def _form(kind: type[Reduction], doc: str, wanted: str, gradient: str, source: str = "") -> Form:
+def _form(
+    kind: type[Reduction], doc: str, wanted: str, gradient: str, source: str = "", *, example: tuple[str, str]
+) -> Form:
+    """A functional form.
+
+    Args:
+        kind: The operation.
+        doc: What it computes.
+        wanted: What ``x`` must be.
+        gradient: In words.
+        source: What comes before the name in NumPy.
+        example: Code of ``x`` in an example, and what its rows are reduced to.
+    """
     name = kind.function_name
 
     def form(x: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Any:
@@ -203,25 +215,63 @@ def _form(kind: type[Reduction], doc: str, wanted: str, gradient: str, source: s
         DTypeError: if ``x`` is of another kind.
     Gradient: {gradient}.
     Source: {source}`numpy.{name}`.
+    Example:
+        >>> print(af.ops.{name}(xp.asarray({example[0]}), axis=1))
+        {example[1]}
     """
     return form
 
 
-_WIDE = "integers are folded in 64 bits, float16 in float32"
+_WIDE = "integers in 64 bits, float16 in float32"
 _SHARED = "g, in equal shares to all elements that are picked, as for ``torch.amax``"
-sum = _form(ReduceSum, f"The sum along axes; that of operands is `add`. {_WIDE}.", "numeric", "g for every element")
-prod = _form(ReduceProd, f"The product along axes; {_WIDE}.", "numeric", "g times the product of all other elements")
-mean = _form(ReduceMean, "The mean along axes; NaN of nothing.", "floating", "g / number of elements for every element")
-max = _form(ReduceMax, "The largest element along axes; NaN if one is.", "real", _SHARED)
-min = _form(ReduceMin, "The smallest element along axes; NaN if one is.", "real", _SHARED)
-any = _form(ReduceAny, "True where any element along axes is.", "bool", "none")
-all = _form(ReduceAll, "True where all elements along axes are.", "bool", "none")
+sum = _form(
+    ReduceSum,
+    f"The sum along axes; that of operands is `add`; {_WIDE}.",
+    "numeric",
+    "g for every element",
+    example=("[[1, 5], [7, 2]]", "[6 9]"),
+)
+prod = _form(
+    ReduceProd,
+    f"The product along axes; {_WIDE}.",
+    "numeric",
+    "g times the product of all other elements",
+    example=("[[1, 5], [7, 2]]", "[ 5 14]"),
+)
+mean = _form(
+    ReduceMean,
+    "The mean along axes; NaN of nothing.",
+    "floating",
+    "g / number of elements for every element",
+    example=("[[1.0, 5.0], [7.0, 2.0]]", "[3.  4.5]"),
+)
+max = _form(
+    ReduceMax, "The largest element along axes; NaN if one is.", "real", _SHARED, example=("[[1, 5], [7, 2]]", "[5 7]")
+)
+min = _form(
+    ReduceMin, "The smallest element along axes; NaN if one is.", "real", _SHARED, example=("[[1, 5], [7, 2]]", "[1 2]")
+)
+any = _form(
+    ReduceAny,
+    "True where any element along axes is.",
+    "bool",
+    "none",
+    example=("[[True, False], [False, False]]", "[ True False]"),
+)
+all = _form(
+    ReduceAll,
+    "True where all elements along axes are.",
+    "bool",
+    "none",
+    example=("[[True, True], [False, True]]", "[ True False]"),
+)
 count_nonzero = _form(
     CountNonzero,
     "The number of elements along axes that are not 0, int64.",
     "bool or real",
     "none",
     "Minerva ``count_zero``, ",
+    example=("[[1, 5], [0, 2]]", "[2 1]"),
 )
 argmax = _form(
     ArgMax,
@@ -229,12 +279,14 @@ argmax = _form(
     "real",
     "none",
     "Minerva ``max_index``, ",
+    example=("[[1, 5], [7, 2]]", "[1 0]"),
 )
 argmin = _form(
     ArgMin,
     "Index of the smallest element along one axis, or in C order: the first of several, or of the first NaN. int64.",
     "real",
     "none",
+    example=("[[1, 5], [7, 2]]", "[0 1]"),
 )
 
 

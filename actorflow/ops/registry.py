@@ -26,7 +26,18 @@ USUAL = "nhwc"
 
 
 class KernelKey(NamedTuple):
-    """Key that a kernel is registered for."""
+    """Key that a kernel is registered for.
+
+    Attributes:
+        operation: Kind of the operation: the name of its class.
+        device: Kind of device.
+        library: Library that the kernel belongs to.
+        dtype: Dtype of the operation's first input, or "any".
+        layout: Name of the layout, or "any".
+    Example:
+        >>> print(af.ops.KernelKey("Relu", "cpu", "numpy", dtype="float32", layout="any"))
+        Relu(device=cpu, library=numpy, dtype=float32, layout=any)
+    """
 
     operation: str
     device: str
@@ -64,6 +75,15 @@ class Kernel:
         keeps: It keeps what follows from an input, but the first, for as long as it is called with the same array. Of
             an array that is not a constant's, a variable's or a kernel's, and so may be written to between two calls,
             it is given a new view in each (`seeing_anew`).
+        made_for: The class that it was made for, where none was registered. Another one of the same name, such as a
+            cell of a notebook defines that is run again, needs a kernel of its own.
+    Example:
+        >>> af.ops.load_library("cpu", "numpy")
+        >>> found = af.ops.find_kernel(af.ops.Softmax(-1), "cpu", np.dtype("float32"))
+        >>> x, y = np.zeros((1, 2), "float32"), np.empty((1, 2), "float32")
+        >>> found.function(af.ops.Softmax(-1), [x], [y])
+        >>> print(y, found.returns, found.inplace)
+        [[0.5 0.5]] False True
     """
 
     key: KernelKey
@@ -76,6 +96,7 @@ class Kernel:
     threaded: bool = False
     finishes: bool = False
     keeps: bool = False
+    made_for: type[Operation] | None = None
 
     def seeing_anew(self, positions: Sequence[int]) -> Kernel:
         """The same, for inputs that may have other contents though they are the same arrays."""
@@ -116,10 +137,32 @@ def kernel(
     finishes: bool = False,
     keeps: bool = False,
 ) -> Callable[[_F], _F]:
-    """Register the decorated function as a kernel (see `Kernel` for how it is called).
+    """Register the decorated function as a kernel (see `Kernel` for how it is called, and for the flags).
 
+    Args:
+        operation: The class of the operation, or its name.
+        device: Kind of device, ``"cuda"`` say.
+        library: Library that the kernel belongs to.
+        dtypes: Dtypes of the first input that it is for; ``"any"`` for those that have no kernel of their own.
+        layout: Name of the layout that it wants, see `Layout`.
+    Returns:
+        The decorator, which gives the function back.
     Raises:
         GraphError: if a kernel is registered for the same key already, or the function is not a plain one.
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Double(af.ops.Operation):
+        ...     def infer(self, x):
+        ...         return (x,)
+        >>> @af.ops.kernel(Double, inplace=True)
+        ... def double(operation, inputs, outputs):
+        ...     np.multiply(inputs[0], 2, out=outputs[0])
+        >>> graph = af.Graph("example")
+        >>> x = graph.blob("x", shape=2)
+        >>> y = graph.apply(Double(), x)
+        >>> print(graph.run_sync({x: [1, 2]})[y])
+        [2. 4.]
     """
     name = operation if isinstance(operation, str) else operation.__name__
 
@@ -169,8 +212,20 @@ def find_kernel(
 ) -> Kernel:
     """The kernel for an operation: first library first, exact dtype and layout before ``"any"``.
 
+    Args:
+        operation: The operation.
+        device: Kind of device.
+        dtype: Dtype of its first input.
+        layout: Name of the layout.
+        libraries: The libraries that may have it; they must be loaded (`load_library`).
+    Returns:
+        The kernel.
     Raises:
         KernelNotFoundError: listing the kernels that are registered for the operation.
+    Example:
+        >>> af.ops.load_library("cpu", "numpy")
+        >>> print(af.ops.find_kernel(af.ops.Relu(), "cpu", np.dtype("float32")).key)
+        Relu(device=cpu, library=numpy, dtype=any, layout=any)
     """
     libraries = tuple(libraries)
     for library in libraries:
@@ -195,20 +250,24 @@ def not_found(
 
 def lookup(operation: Operation, device: str, library: str, dtype: np.dtype[Any], layout: str = ANY) -> Kernel | None:
     """The kernel of one library for an operation, if it has one that supports it, or can make one."""
+    kind = type(operation)
     for dtype_key in (str(dtype), ANY):
         for layout_key in dict.fromkeys((layout, ANY)):
-            found = _kernels.get(KernelKey(operation.kind, device, library, dtype_key, layout_key))
-            if found is not None and (found.supports is None or found.supports(operation)):
+            key = KernelKey(operation.kind, device, library, dtype_key, layout_key)
+            found = _kernels.get(key)
+            if found is None or found.made_for not in (None, kind):
+                continue
+            if found.supports is None or found.supports(operation):
                 return found
     key = KernelKey(operation.kind, device, library, str(dtype), ANY)
     maker = _makers.get((device, library))
-    if maker is None or (type(operation), key) in _refused:
+    if maker is None or (kind, key) in _refused:
         return None
-    made = maker(type(operation), key)
+    made = maker(kind, key)
     if made is None:
-        _refused.add((type(operation), key))
-    else:
-        _kernels[made.key] = made
+        _refused.add((kind, key))
+        return None
+    made = _kernels[made.key] = replace(made, made_for=kind)
     return made
 
 
@@ -221,7 +280,13 @@ def may_refuse(operation: Operation, device: str) -> bool:
 
 
 def registered_kernels() -> tuple[KernelKey, ...]:
-    """Keys of all kernels, in order of registration."""
+    """Keys of all kernels, in order of registration.
+
+    Example:
+        >>> af.ops.load_library("cpu", "numpy")
+        >>> print("Conv" in {key.operation for key in af.ops.registered_kernels() if key.device == "cpu"})
+        True
+    """
     return tuple(_kernels)
 
 
@@ -253,6 +318,9 @@ def register_library(kind: str, library: str, module: str) -> None:
         kind: Kind of device, ``"cpu"`` say.
         library: Name of the library, as in ``libraries=[...]``.
         module: Full name of the module.
+    Example:
+        >>> af.ops.register_library("cpu", "mine", "my_package.kernels")
+        >>> graph = af.Graph("example", libraries=["mine", "numpy"])
     """
     _modules[kind, library] = module
     _loaded.discard((kind, library))
@@ -262,9 +330,18 @@ def register_library(kind: str, library: str, module: str) -> None:
 def load_library(kind: str, library: str) -> None:
     """Have the kernels of a library registered.
 
+    Args:
+        kind: Kind of device, ``"cpu"`` say.
+        library: Name of the library.
     Raises:
         KernelNotFoundError: if there is no such library for this kind of device.
         MissingExtraError: if what it is built on is not installed.
+    Example:
+        >>> af.ops.load_library("cpu", "numpy")
+        >>> af.ops.load_library("cpu", "fortran")
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.KernelNotFoundError: no library 'fortran' for devices of kind 'cpu'; libraries: numpy, ...
     """
     key = (kind, library)
     if key in _loaded:
@@ -304,7 +381,8 @@ def _can_be_loaded(kind: str, library: str) -> bool:
         load_library(kind, library)
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
         _failed[key] = error
-        _logger.warning("kernel library %r of devices of kind %r is left out: %s", library, kind, error)
+        text = "kernel library %r of devices of kind %r is left out: %s (more: actorflow docs install)"
+        _logger.warning(text, library, kind, error)
         return False
     return True
 

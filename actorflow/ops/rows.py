@@ -69,6 +69,8 @@ class Elementwise(Operation):
         formula: CUDA C for an element, of the arguments' names; ``T`` is the inputs' type, ``W`` at least float.
         formula_kinds: Kinds of the dtypes that the formula is right for.
         conditions: Number of leading inputs that are bool whatever the dtype of the others.
+        summary: What it computes, in one sentence.
+        example: Operands of an example, and what it prints.
     """
 
     elementwise = True
@@ -83,6 +85,8 @@ class Elementwise(Operation):
     formula: ClassVar[str] = ""
     formula_kinds: ClassVar[str] = ""
     conditions: ClassVar[int] = 0
+    summary: ClassVar[str] = ""
+    example: ClassVar[Sequence[str]] = ()
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -187,6 +191,7 @@ def operation_class(
     conditions: int = 0,
     parameters: Mapping[str, Any] | None = None,
     check: Callable[..., None] | None = None,
+    example: Sequence[str] = (),
     module: str = "",
 ) -> Any:
     """The class of an elementwise operation.
@@ -207,6 +212,8 @@ def operation_class(
         conditions: Number of leading inputs that are bool.
         parameters: Fields of the operation, with their defaults.
         check: Called with the parameters by name when the operation is applied; raises if they are wrong.
+        example: Code of the operands of an example, and what printing the result says: ``("[4.0, 9.0]", "[2. 3.]")``
+            for a square root.
         module: Where it is defined.
     """
     fields = [(field, type(default), default) for field, default in (parameters or {}).items()]
@@ -232,6 +239,8 @@ def operation_class(
         "formula": cuda,
         "formula_kinds": cuda_kinds,
         "conditions": conditions,
+        "summary": doc,
+        "example": example,
         **({} if check is None else {"infer": infer}),
     }
     kind = kind or "".join(part.capitalize() for part in name.split("_"))
@@ -243,7 +252,25 @@ def operation_class(
 def unary(
     name: str, doc: str, function: Callable[..., Any] | None, *gradient: Rule | None, **options: Any
 ) -> tuple[type[Elementwise], Unary]:
-    """An operation on the elements of one operand, and its functional form; for the arguments see `operation_class`."""
+    """An operation on the elements of one operand, and its functional form: all that an elementwise operation needs.
+
+    Args:
+        name: Name of the functional form.
+        doc: What it computes, in one sentence.
+        function: What NumPy computes: called with an array and ``out``, which may be that array.
+        gradient: The rule of its gradient, called with ``g``, ``x`` and, if it takes one more, the result; written in
+            operations of blobs and arrays. None at all for an operation that gradients stop at.
+        options: ``kinds``, the kinds of dtypes that blobs of it may have ("fcV", floating, if left out); ``result``,
+            the dtype of the result if it is another; ``cuda``, CUDA C for an element ``x``; ``kind``, the name of the
+            class; ``example``, the operands of an example in the docstring, as code, and what it prints.
+    Returns:
+        The class of the operation, and the functional form.
+    Example:
+        >>> Cbrt, cbrt = af.ops.unary("cbrt", "The cube root.", np.cbrt, lambda g, x, y: g / (3.0 * y * y))
+        >>> x = xp.asarray([1.0, 8.0])
+        >>> print(cbrt(x), af.grad(lambda x: xp.sum(cbrt(x)))(x).to_numpy().round(4))
+        [1. 2.] [0.3333 0.0833]
+    """
     module = sys._getframe(1).f_globals["__name__"]
     made = operation_class(name, doc, function, *gradient, module=module, **options)
     operation = made()
@@ -253,13 +280,23 @@ def unary(
             return x.apply_operation(operation, (x,), name)
         return apply(operation, x, name=name)
 
-    return made, _described(form, made, name, doc, module)
+    return made, _described(form, made, name, module)
 
 
 def binary(
     name: str, doc: str, function: Callable[..., Any] | None, *gradient: Rule | None, **options: Any
 ) -> tuple[type[Elementwise], Binary]:
-    """An operation on pairs of elements, and its functional form; for the arguments see `operation_class`."""
+    """An operation on pairs of elements, and its functional form; they broadcast.
+
+    Args, result: those of `unary`, but ``function`` takes two arrays, and there is a rule of the gradient by each
+    operand, called with ``g``, ``a``, ``b`` and, if it takes one more, the result. What was broadcast is summed then.
+    Example:
+        >>> def weighted(a, b, out):
+        ...     np.add(a, 2 * b, out=out)
+        >>> Mix, mix = af.ops.binary("mix", "``a + 2 * b``.", weighted, lambda g, a, b: g, lambda g, a, b: 2 * g)
+        >>> mix(xp.asarray([1.0, 2.0]), xp.asarray([10.0, 20.0]))
+        Array([21., 42.], dtype=float64)
+    """
     module = sys._getframe(1).f_globals["__name__"]
     made = operation_class(name, doc, function, *gradient, **{"arguments": ("a", "b"), "module": module, **options})
     operation = made()
@@ -269,34 +306,60 @@ def binary(
             return a.apply_operation(operation, (a, b), name)
         return apply(operation, a, b, name=name)
 
-    return made, _described(form, made, name, doc, module)
+    return made, _described(form, made, name, module)
 
 
-def _described(form: Any, made: type[Elementwise], name: str, doc: str, module: str) -> Any:
+def _described(form: Any, made: type[Elementwise], name: str, module: str) -> Any:
     form.__name__ = form.__qualname__ = name
     form.__module__ = module
     form.operation = made
-    first, *others = made.arguments
-    lines = [f"{first}: Any shape; a blob is {_called(made.kinds)}."]
-    lines += [
-        f"{other}: A shape that broadcasts with it, and its dtype; one of them may be a number." for other in others
-    ]
+    form.__doc__ = documentation(made, f"af.ops.{name}" if module.startswith("actorflow.ops.") else name)
+    return form
+
+
+def documentation(made: type[Elementwise], call: str, blobs: bool = True) -> str:
+    """The docstring of a functional form.
+
+    Args:
+        made: The operation.
+        call: How the example calls the function.
+        blobs: Whether it takes blobs, too, or arrays alone.
+    """
+    first, *others = made.arguments[made.conditions :]
+    kinds, also = (f"; a blob is {_called(made.kinds)}", ", and its dtype") if blobs else ("", "")
+    lines = [f"{condition}: Bool, a shape that broadcasts." for condition in made.arguments[: made.conditions]]
+    lines += [f"{first}: Any shape{kinds}."]
+    lines += [f"{other}: A shape that broadcasts with it{also}; one of them may be a number." for other in others]
     shape = "of the common shape" if others else f"of the shape of ``{first}``"
     dtype = f"of the dtype of ``{first}``" if made.result is None else "bool" if made.result == BOOL else "real"
-    form.__doc__ = "\n".join(
+    if blobs:
+        returns = f"Blob or array {shape}, {dtype}; arrays have the dtype that the array API standard says."
+    else:
+        returns = f"Array {shape}, of the dtype that the array API standard says."
+    source = [f"Source: `numpy.{made.function.__name__}`."] if isinstance(made.function, np.ufunc) else []
+    return "\n".join(
         [
-            doc,
+            made.summary,
             "",
             "Args:",
             *[f"    {line}" for line in lines],
             "Returns:",
-            f"    Blob or array {shape}, {dtype}; arrays have the dtype that the array API standard says.",
+            f"    {returns}",
             "Raises:",
             "    ShapeError, DTypeError: if the operands do not fit.",
             f"Gradient: {_gradient_text(made)}.",
+            *source,
+            *_example(made.example, call),
         ]
     )
-    return form
+
+
+def _example(parts: Sequence[str], call: str) -> list[str]:
+    if not parts:
+        return []
+    *operands, printed = parts
+    given = [f"xp.asarray({each})" if each.startswith("[") else each for each in operands]
+    return ["Example:", f"    >>> print({call}({', '.join(given)}))", f"    {printed}"]
 
 
 def _gradient_text(made: type[Elementwise]) -> str:

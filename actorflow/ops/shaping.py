@@ -42,7 +42,7 @@ class Arrangement(Operation):
 
 @dataclass(frozen=True)
 class Reshape(Arrangement):
-    """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU."""
+    """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU; see `reshape`."""
 
     shape: tuple[int, ...]
 
@@ -73,6 +73,10 @@ def reshape(x: X, shape: Iterable[int] | int, name: str | None = None) -> X:
     Raises:
         ShapeError: if the number of elements does not fit.
     Gradient: g in the shape of ``x``.
+    Example:
+        >>> af.ops.reshape(xp.asarray([1, 2, 3, 4, 5, 6]), (2, -1))
+        Array([[1, 2, 3],
+               [4, 5, 6]], dtype=int64)
     """
     return blob_of(Reshape(integers(shape)), x, name=name)
 
@@ -87,6 +91,11 @@ def flatten(x: X, name: str | None = None) -> X:
     Raises:
         ShapeError: if ``x`` has no axes.
     Gradient: g in the shape of ``x``.
+    Example:
+        >>> graph = af.Graph("images")
+        >>> x = graph.blob("x", shape=("batch", 28, 28))
+        >>> af.ops.flatten(x)
+        <Blob 'reshape/out' float32[batch, 784] on cpu>
     """
     if not x.shape:
         raise ShapeError(f"flatten: x must have shape (batch, ...), got {x.spec}")
@@ -105,6 +114,9 @@ def expand_dims(x: X, axis: int | Sequence[int] = 0, name: str | None = None) ->
         ShapeError: if the result has no such axis, or one is given twice.
     Gradient: g in the shape of ``x``.
     Source: `numpy.expand_dims`.
+    Example:
+        >>> af.ops.expand_dims(xp.asarray([1, 2, 3]), (0, -1)).shape
+        (1, 3, 1)
     """
     return reshape(x, expanded(x.shape, integers(axis)), name=name)
 
@@ -129,6 +141,9 @@ def squeeze(x: X, axis: int | Sequence[int] | None = None, name: str | None = No
         ShapeError: if ``x`` has no such axis, or it is not of length 1.
     Gradient: g in the shape of ``x``.
     Source: `numpy.squeeze`.
+    Example:
+        >>> af.ops.squeeze(xp.zeros((1, 3, 1)), axis=0).shape
+        (3, 1)
     """
     return reshape(x, squeezed(x.shape, None if axis is None else integers(axis)), name=name)
 
@@ -145,7 +160,7 @@ def squeezed(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[int,
 
 @dataclass(frozen=True)
 class Transpose(Arrangement):
-    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, any dtype; axes may count from the end."""
+    """``y[i[axes[0]], i[axes[1]], ...] = x[i[0], i[1], ...]``, axes may count from the end; see `transpose`."""
 
     function_name = "permute_dims"
     is_view = True
@@ -183,6 +198,11 @@ def transpose(x: X, axes: Sequence[int] | None = None, *, name: str | None = Non
         ShapeError: if ``axes`` is not a permutation of the axes of ``x``.
     Gradient: g with the inverse permutation.
     Source: `numpy.transpose`.
+    Example:
+        >>> af.ops.transpose(xp.asarray([[1, 2, 3], [4, 5, 6]]))
+        Array([[1, 4],
+               [2, 5],
+               [3, 6]], dtype=int64)
     """
     order = range(len(x.shape))[::-1] if axes is None else axes
     return blob_of(Transpose(integers(order)), x, name=name)
@@ -201,6 +221,10 @@ def moveaxis(x: X, source: int | Sequence[int], destination: int | Sequence[int]
         ShapeError: if there are no such axes, or not as many of one as of the other, each once.
     Gradient: g with the inverse permutation.
     Source: `numpy.moveaxis`.
+    Example:
+        >>> images = xp.zeros((8, 3, 32, 48))  # channels first
+        >>> af.ops.moveaxis(images, 1, -1).shape
+        (8, 32, 48, 3)
     """
     rank, sources, targets = len(x.shape), integers(source), integers(destination)
     if len(axes_of("moveaxis", sources, rank)) != len(axes_of("moveaxis", targets, rank)):
@@ -364,6 +388,11 @@ def broadcast_to(x: X, shape: Iterable[int] | int, name: str | None = None) -> X
         ShapeError: if ``x`` does not broadcast to it.
     Gradient: the sum of g over what was repeated.
     Source: `numpy.broadcast_to`.
+    Example:
+        >>> af.ops.broadcast_to(xp.asarray([1, 2]), (3, 2))
+        Array([[1, 2],
+               [1, 2],
+               [1, 2]], dtype=int64)
     """
     return blob_of(BroadcastTo(TensorSpec.of(shape).shape), x, name=name)
 
@@ -451,6 +480,12 @@ def concat(parts: Sequence[X], axis: int | None = 0, name: str | None = None) ->
         ShapeError, DTypeError: if the parts do not fit; the message names the one.
     Gradient: g taken apart, without copies on the CPU.
     Source: Purine2 ``Concat``.
+    Example:
+        >>> a, b = xp.asarray([[1, 2]]), xp.asarray([[3, 4], [5, 6]])
+        >>> af.ops.concat([a, b])
+        Array([[1, 2],
+               [3, 4],
+               [5, 6]], dtype=int64)
     """
     if not parts:
         raise ShapeError("concat: give at least one part")
@@ -471,6 +506,11 @@ def stack(parts: Sequence[X], axis: int = 0, name: str | None = None) -> X:
         ShapeError, DTypeError: if the parts differ; the message names the one.
     Gradient: g taken apart.
     Source: `numpy.stack`.
+    Example:
+        >>> a, b = xp.asarray([1, 2]), xp.asarray([3, 4])
+        >>> af.ops.stack([a, b], axis=1)
+        Array([[1, 3],
+               [2, 4]], dtype=int64)
     """
     if not parts:
         raise ShapeError("stack: give at least one part")
@@ -483,10 +523,16 @@ def unstack(x: X, axis: int = 0) -> tuple[X, ...]:
     Args:
         x: At least one axis, any dtype.
         axis: The axis, counted from the end if negative.
+    Returns:
+        A blob for each position along the axis.
     Raises:
         ShapeError: if ``x`` does not have the axis.
     Gradient: the gradients of the parts, joined.
     Source: ``torch.unbind``.
+    Example:
+        >>> x, y = af.ops.unstack(xp.asarray([[1, 2, 3], [4, 5, 6]]))
+        >>> print(x, y)
+        [1 2 3] [4 5 6]
     """
     (axis,) = axes_of("unstack", axis, len(x.shape))
     parts: Any = x
@@ -507,6 +553,9 @@ def roll(x: X, shift: int | Sequence[int], axis: int | Sequence[int] | None = No
         ShapeError: if ``x`` does not have the axes, or there are not as many shifts.
     Gradient: g, moved back.
     Source: `numpy.roll`.
+    Example:
+        >>> af.ops.roll(xp.asarray([1, 2, 3, 4]), 1)
+        Array([4, 1, 2, 3], dtype=int64)
     """
     shifts, axes = integers(shift), (0,) if axis is None else integers(axis)
     if len(shifts) not in (1, len(axes)):
@@ -533,6 +582,10 @@ def tile(x: X, repetitions: int | Sequence[int], name: str | None = None) -> X:
         ShapeError: if a number is negative.
     Gradient: the sum of g over what was repeated.
     Source: `numpy.tile`.
+    Example:
+        >>> af.ops.tile(xp.asarray([1, 2]), (2, 2))
+        Array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int64)
     """
     times = integers(repetitions)
     rank = max(len(x.shape), len(times))
@@ -556,6 +609,10 @@ def split(x: X, parts: int | Sequence[int], axis: int = 0, name: str | None = No
         ShapeError: if ``x`` does not have the axis, or cannot be cut so.
     Gradient: the gradients of the pieces, joined.
     Source: Purine2 ``Split``. (The lengths are given, as in PyTorch, not the positions, as in NumPy.)
+    Example:
+        >>> head, tail = af.ops.split(xp.asarray([1, 2, 3, 4, 5]), [2, 3])
+        >>> print(head, tail)
+        [1 2] [3 4 5]
     """
     (axis,) = axes_of("split", axis, len(x.shape))
     if isinstance(parts, int):

@@ -50,6 +50,7 @@ class Loader(Generic[T]):
         self._resources: LoaderResources | None = None
         self._run: Run | None = None
         self._last: StageActor | None = None
+        self._done: tuple[int, Run, StageActor] | None = None  # an epoch that has come to its end, until the next one
         self._iteration: weakref.ref[Iteration[T]] | None = None
         self._elapsed_ns = self._wait_ns = self._delivered = 0
         self._feeding: weakref.ref[Feeding] | None = None
@@ -100,7 +101,7 @@ class Loader(Generic[T]):
         except BaseException:
             run.stop()
             raise
-        self._run, self._last = run, last
+        self._run, self._last, self._done = run, last, None
         run.begin(last)
         iteration = Iteration(self, run)
         self._iteration = weakref.ref(iteration)
@@ -155,10 +156,12 @@ class Loader(Generic[T]):
     def _finished(self, run: Run) -> None:
         """All items of the epoch have been taken."""
         self._count(run)
+        if self._run is run:
+            assert self._last is not None
+            self._done = self.epoch, run, self._last
+            self._run = self._last = None
         self.epoch += 1
         self._saved = None
-        if self._run is run:
-            self._run = self._last = None
 
     def _count(self, run: Run) -> None:
         assert run.ended_ns is not None
@@ -177,10 +180,20 @@ class Loader(Generic[T]):
         those that would have followed, in the same order, if the functions give the same for the same items.
 
         Args:
-            delivered: The place behind this many items of this iteration instead, one of the last 1,024: for callers
-                that have asked for items that they are not done with, as `Graph.stream` does.
+            delivered: The place behind this many items of this iteration, or of one that has just come to its end,
+                instead, one of the last 1,024: for callers that have asked for items that they are not done with, as
+                `Graph.stream` does.
         Raises:
             PipelineError: if that place is not known any more.
+
+        Example:
+            >>> loader, other = (af.pipeline.source(range(10), shuffle=True, seed=1).batch(2) for _ in range(2))
+            >>> items = loader.iter_sync()
+            >>> first = next(items), next(items)
+            >>> state = loader.state_dict()  # plain data, for a file
+            >>> other.load_state_dict(state)
+            >>> [batch.tolist() for batch in other.iter_sync()] == [batch.tolist() for batch in items]
+            True
         """
         epoch, position = self._place(delivered)
         return {"version": _VERSION, "stages": signature(self.stage), "epoch": epoch, "position": position}
@@ -189,12 +202,19 @@ class Loader(Generic[T]):
         """The epoch, and the position in it as plain data; see `state_dict`."""
         run = self._run
         if run is None:
-            if delivered is not None:
-                raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
-            return self.epoch, self._saved
+            return (self.epoch, self._saved) if delivered is None else self._place_of_done(delivered)
         if run.ended_ns is None and run.thread != threading.get_ident():
             return self._place_elsewhere(run, delivered)
         return self.epoch, self._frozen(run.place(delivered))
+
+    def _place_of_done(self, delivered: int) -> tuple[int, Any]:
+        """The place in the iteration that has ended, as who takes items ahead is not done with the last of them."""
+        if self._done is None:
+            raise PipelineError(f"the loader is not being iterated, so no item {delivered} is known")
+        epoch, run, last = self._done
+        if delivered == run.delivered:
+            return self.epoch, self._saved
+        return epoch, last.freeze(run.place(delivered))
 
     def _place_elsewhere(self, run: Run, delivered: int | None) -> tuple[int, Any]:
         """The place while a loop in another thread iterates."""
@@ -239,7 +259,7 @@ class Loader(Generic[T]):
         if self._is_running:
             raise PipelineError("the loader is being iterated: end that first, with aclose() or by leaving it")
         self._leave()
-        self.epoch, self._saved = epoch, position
+        self.epoch, self._saved, self._done = epoch, position, None
 
     def _frozen(self, position: Any) -> Any:
         assert self._last is not None
@@ -254,11 +274,27 @@ class Loader(Generic[T]):
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """The newest items that were left out since their calls had failed; at most 1,000."""
+        """The newest items that were left out since their calls had failed; at most 1,000.
+
+        Example:
+            >>> loader = af.pipeline.source(["1", "two", "3"]).map(int, name="parse", on_error="skip")
+            >>> list(loader.iter_sync())
+            [1, 3]
+            >>> [(skip.stage, skip.number, skip.item) for skip in loader.skips]
+            [('parse', 1, "'two'")]
+        """
         return () if self._resources is None else tuple(self._resources.skips.records)
 
     def stats(self) -> LoaderStats:
-        """Statistics of all stages, over all iterations; cheap enough for polling."""
+        """Statistics of all stages, over all iterations; cheap enough for polling.
+
+        Example:
+            >>> loader = af.pipeline.source(range(6)).map(str, name="text").batch(4, collate=list)
+            >>> _ = list(loader.iter_sync())
+            >>> stats = loader.stats()
+            >>> stats.delivered, stats["text"].items_out
+            (2, 6)
+        """
         elapsed_ns, wait_ns, delivered = self._elapsed_ns, self._wait_ns, self._delivered
         run = self._run
         if run is not None:
@@ -286,7 +322,17 @@ class Loader(Generic[T]):
 
 
 def live_loaders() -> list[Loader[Any]]:
-    """The loaders that are being iterated now, in this process; for the live page: see `Loader.stats`."""
+    """The loaders that are being iterated now, in this process; for the live page: see `Loader.stats`.
+
+    Example:
+        >>> loader = af.pipeline.source(range(3))
+        >>> async def main():
+        ...     async with loader:
+        ...         async for _ in loader:
+        ...             return loader in af.pipeline.live_loaders()
+        >>> af.run(main()), loader in af.pipeline.live_loaders()
+        (True, False)
+    """
     return [loader for loader in _known if loader._is_running]
 
 
@@ -360,6 +406,12 @@ class Feeding:
 
     Raises:
         PipelineError: unless either is given.
+
+    Example:
+        >>> loader = af.pipeline.source([{"image": [1, 2], "label": 0}])
+        >>> feeding = loader.feed(image="x", label="y")
+        >>> feeding.feed_of({"image": [1, 2], "label": 0})
+        {'x': [1, 2], 'y': 0}
     """
 
     name = kind = "feed"

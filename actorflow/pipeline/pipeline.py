@@ -32,20 +32,20 @@ U = TypeVar("U")
 class Pipeline(Loader[T]):
     """Stages that items go through, and the loader that takes them out at the end.
 
-    ::
-
-        loader = (
-            af.pipeline.source(paths, shuffle=True, seed=0)
-            .map(fetch, concurrency=32, timeout=5, retries=2)
-            .map(decode, concurrency=4)
-            .batch(128, drop_last=True)
-            .prefetch(4)
-        )
-        async with loader:
-            async for batch in loader: ...
-
     A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before it is iterated.
     Items keep their order unless a stage is told otherwise. A stage's ``name=`` is for messages and statistics.
+
+    Example:
+        >>> def square(number):
+        ...     return number**2
+        >>> loader = af.pipeline.source(range(6), shuffle=True, seed=0).map(square).batch(2).prefetch(4)
+        >>> async def main():
+        ...     async with loader:
+        ...         return [batch.shape async for batch in loader]
+        >>> af.run(main())
+        [(2,), (2,), (2,)]
+        >>> sorted(number for batch in loader.iter_sync() for number in batch.tolist())  # the next epoch
+        [0, 1, 4, 9, 16, 25]
     """
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -78,11 +78,23 @@ class Pipeline(Loader[T]):
             buffer: Results that may wait for their turn, besides those in calls; ``concurrency`` by default.
         Raises:
             PipelineError: if something is out of range or does not go together.
+
+        Example:
+            >>> async def fetch(number):  # many requests at a time, each repeated if it fails
+            ...     return f"page {number}"
+            >>> loader = af.pipeline.source(range(3)).map(fetch, concurrency=32, timeout=5, retries=2, on_error="skip")
+            >>> list(loader.iter_sync())
+            ['page 0', 'page 1', 'page 2']
         """
         return self._call(Map, Options(fn=fn, **options), name)
 
     def filter(self, fn: Callable[[T], Any], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[T]:
-        """Keep the items for which a function says so; everything else is as for `map`."""
+        """Keep the items for which a function says so; everything else is as for `map`.
+
+        Example:
+            >>> list(af.pipeline.source(range(6)).filter(lambda number: number % 2).iter_sync())
+            [1, 3, 5]
+        """
         return self._call(Filter, Options(fn=fn, **options), name)
 
     def flat_map(
@@ -96,6 +108,10 @@ class Pipeline(Loader[T]):
 
         The function gives an iterable, or is a generator function, async or not; a few items are taken from it at a
         time, as there is room. A call for the next few is one for ``timeout``. Everything else is as for `map`.
+
+        Example:
+            >>> list(af.pipeline.source(["one two", "three"]).flat_map(str.split).iter_sync())
+            ['one', 'two', 'three']
         """
         return self._call(Expand, Options(fn=fn, expands=True, **options), name)
 
@@ -144,6 +160,14 @@ class Pipeline(Loader[T]):
                 of different shapes; ``list`` leaves the list.
             concurrency: Batches that are made at once.
             executor: Where ``collate`` runs, as for `map`.
+        Raises:
+            PipelineError: if ``size`` is less than 1. A batch whose items do not go together ends the iteration.
+
+        Example:
+            >>> list(af.pipeline.source(range(5)).batch(2).iter_sync())
+            [array([0, 1]), array([2, 3]), array([4])]
+            >>> list(af.pipeline.source("abcde").batch(2, drop_last=True, collate="".join).iter_sync())
+            ['ab', 'cd']
         """
         check_at_least("size", size, 1)
         grouped = self._add(Group, name, size=size, drop_last=drop_last)
@@ -153,7 +177,12 @@ class Pipeline(Loader[T]):
         return grouped._call(Map, options, f"{name}/collate")
 
     def unbatch(self, *, name: str = "unbatch") -> Pipeline[Any]:
-        """Make items of batches: of arrays, lists, and tuples or mappings of these. Undoes `batch`."""
+        """Make items of batches: of arrays, lists, and tuples or mappings of these. Undoes `batch`.
+
+        Example:
+            >>> list(af.pipeline.source([[1, 2], [3]]).unbatch().iter_sync())
+            [1, 2, 3]
+        """
         return self._call(Expand, Options(fn=unstack, expands=True), name)
 
     # -- order and number ---------------------------------------------------------------------------------------
@@ -165,23 +194,52 @@ class Pipeline(Loader[T]):
             size: Items that are held. The more, the better they are mixed; a sequence is mixed wholly, and at no cost,
                 by ``source(..., shuffle=True)``.
             seed: The same seed gives the same order.
+        Raises:
+            PipelineError: if ``size`` is less than 1 or ``seed`` is negative.
+
+        Example:
+            >>> loader = af.pipeline.source(range(6)).shuffle(4, seed=0)
+            >>> first, second = list(loader.iter_sync()), list(loader.iter_sync())  # two epochs
+            >>> sorted(first) == sorted(second), first == second
+            (True, False)
         """
         check_at_least("size", size, 1)
         check_at_least("seed", seed, 0)
         return self._add(Shuffle, name, size=size, seed=seed)
 
     def take(self, count: int, *, name: str = "take") -> Pipeline[T]:
-        """The first ``count`` items; then the stages in front stop."""
+        """The first ``count`` items; then the stages in front stop.
+
+        Raises:
+            PipelineError: if ``count`` is negative.
+
+        Example:
+            >>> list(af.pipeline.source(range(10**9)).take(3).iter_sync())
+            [0, 1, 2]
+        """
         check_at_least("count", count, 0)
         return self._add(Take, name, count=count)
 
     def skip(self, count: int, *, name: str = "skip") -> Pipeline[T]:
-        """All items but the first ``count``."""
+        """All items but the first ``count``.
+
+        Raises:
+            PipelineError: if ``count`` is negative.
+
+        Example:
+            >>> list(af.pipeline.source("abcd").skip(2).iter_sync())
+            ['c', 'd']
+        """
         check_at_least("count", count, 0)
         return self._add(SkipFirst, name, count=count)
 
     def enumerate(self, start: int = 0, *, name: str = "enumerate") -> Pipeline[tuple[int, T]]:
-        """Pairs (number, item), numbered from ``start``."""
+        """Pairs (number, item), numbered from ``start``.
+
+        Example:
+            >>> list(af.pipeline.source("ab").enumerate(start=1).iter_sync())
+            [(1, 'a'), (2, 'b')]
+        """
         return self._add(Enumerate, name, first=start)
 
     def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline[T]:
@@ -192,6 +250,12 @@ class Pipeline(Loader[T]):
             world: Number of shares.
             even: Whether all shares get as many items, so that no rank waits for one in vain; up to ``world - 1`` items
                 at the end are left out then.
+        Raises:
+            PipelineError: if there is no such share.
+
+        Example:
+            >>> [list(af.pipeline.source(range(7)).shard(rank, 2).iter_sync()) for rank in range(2)]
+            [[0, 2, 4], [1, 3, 5]]
         """
         check_at_least("world", world, 1)
         check_at_least("rank", rank, 0)
@@ -203,6 +267,13 @@ class Pipeline(Loader[T]):
         """The items of several epochs, one behind the other, without an end if ``times`` is None.
 
         Shuffles in front of it have another order each time.
+
+        Raises:
+            PipelineError: if ``times`` is negative.
+
+        Example:
+            >>> list(af.pipeline.source("ab").repeat(3).iter_sync())
+            ['a', 'b', 'a', 'b', 'a', 'b']
         """
         if times is not None:
             check_at_least("times", times, 0)
@@ -216,6 +287,20 @@ class Pipeline(Loader[T]):
         Args:
             size_bytes: If the items take more, the iteration fails.
             size: Bytes of an item; by default those of arrays, texts and byte strings in it.
+        Raises:
+            PipelineError: if ``size_bytes`` is less than 1.
+
+        Example:
+            >>> def load(name):
+            ...     print("loading", name)
+            ...     return name.upper()
+            >>> loader = af.pipeline.source("ab").map(load).cache(size_bytes=1_000_000)
+            >>> list(loader.iter_sync())
+            loading a
+            loading b
+            ['A', 'B']
+            >>> list(loader.iter_sync())  # the next epoch
+            ['A', 'B']
         """
         if size_bytes is not None:
             check_at_least("size_bytes", size_bytes, 1)
@@ -236,6 +321,14 @@ class Pipeline(Loader[T]):
             size_bytes: Most bytes that these take. An item that does not fit waits in front, and so do all stages
                 there; one that is larger than all the room is held alone.
             size: Bytes of an item; by default those of arrays, texts and byte strings in it.
+        Raises:
+            PipelineError: if ``count`` or ``size_bytes`` is less than 1.
+
+        Example:
+            >>> images = (np.zeros([100, 100]) for _ in range(3))
+            >>> loader = af.pipeline.source(images).prefetch(16, size_bytes=1_000_000)
+            >>> len(list(loader.iter_sync()))
+            3
         """
         check_at_least("count", count, 1)
         if size_bytes is not None:
@@ -253,6 +346,11 @@ class Pipeline(Loader[T]):
             in_flight: Items that are copied at once.
         Raises:
             PlaceError, DeviceUnavailableError: if there is no such device.
+
+        Example:
+            >>> loader = af.pipeline.source([np.ones(2), np.zeros(2)]).to("sim:0")
+            >>> [str(array.place) for array in loader.iter_sync()]
+            ['sim:0', 'sim:0']
         """
         check_at_least("in_flight", in_flight, 1)
         parsed = Place.parse(place) if isinstance(place, str) else place
@@ -269,10 +367,6 @@ class Pipeline(Loader[T]):
     ) -> Pipeline[Any]:
         """Send items different ways, and bring together what comes of them.
 
-        ::
-
-            loader.branch(lambda item: item.suffix, {".jpg": lambda p: p.map(decode), ".npy": lambda p: p.map(np.load)})
-
         What comes of an item keeps its place among the others, whichever way it went; what a branch gives when all
         items are through, a last batch say, comes at the end.
 
@@ -282,6 +376,14 @@ class Pipeline(Loader[T]):
                 enumerate and prefetch, all in order.
         Raises:
             PipelineError: if a branch has other stages. An item whose key has no branch ends the iteration.
+
+        Example:
+            >>> loader = af.pipeline.source([1, 2, 3, 4]).branch(
+            ...     lambda number: number % 2,
+            ...     {1: lambda odd: odd.map(str), 0: lambda even: even.filter(lambda number: number > 2)},
+            ... )
+            >>> list(loader.iter_sync())
+            ['1', '3', 4]
         """
         if not branches:
             raise PipelineError("expected at least one branch, got none")
@@ -306,7 +408,12 @@ class Pipeline(Loader[T]):
     def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[tuple[Any, ...]]: ...
 
     def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[Any]:
-        """Tuples of an item of each pipeline; see `zip_`."""
+        """Tuples of an item of each pipeline; see `zip_`.
+
+        Example:
+            >>> list(af.pipeline.source("ab").zip(af.pipeline.source([1, 2, 3])).iter_sync())
+            [('a', 1), ('b', 2)]
+        """
         return zip_(self, *others, strict=strict, name=name)
 
     # -- taking items out ---------------------------------------------------------------------------------------
@@ -319,6 +426,17 @@ class Pipeline(Loader[T]):
             parts: Blobs that the parts of each item, a mapping, are fed to, by key.
         Raises:
             PipelineError: if neither or both are given.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x, factor = graph.blob("x", ["n"]), graph.blob("factor", [])
+            >>> y = x * factor
+            >>> loader = af.pipeline.source([([1, 2], 10), ([3], 100)])
+            >>> async def main():
+            ...     async with graph, loader:
+            ...         return [result[y].tolist() async for result in graph.stream(loader.feed(x, factor))]
+            >>> af.run(main())
+            [[10.0, 20.0], [300.0]]
         """
         return Feeding(self, blobs, parts)
 
@@ -329,6 +447,14 @@ class Pipeline(Loader[T]):
             ahead: Items that are handed over before they are asked for, at least 1.
         Raises:
             PipelineError: within a running loop, which this would block.
+
+        Example:
+            >>> loader = af.pipeline.source(range(4))
+            >>> for number in loader.iter_sync():
+            ...     if number == 1:
+            ...         break
+            >>> list(loader.iter_sync())  # the rest of the epoch
+            [2, 3]
         """
         check_at_least("ahead", ahead, 1)
         return iterate(self, ahead)
@@ -396,6 +522,13 @@ def source(
         executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
     Raises:
         PipelineError: if it is nothing of that, or something other than a sequence is to be shuffled.
+
+    Example:
+        >>> list(af.pipeline.source([3, 1, 2]).iter_sync())
+        [3, 1, 2]
+        >>> loader = af.pipeline.source(lambda epoch: (10 * epoch + number for number in range(3)))
+        >>> list(loader.iter_sync()), list(loader.iter_sync())
+        ([0, 1, 2], [10, 11, 12])
     """
     check_data(data)
     if executor not in ("auto", "loop", "thread"):
@@ -431,23 +564,68 @@ def zip_(*pipelines: Pipeline[Any], strict: bool = False, name: str = "zip") -> 
     Args:
         pipelines: At least one.
         strict: Whether it is an error if they are not of one length.
+        name: Of the stage, for messages and statistics.
+    Raises:
+        PipelineError: if there are no pipelines, or they share a stage; with ``strict``, later, if one ends before
+            another.
+
+    Example:
+        >>> images, labels = af.pipeline.source(["a.png", "b.png"]), af.pipeline.source([0, 1])
+        >>> list(af.pipeline.zip_(images, labels, strict=True).iter_sync())
+        [('a.png', 0), ('b.png', 1)]
     """
     return _join(Zip, pipelines, name, strict=strict)
 
 
 def concat(*pipelines: Pipeline[T], name: str = "concat") -> Pipeline[T]:
-    """All items of the first pipeline, then all of the second, ..."""
+    """All items of the first pipeline, then all of the second, ...
+
+    Args:
+        pipelines: At least one, none of which has a stage of another.
+        name: Of the stage, for messages and statistics.
+    Raises:
+        PipelineError: if it is given something else.
+
+    Example:
+        >>> list(af.pipeline.concat(af.pipeline.source("ab"), af.pipeline.source("c")).iter_sync())
+        ['a', 'b', 'c']
+    """
     return _join(Concat, pipelines, name)
 
 
 def interleave(*pipelines: Pipeline[T], block: int = 1, name: str = "interleave") -> Pipeline[T]:
-    """``block`` items of each pipeline in turn; one that has ended is left out."""
+    """``block`` items of each pipeline in turn; one that has ended is left out.
+
+    Args:
+        pipelines: At least one, none of which has a stage of another.
+        block: At least 1.
+        name: Of the stage, for messages and statistics.
+    Raises:
+        PipelineError: if it is given something else.
+
+    Example:
+        >>> list(af.pipeline.interleave(af.pipeline.source("abcd"), af.pipeline.source("12"), block=2).iter_sync())
+        ['a', 'b', '1', '2', 'c', 'd']
+    """
     check_at_least("block", block, 1)
     return _join(Interleave, pipelines, name, block=block)
 
 
 def merge(*pipelines: Pipeline[T], name: str = "merge") -> Pipeline[T]:
-    """The items of several pipelines as they come; those of each one keep their order."""
+    """The items of several pipelines as they come; those of each one keep their order.
+
+    Args:
+        pipelines: At least one, none of which has a stage of another.
+        name: Of the stage, for messages and statistics.
+    Raises:
+        PipelineError: if it is given something else.
+
+    Example:
+        >>> letters, numbers = af.pipeline.source("abc"), af.pipeline.source("12")
+        >>> merged = list(af.pipeline.merge(letters, numbers).iter_sync())  # as they come
+        >>> sorted(merged), [item for item in merged if item.isalpha()]
+        (['1', '2', 'a', 'b', 'c'], ['a', 'b', 'c'])
+    """
     return _join(Merge, pipelines, name)
 
 

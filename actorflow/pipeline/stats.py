@@ -50,6 +50,13 @@ class StageSnapshot:
         elapsed_s: Time that the loader was iterated.
         p50_s: Half of the recent calls took less.
         p99_s: Of 100 recent calls 99 took less.
+
+    Example:
+        >>> loader = af.pipeline.source(["1", "two", "3"]).map(int, name="parse", on_error="skip")
+        >>> _ = list(loader.iter_sync())
+        >>> parse = loader.stats()["parse"]
+        >>> parse.kind, parse.items_in, parse.items_out, parse.skipped
+        ('map', 3, 2, 1)
     """
 
     name: str
@@ -98,6 +105,13 @@ class LoaderStats:
         wait_s: Time of that in which the application waited for an item.
         queued: Items that wait for the application.
         room: Most items that may wait; the last stage stops then.
+
+    Example:
+        >>> loader = af.pipeline.source(range(6)).map(str, name="text").batch(4, collate=list)
+        >>> _ = list(loader.iter_sync())
+        >>> stats = loader.stats()
+        >>> [stage.name for stage in stats.stages], stats.delivered
+        (['source', 'text', 'batch'], 2)
     """
 
     stages: tuple[StageSnapshot, ...]

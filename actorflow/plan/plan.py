@@ -101,6 +101,15 @@ class Plan:
         lengths: Lengths of the open axes that it was made for.
         tapped: Slot of each blob that is kept for those who look on, and not returned.
         check: What is looked for in the results of its ops; None for nothing.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [4])
+        >>> w = graph.variable("w", [4])
+        >>> _ = [w, x] >> graph.op("add", af.ops.Sum()) >> [w]
+        >>> plan = graph.compile()
+        >>> [step.node.name for step in plan.ops], [blob.name for blob in plan.feeds], [w.name for w in plan.updates]
+        (['add'], ['x'], ['w'])
     """
 
     graph: Graph
@@ -120,26 +129,62 @@ class Plan:
     tapped: Mapping[Blob, int] = field(default_factory=dict)
 
     def footprint(self, place: Place | None = None) -> Footprint:
-        """Memory that one frame takes, on one place or on all together."""
+        """Memory that one frame takes, on one place or on all together.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [2, 3])
+            >>> y = af.ops.sort(af.ops.softmax(x)) + 1
+            >>> graph.compile().footprint().peak_bytes
+            48
+        """
         return footprint(self.ops, self.slots, place)
 
     def summary(self) -> str:
         """A table of a frame's steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched.
 
         The ops that are computed once, before the first frame, are listed as constants.
+
+        Example:
+            >>> graph = af.Graph("g", libraries=["numpy"])
+            >>> x = graph.blob("x", [2, 3])
+            >>> y = af.ops.softmax(x)
+            >>> print(graph.compile().summary())
+            op       kernel         place, lane  inputs           outputs
+            -------  -------------  -----------  ---------------  -------------------------
+            softmax  numpy.Softmax  cpu main     x float32[2, 3]  softmax/out float32[2, 3]
+            fed: x float32[2, 3]
+            fetched: softmax/out float32[2, 3]
+            updated: nothing
         """
         from actorflow.show.tables import plan_table
 
         return plan_table(self)
 
     def to_dot(self, *, times: bool = False) -> str:
-        """The plan in Graphviz's language: a frame around the steps of each lane, values between them.
+        r"""The plan in Graphviz's language: a frame around the steps of each lane, values between them.
 
         Variables are bold, and a dashed edge leads from an update to what it replaces; what is fed has a dashed
         border, a constant a dotted one, what is fetched a double one.
 
         Args:
             times: Colour steps by the times of their calls so far, as `Graph.to_dot` does.
+
+        Example:
+            >>> graph = af.Graph("g", libraries=["numpy"])
+            >>> y = af.ops.exp(graph.blob("x", [2]))
+            >>> print(graph.compile().to_dot())
+            digraph "g" {
+              rankdir=LR;
+              subgraph cluster_0 {
+                label="cpu main";
+                n0 [shape=box, label="exp\nnumpy.Exp"];
+              }
+              s0 [shape=ellipse, style=dashed, label="x\nfloat32[2]"];
+              s1 [shape=ellipse, peripheries=2, label="exp/out\nfloat32[2]"];
+              s0 -> n0;
+              n0 -> s1;
+            }
         """
         from actorflow.show.dot import plan_dot
 

@@ -185,7 +185,7 @@ class Peers(Recipient):
         missing = [rank for rank in range(self.transport.size) if rank not in there] if self.transport.rank == 0 else []
         whom = f"ranks {missing}" if missing else "the other ranks"
         _log.warning(
-            "graph %r: rank %d has waited %g s for %s to run it, too",
+            "graph %r: rank %d has waited %g s for %s to run it, too (more: actorflow docs mpi)",
             self._name,
             self.transport.rank,
             _PATIENCE_S,

@@ -146,6 +146,18 @@ class Batcher:
 
     Raises:
         ValueError: if a number is out of its range.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", 2])
+        >>> y = af.ops.sum(x, 1)
+        >>> async def main():
+        ...     async with graph, graph.batched(fetch=y) as batcher:
+        ...         one, two = await asyncio.gather(batcher.run({x: [[1, 2]]}), batcher.run({x: [[3, 4], [5, 6]]}))
+        ...     return one[y].tolist(), two[y].tolist()
+        >>> asyncio.run(main())
+        ([3.0], [7.0, 11.0])
     """
 
     def __init__(self, rows: Rows, options: BatchOptions) -> None:
@@ -173,7 +185,21 @@ class Batcher:
         return f"<Batcher of graph {self._rows.name!r}, {self._state.value}: {state}>"
 
     def statistics(self) -> BatchStatistics:
-        """Figures of this moment; to be called on the thread of the loop that the batcher runs on."""
+        """Figures of this moment; to be called on the thread of the loop that the batcher runs on.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch"])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph, graph.batched() as batcher:
+            ...         await asyncio.gather(*(batcher.run({x: [i]}) for i in range(3)))
+            ...         return batcher.statistics()
+            >>> figures = asyncio.run(main())
+            >>> figures.frames, figures.finished, figures.refused
+            (1, 3, 0)
+        """
         counters = self._counters
         return BatchStatistics(
             self._waiting_rows,
@@ -215,6 +241,18 @@ class Batcher:
             RunCancelledError, StallError, ...: as for `Graph.run`, if the whole frame has failed.
         Cancellation: returns at once. The rows are not computed if their frame has not started; a frame is cancelled
             when nobody waits for it any more.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch"])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph, graph.batched(max_rows=4) as batcher:
+            ...         result = await batcher.run({x: range(6)}, priority=1, timeout=60)
+            ...         return result[y].tolist(), len(result.frames)
+            >>> asyncio.run(main())  # more rows than a frame takes: two frames
+            ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2)
         """
         counters, since, trace = self._counters, perf_counter(), self._rows.trace
         requests: list[Request] = []

@@ -554,10 +554,10 @@ class Engine:
         self.batchers[number] = batcher
         return number
 
-    def tap(self, blobs: Sequence[Blob], every: int, interval_s: float) -> Tap:
+    def tap(self, blobs: Sequence[Blob], every: int, interval_s: float, in_a_row: int, trace: bool) -> Tap:
         """Look at values of frames from now on; see `Graph.tap`."""
         taps = self.resources.taps
-        tap = Tap(taps, blobs, every, interval_s)
+        tap = Tap(taps, blobs, every, interval_s, in_a_row, self.trace if trace else None)
         taps.add(tap)
         return tap
 

@@ -87,7 +87,8 @@ class FrameLimits:
         for actor, running in frame.outstanding.items():
             if isinstance(running, Fence) and running.begun and not running.done:
                 _log.warning(
-                    "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends",
+                    "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends "
+                    "(more: actorflow docs stalls)",
                     actor.under_way(frame).name,
                     frame.number,
                     self._graph.name,
@@ -167,7 +168,9 @@ class LoopWatchdog:
         else:  # the task of an async function has its op's name
             what = "a callback" if task is None else f"task {task.get_name()!r}"
         lines = "".join(traceback.format_stack(stack))
-        _log.warning("%s has blocked the event loop for %g s:\n%s", what, self._limit_s, lines)
+        _log.warning(
+            "%s has blocked the event loop for %g s:\n%s(more: actorflow docs slow)", what, self._limit_s, lines
+        )
 
 
 def _op_on(stack: FrameType | None) -> str | None:

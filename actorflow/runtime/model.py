@@ -57,6 +57,15 @@ class Named(Mapping[str, _T]):
         return repr(dict(self._items))
 
 
+def _check_root(graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"a model is made of a graph, got {type(graph).__name__}")
+    if graph.parent is not None:
+        raise GraphError(
+            f"{graph.name!r} is a sub-graph: make a model of its root {graph.root.name!r}, with the blobs of this part"
+        )
+
+
 class Model:
     """A graph with named inputs and outputs.
 
@@ -77,7 +86,18 @@ class Model:
         values: As above.
 
     Raises:
-        GraphError: if a blob is not of the graph, or if the outputs need a source that is no input.
+        GraphError: if the graph is a part of another one, a blob is not of the graph, or the outputs need a source that
+            is no input. TypeError if it is not a graph.
+
+    Example:
+        >>> graph = af.Graph("net")
+        >>> x = graph.blob("x", ["batch", 2])
+        >>> y = af.ops.softmax(af.ops.inner(x, graph.variable("w", [3, 2])))
+        >>> model = af.Model(graph, inputs={"features": x}, outputs={"scores": y})
+        >>> model.run_sync({"features": [[1, 2]]})["scores"].shape
+        (1, 3)
+        >>> list(model.variables)
+        ['w']
     """
 
     def __init__(
@@ -89,8 +109,7 @@ class Model:
         values: Mapping[str, Blob] | None = None,
         variables: Mapping[str, Variable] | None = None,
     ) -> None:
-        if not isinstance(cast(object, graph), Graph):
-            raise TypeError(f"a model is made of a graph, got {type(graph).__name__}")
+        _check_root(graph)
         for what, blobs in (("inputs", inputs), ("outputs", outputs)):
             if not isinstance(cast(object, blobs), Mapping):
                 raise TypeError(f"{what} of a model must be blobs by name, {{name: blob}}, got {type(blobs).__name__}")
@@ -111,7 +130,16 @@ class Model:
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """Its variables by name: those of a file that weights were loaded from, else their own."""
+        """Its variables by name: those of a file that weights were loaded from, else their own.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> y = af.nn.InnerProduct(2, name="fc")(graph.blob("x", ["batch", 3]))
+            >>> af.onnx.save(graph, "net.onnx")
+            >>> model = af.onnx.load("net.onnx", trainable=True)
+            >>> model.variables["fc/bias"], len(model.variables)
+            (<Variable 'fc/bias' float32[2] on cpu>, 2)
+        """
         if self._variables is not None:
             return self._variables
         own = {variable.name: variable for variable in self.graph.variables}
@@ -125,9 +153,18 @@ class Model:
             graph: The graph, a root.
             fetch: Its outputs, as for `Graph.run`; by default those of the file that it was loaded from, or the sinks.
                 Its inputs are the sources that these need.
+        Raises:
+            GraphError: if it has none of these, or is a part of a graph. TypeError if it is not a graph.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> x = graph.blob("x", ["n"])
+            >>> y = af.ops.exp(x)
+            >>> model = af.Model.of(graph)
+            >>> list(model.inputs), list(model.outputs)
+            (['x'], ['exp/out'])
         """
-        if not isinstance(cast(object, graph), Graph):
-            raise TypeError(f"expected a graph, got {type(graph).__name__}")
+        _check_root(graph)
         if fetch is None and graph._interface is not None:
             return cls(graph, *graph._interface)
         targets = targets_of(fetch)
@@ -146,6 +183,14 @@ class Model:
 
         Raises:
             FeedError: if an input is missing, or there is none of that name.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> x = graph.blob("x", ["n"])
+            >>> model = af.Model(graph, {"values": x}, {"result": x * 2})
+            >>> feeds = model.feeds({"values": [1, 2]})
+            >>> graph.run_sync(feeds)[model.outputs["result"]]
+            array([2., 4.], dtype=float32)
         """
         if not isinstance(cast(object, inputs), Mapping):
             got = type(inputs).__name__
@@ -176,6 +221,20 @@ class Model:
         Raises:
             FeedError: if an input is missing or unknown; else what `Graph.run` raises.
             TypeError: if the inputs are not arrays by name.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("net")
+            >>> x = graph.blob("x", ["n"])
+            >>> hidden = af.ops.square(x)
+            >>> model = af.Model(graph, {"values": x}, {"total": af.ops.sum(hidden)})
+            >>> async def main():
+            ...     async with graph:
+            ...         print(await model.run({"values": [1, 2]}))
+            ...         print(await model.run({"values": [1, 2]}, fetch=["total", "square/out"]))
+            >>> asyncio.run(main())
+            {'total': array(5., dtype=float32)}
+            {'total': array(5., dtype=float32), 'square/out': array([1., 4.], dtype=float32)}
         """
         wanted = self._wanted(fetch)
         result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout)
@@ -184,13 +243,35 @@ class Model:
     def run_sync(
         self, inputs: Mapping[str, npt.ArrayLike], *, fetch: str | Blob | Iterable[str | Blob] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
-        """`run` for scripts, as `Graph.run_sync`."""
+        """`run` for scripts, as `Graph.run_sync`.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> model = af.Model(graph, {"values": graph.blob("x", ["n"])}, {"total": af.ops.sum(graph["x"])})
+            >>> model.run_sync({"values": [1, 2]})
+            {'total': array(3., dtype=float32)}
+            >>> model.run_sync({"value": [1, 2]})
+            Traceback (most recent call last):
+                ...
+            actorflow.errors.FeedError: model 'net' has no input 'value'; did you mean 'values'?
+            More: actorflow docs running
+        """
         wanted = self._wanted(fetch)
         result = self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])
         return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
 
     async def warm_up(self, *, axes: Mapping[str, int] | None = None, timeout: float | None = None) -> bool:
-        """`Graph.warm_up` with the outputs fetched, also for batched runs of as many rows as ``axes`` says."""
+        """`Graph.warm_up` with the outputs fetched, also for batched runs of as many rows as ``axes`` says.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> model = af.Model(graph, {"values": graph.blob("x", ["batch", 2])}, {"total": af.ops.sum(graph["x"], 1)})
+            >>> async def main():
+            ...     async with graph:
+            ...         return await model.warm_up(axes={"batch": 32})
+            >>> af.run(main())
+            True
+        """
         return await self.graph.warm_up([*dict.fromkeys(self.outputs.values())], axes=axes, timeout=timeout)
 
     async def save(self, path: str | PathLike[str]) -> None:
@@ -198,7 +279,15 @@ class Model:
         await self.graph.save(path, fetch=self.outputs, inputs=self.inputs)
 
     def save_sync(self, path: str | PathLike[str]) -> None:
-        """`save` for scripts, as `Graph.save_sync`."""
+        """`save` for scripts, as `Graph.save_sync`.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> model = af.Model(graph, {"values": graph.blob("x", ["n"])}, {"total": af.ops.sum(graph["x"])})
+            >>> model.save_sync("net.af")
+            >>> af.Model.of(af.load_sync("net.af")).run_sync({"values": [1, 2]})
+            {'total': array(3., dtype=float32)}
+        """
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
     def _wanted(self, fetch: str | Blob | Iterable[str | Blob] | None) -> dict[Any, Blob]:
@@ -232,6 +321,18 @@ class Model:
         """`Graph.batched` with the outputs fetched; takes its other arguments.
 
         Its results know blobs, and not the model's names: ``result[model.outputs["scores"]]``.
+
+        Example:
+            >>> import asyncio
+            >>> graph = af.Graph("net")
+            >>> x = graph.blob("x", ["batch", 2])
+            >>> model = af.Model(graph, {"values": x}, {"total": af.ops.sum(x, 1)})
+            >>> async def main():
+            ...     async with graph, model.batched(max_rows=16) as batcher:
+            ...         result = await batcher.run(model.feeds({"values": [[1, 2]]}))
+            ...         return result[model.outputs["total"]]
+            >>> asyncio.run(main())
+            array([3.], dtype=float32)
         """
         return self.graph.batched(fetch=[*dict.fromkeys(self.outputs.values())], **options)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from actorflow.actors.frame import Frame, FrameState
-from actorflow.errors import OpError, RunCancelledError, text_of
+from actorflow.errors import RunCancelledError, text_of
 from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.resources import Resources
 from actorflow.threads import forget_in_child
-from actorflow.trace.counters import FailureRecord, FrameCounts
+from actorflow.trace.counters import FrameCounts
 
 _log = logging.getLogger("actorflow")
 
@@ -53,10 +52,11 @@ class Observer:
             self.counts.finished += 1
         elif frame.state is FrameState.FAILED:
             self.counts.failed += 1
-            op_id = frame.error.op.id if isinstance(frame.error, OpError) else None
-            self._resources.errors.append(FailureRecord(time.time(), frame.number, op_id, str(frame.error)))
+            self._resources.note_failure(frame.number, frame.error)
         else:
             self.counts.cancelled += 1
+        if not running:
+            self._resources.rests += 1
 
     def abandoned(self, frame: Frame) -> None:
         """The stopped frame is no longer waited for; calls of it may still run in threads."""

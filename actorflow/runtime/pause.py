@@ -23,6 +23,18 @@ class Pause(NamedTuple):
         since_s: When it was paused, in Unix seconds.
         steps: Number of frames that may still start.
         waiting: Number of runs and streams that wait to start a frame.
+
+    Example:
+        >>> import asyncio
+        >>> graph = af.Graph("g")
+        >>> async def main():
+        ...     async with graph:
+        ...         graph.pause("maintenance")
+        ...         graph.step(2)
+        ...         return graph.paused
+        >>> pause = asyncio.run(main())
+        >>> pause.reason, pause.steps, pause.waiting
+        ('maintenance', 2, 0)
     """
 
     reason: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -43,11 +44,24 @@ _Default = TypeVar("_Default")
 class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
-    The arrays are the application's: no later frame changes them.
+    The arrays are the application's: no later frame changes them. That of a blob on an accelerator stays there;
+    `actorflow.to_numpy` copies it. ``result[y]`` raises KeyError, with what was fetched, if ``y`` was not.
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
         lengths: Length of each open axis in the frame, by its name; none of a batched run, whose frames others share.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["n"])
+        >>> y = af.ops.exp(x - x, name="one")
+        >>> result = graph.run_sync({x: [1, 2, 3]}, fetch=[x, y])
+        >>> result
+        <Result x: float32[3], one/out: float32[3]>
+        >>> result[y], result["x"]
+        (array([1., 1., 1.], dtype=float32), array([1., 2., 3.], dtype=float32))
+        >>> result.lengths, result.frames
+        ({'n': 3}, (0,))
     """
 
     __slots__ = ("_blobs", "_by_name", "_values", "frames", "lengths")
@@ -67,13 +81,32 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         self.frames = frames
 
     def rows(self, start: int, stop: int) -> Result:
-        """Some rows of all values, as views of them."""
+        """Some rows of all values, as views of them.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch"])
+            >>> y = x + 1
+            >>> result = graph.run_sync({x: [1, 2, 3, 4]})
+            >>> result.rows(1, 3)[y]
+            array([3., 4.], dtype=float32)
+        """
         values = [value[start:stop] for value in self._values]
         return Result(self._blobs, self._by_name, values, self.frames)
 
     @classmethod
     def joined(cls, results: Sequence[Result]) -> Result:
-        """The rows of several results one after the other, as arrays in the host's memory."""
+        """The rows of several results one after the other, as arrays in the host's memory.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["batch"])
+            >>> y = x + 1
+            >>> parts = [graph.run_sync({x: [1, 2]}), graph.run_sync({x: [3]})]
+            >>> result = type(parts[0]).joined(parts)
+            >>> result[y], result.frames
+            (array([2., 3., 4.], dtype=float32), (0, 1))
+        """
         values = [np.concatenate(list(map(to_numpy, parts))) for parts in zip(*[r._values for r in results])]  # noqa: B905
         frames = tuple(dict.fromkeys(number for result in results for number in result.frames))
         return cls(results[0]._blobs, results[0]._by_name, values, frames)
@@ -93,7 +126,16 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     @overload
     def get(self, key: Blob | str, default: npt.NDArray[Any] | _Default) -> npt.NDArray[Any] | _Default: ...
     def get(self, key: Blob | str, default: Any = None) -> Any:
-        """The value, or the default if it was not fetched."""
+        """The value, or the default if it was not fetched.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y, z = x + 1, x + 2
+            >>> result = graph.run_sync({x: 1}, fetch=y)
+            >>> result.get(y), result.get(z)
+            (array(2., dtype=float32), None)
+        """
         index = self._index(key)  # not by the KeyError, whose message takes long to make in a large graph
         return default if index is None else self._values[index]
 
@@ -176,6 +218,7 @@ class Program:
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
         self.uses: list[VariableUse] = []
+        self._unread: list[VariableActor] = []
         ahead = [*plan.feeds.values()]
         for variable, slot_index in plan.reads.items():
             slot, actor, index = (
@@ -183,6 +226,8 @@ class Program:
                 resources.variable_actor(variable),
                 built.blobs[slot_index].slot,
             )
+            if not options.dry_run:
+                self._unread.append(actor)
             if variable.producers:
                 readers = tuple([built.receivers[op] for op in slot.consumers])
                 self.uses.append(VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates))
@@ -206,7 +251,6 @@ class Program:
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         self._sources = plan.feeds
-        self._uninitialized = [] if options.dry_run else list(plan.reads)
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
@@ -216,10 +260,13 @@ class Program:
             if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
         self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
-        # What a frame makes for itself alone is handed out as it is, all else is copied: it is another one's memory.
+        # What a frame makes for itself alone, and what nobody changes, is handed out as it is; all else is copied.
         self.tapped = tuple(plan.tapped)
-        kept = [built.blobs[index] for index in plan.tapped.values()]
-        self._kept = [(each.slot, type(each) is not BlobActor or each.bucket is None) for each in kept]
+        kept = [(blob, built.blobs[index]) for blob, index in plan.tapped.items()]
+        self._kept = [
+            (each.slot, (type(each) is not BlobActor or each.bucket is None) and not isinstance(blob, Variable))
+            for blob, each in kept
+        ]
         self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
         self._fetch_slots = list(plan.fetches.values())
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
@@ -256,7 +303,7 @@ class Program:
         program._base = self
         program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
         program.lanes = joining.lanes
-        program.uses = [use.followed_by(tuple([receivers[op] for op in use.followers])) for use in self.uses]
+        program.uses = [use.followed_by(joining.told(use.followers)) for use in self.uses]
         program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
         shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
         program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
@@ -274,11 +321,11 @@ class Program:
 
         Raises:
             FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
-            GraphError: if the initial value of a variable cannot be had.
+            GraphError: if the initial value of a variable cannot be had; OutOfMemoryError if its device has no room.
         """
-        while self._uninitialized:
-            self._uninitialized[-1].held  # noqa: B018  computed when it is first asked for
-            self._uninitialized.pop()
+        while self._unread:
+            self._unread[-1].prepare()
+            self._unread.pop()
         try:
             return self._fed(feeds)
         except (Exception, KeyboardInterrupt, SystemExit):
@@ -407,6 +454,9 @@ class Program:
             await frame.wait()
         if self.tapped:
             self.hand_out(frame)
+            copying = self._resources.taps.copying(frame)
+            if copying is not None:
+                await asyncio.wait([copying])  # the caller may write into what it has fed as soon as it has the result
         result = self.result(frame)
         for name, index in self._scalars:
             self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
@@ -414,19 +464,25 @@ class Program:
 
     def hand_out(self, frame: Frame) -> None:
         """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
-        waiting = [tap for tap in self._resources.taps.open if tap.sampled is frame]
-        if not waiting or frame.state is not FrameState.FINISHED or self._is_dry:
+        taps = self._resources.taps
+        is_wanted = any(frame in tap.sampled for tap in taps.open) and taps.copying(frame) is None
+        if not is_wanted or frame.state is not FrameState.FINISHED or self._is_dry:
             return
         values: dict[Blob, Any] = {}
-        for blob, (slot, is_shared) in zip(self.tapped, self._kept, strict=True):
-            value = frame.values[slot]
+        foreign = []
+        for blob, (slot, is_foreign) in zip(self.tapped, self._kept, strict=True):
+            values[blob] = value = frame.values[slot]
             if type(value) is np.ndarray:
-                value = read_only(value.copy() if is_shared else value)
-            values[blob] = value
-        for tap in waiting:
-            found = {blob: i for i, blob in enumerate(blob for blob in tap.blobs if blob in values)}
-            names = {blob.name: i for blob, i in found.items()}
-            tap.put(frame, Result(found, names, [values[blob] for blob in found], (frame.number,), self._lengths))
+                values[blob] = read_only(value)
+                if is_foreign:
+                    foreign.append(blob)
+
+        def result(some: Mapping[Blob, Any]) -> Result:
+            by_blob = {blob: i for i, blob in enumerate(some)}
+            by_name = {blob.name: i for blob, i in by_blob.items()}
+            return Result(by_blob, by_name, [*some.values()], (frame.number,), self._lengths)
+
+        taps.give(frame, values, foreign, result)
 
     # -- feeds ---------------------------------------------------------------------------------------------------------
 

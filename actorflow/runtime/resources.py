@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
@@ -18,7 +18,7 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
-from actorflow.errors import GraphError, NotFiniteError
+from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
@@ -29,10 +29,27 @@ from actorflow.ranks.watching import Watching
 from actorflow.runtime.pause import StartQueue
 from actorflow.runtime.taps import Taps
 from actorflow.threads import forget_in_child, held_at_fork
-from actorflow.trace.counters import FailureRecord, Monitor, NodeState, OpProfile, Scalars, SegmentProfile
+from actorflow.trace.counters import (
+    FailureRecord,
+    Monitor,
+    NodeState,
+    NotFiniteRecord,
+    OpProfile,
+    Scalars,
+    SegmentProfile,
+)
 from actorflow.trace.ring import Trace
 
 _log = logging.getLogger("actorflow")
+
+
+class KeptCall(NamedTuple):
+    """A call that has made what is not finite, with all that it read."""
+
+    frame: int
+    op_id: int
+    to_graph: Callable[[], Graph]  # as `OpError.to_graph`
+    rests: int  # how often no frame had been in flight before
 
 
 class Claim:
@@ -78,6 +95,8 @@ class Resources:
         self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
         self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
         self.not_finite: NotFiniteError | None = None  # see `Graph.not_finite`
+        self.kept_call: KeptCall | None = None  # of which a check has found something
+        self.rests = 0  # how often the last frame in flight has ended
         self.scalars = Scalars()  # fetched 0-d numbers by frame
         self.monitor: Monitor | None = None  # states of the nodes, while they are watched
         self.taps = Taps()  # those who look at values of frames
@@ -148,7 +167,18 @@ class Resources:
             self.budget = Budget()
         return self.budget
 
-    # -- what a check that pauses has found ----------------------------------------------------------------------------
+    # -- failures, and what a check that pauses has found --------------------------------------------------------------
+
+    def note_failure(self, frame: int | None, error: BaseException | None, *, paused: bool = False) -> None:
+        """Remember what a frame has failed with, or what has paused the graph, for those who watch."""
+        assert frame is not None
+        op_id = error.op.id if isinstance(error, OpError) else None
+        found = None
+        if isinstance(error, NotFiniteError):
+            self._keep_call(frame, error)
+            held: Any = error.inputs, error.results
+            found = NotFiniteRecord(held[0], held[1], paused)
+        self.errors.append(FailureRecord(time.time(), frame, op_id, str(error), found))
 
     def found(self, error: NotFiniteError) -> None:
         """Take note of it. To be called from any thread."""
@@ -159,13 +189,19 @@ class Resources:
             loop.call_soon_threadsafe(self._found, error)
 
     def _found(self, error: NotFiniteError) -> None:
-        _log.warning("graph %r: frame %s: %s", self.graph.name, error.frame, error)
-        assert error.frame is not None
-        self.errors.append(FailureRecord(time.time(), error.frame, error.op.id, str(error)))
+        _log.warning("graph %r: frame %s: %s (more: actorflow docs nan)", self.graph.name, error.frame, error)
+        self.note_failure(error.frame, error, paused=True)
         if self.queue.pause is None or self.not_finite is None:
             self.not_finite = error
         if self.queue.pause is None:
-            self.queue.close(f"op {error.op_name!r} has made what is not finite")
+            self.queue.close(f"as op {error.op_name!r} has made what is not finite")
+
+    def _keep_call(self, frame: int, error: NotFiniteError) -> None:
+        """Keep the first call that has made what is not finite since no frame was in flight, as others may follow."""
+        kept = self.kept_call
+        if error._alone is not None and (kept is None or kept.rests != self.rests or frame < kept.frame):
+            # Not the error: by its traceback it would keep all of the frame.
+            self.kept_call = KeptCall(frame, error.op.id, error._alone, self.rests)
 
     # -- other ranks ---------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,23 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     Raises:
         ValueError, TypeError: for wrong arguments.
+
+    Example:
+        >>> import asyncio, itertools
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [], "int64")
+        >>> y = x * x
+        >>> async def main():
+        ...     squares = []
+        ...     async with graph:
+        ...         stream = graph.stream({x: i} for i in itertools.count())
+        ...         async for result in stream:
+        ...             squares.append(result[y].item())
+        ...             if squares[-1] >= 9:
+        ...                 stream.finish()  # no further feed is asked for; frames in flight still come
+        ...     return squares[:4], stream.is_running
+        >>> asyncio.run(main())
+        ([0, 1, 4, 9], False)
     """
 
     def __init__(self, engine: Engine, feeds: Any, fetch: Fetch, in_flight: int, atomic: bool) -> None:
@@ -57,6 +74,19 @@ class FrameStream(AsyncGenerator[Result, None]):
 
         Raises:
             ValueError: for less than 1.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", [])
+            >>> y = x + 1
+            >>> async def main():
+            ...     async with graph:
+            ...         stream = graph.stream({x: number} for number in range(100))
+            ...         async for _ in stream:
+            ...             stream.in_flight = 4
+            ...         return stream.in_flight, stream.started
+            >>> af.run(main())
+            (4, 100)
         """
         return self._feeder.in_flight
 

@@ -9,13 +9,13 @@ or to a class that has more in front of it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from actorflow.actors.blob import BlobActor
-from actorflow.actors.op import FOREVER_NS, OpActor, Wiring
+from actorflow.actors.op import FOREVER_NS, INLINE_NS, OpActor, Wiring
 from actorflow.actors.tape import TapeActor
 from actorflow.actors.variable import VariableUse
 from actorflow.devices.base import Lane
@@ -34,12 +34,14 @@ class Limits(NamedTuple):
     Attributes:
         tape_ns: Longest expected time: the loop has other work to do, and a slice of its time may end with a tape.
         ops: Most ops.
+        updated_bytes: Most bytes of new values of variables: the old ones are held until the end of a tape.
         frames: How many frames run before the first tapes are made; each further look comes after four times as many.
-        short_ns: Longest expected time of an op, if it is not what may run on the loop.
+        short_ns: Longest expected time of an op, if it is not what runs on the loop whatever the number of cores.
     """
 
     tape_ns: int = 100_000
     ops: int = 1_000
+    updated_bytes: int = 16 << 20
     frames: int = 4
     short_ns: int | None = None
 
@@ -128,10 +130,17 @@ class Joining:
             parts = yield from self._parts(unit)
             made: OpActor = self._tape(unit, parts)
         else:
-            made = self._twin(single, tuple([self.receivers[follower] for follower in single.followers]), single.freed)
+            made = self._twin(single, self.told(single.followers), single.freed)
             yield
         self.ops.append(made)
         self.receivers.update(dict.fromkeys(unit, made))
+
+    def told(self, followers: Iterable[OpActor]) -> tuple[OpActor, ...]:
+        """What fires for ops that are sent messages at once: each gets one."""
+        messages = Counter([self.receivers[follower] for follower in followers])
+        for receiver, count in messages.items():
+            self.pending[receiver.index] -= count - 1
+        return tuple(messages)
 
     def _twin(self, op: OpActor, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...]) -> OpActor:
         lane = self.lanes.get(op, op.lane)
@@ -144,7 +153,7 @@ class Joining:
         """The actor of ops that fire as one: messages from outside go to it, and there are none within it."""
         inside = frozenset(unit)
         readers = [follower for op in unit for follower in op.followers]
-        outer = [self.receivers[follower] for follower in readers if follower not in inside]
+        outer = [follower for follower in readers if follower not in inside]
         written = [blob for op in unit for blob in op.outputs]
         within = frozenset(written)
         first, pending = unit[0], self.pending
@@ -160,7 +169,7 @@ class Joining:
             freed=(),
             outputs=tuple(written),
             unread=(),
-            followers=tuple(outer),
+            followers=self.told(outer),
             lane=parts[0].lane,
             profile=first.profile,
         )
@@ -189,6 +198,7 @@ class _Piece:
     def __init__(self) -> None:
         self.ops: list[OpActor] = []
         self.spent_ns = 0  # of what others would be late for
+        self.updated_bytes = 0  # of new values of variables
         self.is_long = False
         self.is_awaited = False  # by others than what follows on the lane
         self.has_turns = False
@@ -197,8 +207,9 @@ class _Piece:
 class _Class:
     """Ops that have the same in front of them."""
 
-    def __init__(self, components: frozenset[int]) -> None:
+    def __init__(self, components: frozenset[int], outside: frozenset[OpActor]) -> None:
         self.components = components  # classes that have a part of that
+        self.outside = outside  # what of that is neither a turn nor an op that computes in a tape
         self.alone: list[OpActor] = []  # ops that take time, or are no part of a tape for another reason
         self.pieces: list[_Piece] = []
         self.open: dict[Lane | None, _Piece] = {}  # the last piece on each lane
@@ -208,7 +219,7 @@ class _Class:
 def find_tapes(
     ops: Collection[OpActor],
     first: Iterable[OpActor],
-    uses: Iterable[VariableUse],
+    uses: Collection[VariableUse],
     lanes: Mapping[OpActor, Lane] = _AS_PLANNED,
 ) -> Steps[list[_Unit]]:
     """The ops that fire as one.
@@ -221,91 +232,138 @@ def find_tapes(
     Returns:
         All ops, those of a tape together, each such unit behind those that it reads from.
     """
-    classes = [_Class(frozenset())]
-    known: dict[Hashable, int] = {}
+    order = yield from _as_they_fire(ops, first)
+    if any(use.updates for use in uses):
+        found = _Classes(lanes, turns_pass_together=True)
+        yield from found.fill(order, uses)
+        if found.is_updated_together:
+            return found.units
+    found = _Classes(lanes, turns_pass_together=False)
+    yield from found.fill(order, uses)
+    return found.units
 
-    def numbered(key: Hashable, components: frozenset[int]) -> int:
-        number = known.get(key)
+
+class _Classes:
+    """All classes of a program's ops.
+
+    Args:
+        lanes: Lanes of ops, where they are not those of the plan.
+        turns_pass_together: Whether turns are one, and updates are parts of tapes.
+    """
+
+    def __init__(self, lanes: Mapping[OpActor, Lane], *, turns_pass_together: bool) -> None:
+        self._lanes = lanes
+        self._turns_pass_together = turns_pass_together
+        self._classes = [_Class(frozenset(), frozenset())]
+        self._known: dict[Hashable, int] = {}
+        self._outside: set[frozenset[OpActor]] = set()  # of the updates
+
+    @property
+    def is_updated_together(self) -> bool:
+        """Whether all updates come at the end of the same, besides turns and computation."""
+        return len(self._outside) < 2
+
+    @property
+    def units(self) -> list[_Unit]:
+        """The ops that fire as one, each unit behind those that it reads from."""
+        return [
+            unit
+            for each in self._classes
+            for unit in (*(tuple(piece.ops) for piece in each.pieces), *((op,) for op in each.alone))
+        ]
+
+    def fill(self, order: Iterable[OpActor], uses: Iterable[VariableUse]) -> Steps[None]:
+        """Give each op, in the order in which they fire, its class and its place there."""
+        classes = self._classes
+        before: defaultdict[OpActor, set[int]] = defaultdict(set)  # classes that have a part of what is in front
+        for use in uses:
+            turn = self._numbered("turns" if self._turns_pass_together else use, frozenset([0]))
+            for follower in use.followers:
+                before[follower].add(turn)
+        for op in order:
+            number, lane = self._class_of(before.pop(op, set())), self._lane_of(op)
+            is_short = self._is_short(op)
+            is_part = is_short or self._joins(op)
+            if op.updates:
+                outside = classes[number].outside
+                self._outside.add(outside if is_part else outside | {op})
+            if is_part:
+                if not is_short and not number:  # what is on the loop may be on several lanes
+                    number = self._numbered(lane, frozenset([0]))
+                others = [
+                    each
+                    for each in op.followers
+                    if self._lane_of(each) is not lane or not (self._is_short(each) or self._joins(each))
+                ]
+                _append(classes[number], op, lane if number else None, is_short, bool(number and others))
+                for follower in op.followers:
+                    # From lane to lane they are told by the loop, and are no pieces of one order.
+                    away = number and self._lane_of(follower) is not lane
+                    before[follower].add(self._behind(number, lane) if away else number)
+            else:
+                classes[number].alone.append(op)
+                own = self._numbered(op, frozenset([number]), outside=(op,))
+                for follower in op.followers:
+                    before[follower].add(own)
+            yield
+
+    def _lane_of(self, op: OpActor) -> Lane:
+        return self._lanes.get(op, op.lane)
+
+    def _is_short(self, op: OpActor) -> bool:
+        return _is_short(op) and (self._turns_pass_together or not op.updates)
+
+    def _joins(self, op: OpActor) -> bool:
+        """Return whether a long op may be a part of a piece of work on its lane."""
+        is_alone = op.updates and not self._turns_pass_together
+        return op.joins and op.inline_ns >= 0 and op.attempts is None and not is_alone
+
+    def _numbered(self, key: Hashable, components: frozenset[int], outside: Iterable[OpActor] = ()) -> int:
+        number = self._known.get(key)
         if number is None:
-            number = known[key] = len(classes)
-            classes.append(_Class(components))
+            number = self._known[key] = len(self._classes)
+            behind = frozenset(outside).union(*[self._classes[each].outside for each in components])
+            self._classes.append(_Class(components, behind))
         return number
 
-    def behind(number: int, lane: Lane) -> int:
+    def _behind(self, number: int, lane: Lane) -> int:
         """The class of what the loop tells of ops of a class on a lane, as far as that has come."""
-        begun = classes[number].begun[lane]
-        before = frozenset([number]) if not begun else frozenset([number, known.get((number, lane, begun - 1), number)])
-        return numbered((number, lane, begun), before)
+        begun = self._classes[number].begun[lane]
+        own = frozenset([number])
+        before = own if not begun else frozenset([number, self._known.get((number, lane, begun - 1), number)])
+        return self._numbered((number, lane, begun), before)
 
-    def lane_of(op: OpActor) -> Lane:
-        return lanes.get(op, op.lane)
+    def _class_of(self, found: set[int]) -> int:
+        """The class of all that some classes have in front of them; a class comes behind those that it is made of."""
+        if len(found) > 1:
+            found = found.difference(*[self._classes[number].components for number in found])
+        if len(found) < 2:
+            return next(iter(found), 0)
+        together = frozenset(found)
+        return self._numbered(together, together | {0})
 
-    before: defaultdict[OpActor, set[int]] = defaultdict(set)  # classes that have a part of what is in front
+
+def _as_they_fire(ops: Collection[OpActor], first: Iterable[OpActor]) -> Steps[list[OpActor]]:
+    """All ops in the order in which they would fire one by one, if none of them took any time."""
     waits: defaultdict[OpActor, int] = defaultdict(int)
     for op in ops:
         for follower in op.followers:
             waits[follower] += 1
         yield
-    for use in uses:
-        turn = numbered(use, frozenset([0]))
-        for follower in use.followers:
-            before[follower].add(turn)
-    for op in _as_they_fire([*first, *[op for op in ops if op not in waits]], waits):
-        number, lane = _class_of(before.pop(op, set()), classes, numbered), lane_of(op)
-        is_short = _is_short(op)
-        if is_short or _joins(op):
-            if not is_short and not number:  # what is on the loop may be on several lanes
-                number = numbered(lane, frozenset([0]))
-            others = [
-                each for each in op.followers if lane_of(each) is not lane or not (_is_short(each) or _joins(each))
-            ]
-            _append(classes[number], op, lane if number else None, is_short, bool(number and others))
-            for follower in op.followers:
-                # From lane to lane they are told by the loop, and are no pieces of one order.
-                away = number and lane_of(follower) is not lane
-                before[follower].add(behind(number, lane) if away else number)
-        else:
-            classes[number].alone.append(op)
-            own = numbered(op, frozenset([number]))
-            for follower in op.followers:
-                before[follower].add(own)
-        yield
-    return [
-        unit
-        for each in classes
-        for unit in (*(tuple(piece.ops) for piece in each.pieces), *((op,) for op in each.alone))
-    ]
-
-
-def _as_they_fire(first: Iterable[OpActor], waits: dict[OpActor, int]) -> Iterator[OpActor]:
-    """All ops in the order in which they would fire one by one, if none of them took any time."""
-    ready = deque(dict.fromkeys(first))
-    while ready:
-        yield (op := ready.popleft())
+    order = list(dict.fromkeys([*first, *[op for op in ops if op not in waits]]))
+    for op in order:  # it grows
         for follower in op.followers:
             waits[follower] -= 1
             if not waits[follower]:
-                ready.append(follower)
-
-
-def _class_of(found: set[int], classes: Sequence[_Class], numbered: Callable[[Hashable, frozenset[int]], int]) -> int:
-    """The class of all that some classes have in front of them; a class comes behind those that it is made of."""
-    if len(found) > 1:
-        found = found.difference(*[classes[number].components for number in found])
-    if len(found) < 2:
-        return next(iter(found), 0)
-    together = frozenset(found)
-    return numbered(together, together | {0})
+                order.append(follower)
+        yield
+    return order
 
 
 def _is_short(op: OpActor) -> bool:
-    limit_ns = op.inline_ns if LIMITS.short_ns is None else LIMITS.short_ns
-    return op.inline_ns >= 0 and op.attempts is None and not op.updates and op.cost_ns <= limit_ns
-
-
-def _joins(op: OpActor) -> bool:
-    """Return whether a long op may be a part of a piece of work on its lane."""
-    return op.joins and op.inline_ns >= 0 and op.attempts is None and not op.updates
+    # Not `inline_ns` alone: on a single core that is more, as a hop for each op costs too much. A piece is one hop.
+    limit_ns = min(op.inline_ns, INLINE_NS) if LIMITS.short_ns is None else LIMITS.short_ns
+    return op.inline_ns >= 0 and op.attempts is None and op.cost_ns <= limit_ns
 
 
 def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_awaited: bool) -> None:
@@ -314,6 +372,7 @@ def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_
     Nobody who is told when a piece has ended is late for what is long, nor for more than a tape's time.
     """
     piece = members.open.get(lane)
+    updated_bytes = sum([update.bucket.spec.size_bytes for update in op.updates if update.bucket is not None])
     if piece is not None:
         is_late = piece.is_awaited or not (piece.is_long or not is_short)
         has_turn = op.turnstile is not None
@@ -323,6 +382,7 @@ def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_
             or len(piece.ops) >= LIMITS.ops
             or (has_turn and piece.is_long)
             or (piece.has_turns and not is_short)
+            or (piece.updated_bytes and piece.updated_bytes + updated_bytes > LIMITS.updated_bytes)
         ):
             piece = None
     if piece is None:
@@ -333,5 +393,6 @@ def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_
         piece.is_long = True
         members.begun[lane] += 1
     piece.spent_ns += op.cost_ns if is_short else 0
+    piece.updated_bytes += updated_bytes
     piece.is_awaited |= is_awaited
     piece.has_turns |= op.turnstile is not None

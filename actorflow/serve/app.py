@@ -272,6 +272,7 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     own_names: Iterable[str] = (),
     page: bool = True,
+    values: bool = False,
     limits: Limits | None = None,
     max_rows: int = 32,
     max_wait: float = 0.002,
@@ -292,6 +293,8 @@ def create_app(
         allowed_hosts: Further hosts by which the server and its pages may be asked for, as in the Host header.
         own_names: Further names of this machine, known at the port that a request arrived on.
         page: Whether to serve the live pages, at ``/graph/NAME/``; of several versions at ``/graph/NAME/VERSION/``.
+        values: Whether the pages can show what blobs hold, requests and results among them; with ``token``, to those
+            who show it with each request for them.
         limits: What may wait, and how large it may be.
         max_rows: Most rows of requests that are computed in one frame; 0 runs each request by itself.
         max_wait: Longest time in seconds that a request waits for company while another frame runs.
@@ -304,6 +307,14 @@ def create_app(
             range.
         DTypeError: if an input or an output has a dtype that the protocol lacks.
         GraphError: if ``batch_axis`` cannot be batched.
+
+    Example:
+        >>> graph = af.Graph("doubled")
+        >>> y = graph.blob("x", ["batch", 2]) * 2
+        >>> model = af.Model.of(graph)
+        >>> app = af.serve.create_app({"doubled": model}, token="secret", max_rows=16)
+        >>> sorted({route.resource.canonical for route in app.router.routes()})[:4]
+        ['/graph/doubled', '/graph/doubled/{path}', '/metrics', '/v2']
     """
     limits = Limits() if limits is None else limits
     if not isinstance(cast(object, limits), Limits):
@@ -321,7 +332,7 @@ def create_app(
             several = len(found.versions(hosted.name)) > 1
             prefix = f"/graph/{hosted.label if several else hosted.name}"
             hosted.page = f"{prefix}/"
-            shown = Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token)
+            shown = Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token, values=values)
             app.add_subapp(prefix, app_of(shown))
     app.cleanup_ctx.append(service.run)
     app.on_shutdown.append(_drain)

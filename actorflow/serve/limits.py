@@ -19,6 +19,12 @@ class Limits:
         queue_rows: Rows that may wait for batched runs of a model; requests, where it runs each by itself.
         in_flight: Frames of a model that run at the same time.
         warm_up_s: Longest time that a model is warmed up before the server says that it is ready; 0 for not at all.
+
+    Example:
+        >>> graph = af.Graph("sums")
+        >>> y = af.ops.sum(graph.blob("x", ["batch", 2]), 1)
+        >>> limits = af.serve.Limits(timeout_s=5, queue_rows=256, body_bytes=1 << 20)
+        >>> app = af.serve.create_app({"sums": graph}, limits=limits)
     """
 
     body_bytes: int = 64 << 20

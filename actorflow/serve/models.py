@@ -153,10 +153,10 @@ class Hosted:
                     self.cold = await self._warm_up()
         except TimeoutError:
             self.cold = f"it was not warm after {limit_s:g} s"
-            _log.warning("model %s takes requests, though %s", self.label, self.cold)
+            _log.warning("model %s takes requests, though %s (more: actorflow docs serving)", self.label, self.cold)
         except Exception as error:  # noqa: BLE001  the other models are to be warm all the same
             self.cold = f"it has failed on zeros: {type(error).__name__}: {text_of(error)}"
-            _log.warning("model %s takes requests, though %s", self.label, self.cold)
+            _log.warning("model %s takes requests, though %s (more: actorflow docs serving)", self.label, self.cold)
         finally:
             self.is_warm = True
 

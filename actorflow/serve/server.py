@@ -28,13 +28,6 @@ _LOOK_S = 0.01
 class Server:
     """Serves an application of `actorflow.serve.create_app` inside ``async with``.
 
-    ::
-
-        async with af.serve.Server(af.serve.create_app({"digits": model}), port=8080) as server:
-            print(server.url)
-            await stop.wait()
-            await server.drain()
-
     Args:
         app: The application.
         host: Address to bind to; any other than the loopback demands that the application has a token.
@@ -49,6 +42,22 @@ class Server:
         TypeError: if the application is another one.
         ValueError: if the address is not the loopback and the application has no token.
         OSError: when it starts, if the address cannot be bound.
+
+    Example:
+        >>> import aiohttp
+        >>> graph = af.Graph("sums")
+        >>> y = af.ops.sum(graph.blob("x", ["batch", 2]), 1)
+        >>> app = af.serve.create_app({"sums": graph})
+        >>> async def main():
+        ...     async with af.serve.Server(app, port=0) as server, aiohttp.ClientSession(server.url) as client:
+        ...         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+        ...         async with client.post("/v2/models/sums/infer", json={"inputs": [tensor]}) as response:
+        ...             answer = await response.json()
+        ...         print("given up:", await server.drain())  # waits for requests in flight
+        ...     return answer["outputs"]
+        >>> af.run(main())
+        given up: 0
+        [{'name': 'reducesum/out', 'datatype': 'FP32', 'shape': [1], 'data': [3.0]}]
     """
 
     def __init__(

@@ -35,6 +35,16 @@ def virtual_time_loop() -> VirtualTimeLoop:
 
     What the loop cannot know of counts as rest: threads that the application started itself, another process, the far
     end of a connection, and an executor's call whose future was cancelled.
+
+    Example:
+        >>> import asyncio
+        >>> async def main():
+        ...     start = asyncio.get_running_loop().time()
+        ...     await asyncio.sleep(3600)  # takes no time
+        ...     return asyncio.get_running_loop().time() - start
+        >>> with asyncio.Runner(loop_factory=af.testing.virtual_time_loop) as runner:
+        ...     runner.run(main())
+        3600.0
     """
     return VirtualTimeLoop()
 

@@ -35,13 +35,6 @@ def inject(
 ) -> Injection:
     """Make calls of an op late, or fail, or both, from the frames on that are started after this.
 
-    ::
-
-        with inject(graph, "encoder/conv1", error=OSError("disk gone"), times=1) as injection:
-            with pytest.raises(af.OpError):
-                await graph.run(feeds)
-        assert injection.struck == 1
-
     It works for kernels, plain functions and async functions, and for each call, so that retries meet it, too. The
     delay comes first and is part of the call, so that the op's timeout sees it: an async function awaits it, a thread
     sleeps. It is measured on the loop's clock (`virtual_time_loop`). In a sequential graph it blocks the loop, and not
@@ -61,6 +54,19 @@ def inject(
     Raises:
         GraphError: if there is no such op.
         ValueError: if there is neither an error nor a delay, or one that is negative.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [])
+        >>> y = af.ops.exp(x, name="exp")
+        >>> with af.testing.inject(graph, "exp", error=OSError("disk gone"), times=1) as injection:
+        ...     try:
+        ...         graph.run_sync({x: 0})
+        ...     except af.OpError as error:
+        ...         print(repr(error.__cause__))
+        ...     print(graph.run_sync({x: 0})[y], injection.struck)
+        OSError('disk gone')
+        1.0 1
     """
     node = graph.resolve(op)
     if not isinstance(node, Op):
@@ -79,6 +85,17 @@ class Injection:
         op: The op that it strikes.
         delay_s: How long it makes a call longer.
         struck: Calls that it has struck.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [])
+        >>> y = af.ops.exp(x, name="exp")
+        >>> injection = af.testing.inject(graph, "exp", delay_s=0.0)
+        >>> _ = graph.run_sync({x: 0})
+        >>> injection.remove()
+        >>> _ = graph.run_sync({x: 0})
+        >>> injection.op, injection.struck
+        (<Op 'exp' Exp() on cpu, lane None>, 1)
     """
 
     def __init__(

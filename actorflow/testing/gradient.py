@@ -49,6 +49,9 @@ def check_gradient(
     Raises:
         AssertionError: if an element differs by more; the message gives the worst one.
         GraphError: if there is nothing to differentiate, or the inputs do not fit the operation.
+
+    Example:
+        >>> af.testing.check_gradient(af.ops.Matmul(), np.ones([2, 3]), np.ones([3, 2]))
     """
     arrays = [_as_checked(value) for value in inputs]
     chosen = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"] if wrt is None else list(wrt)

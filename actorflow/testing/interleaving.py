@@ -22,6 +22,16 @@ def interleave(graph: Graph, seed: int) -> None:
     Args:
         graph: A root graph that has not run yet.
         seed: Names the order, as far as the loop and the lanes' threads let it be chosen.
+
+    Example:
+        >>> def run(seed):
+        ...     graph = af.Graph("g")
+        ...     x = graph.blob("x", [3])
+        ...     y = af.ops.sum(af.ops.exp(x) - af.ops.sqrt(x))
+        ...     af.testing.interleave(graph, seed)
+        ...     return graph.run_sync({x: [1, 2, 3]})[y].item()
+        >>> len({run(seed) for seed in range(3)})  # one result, whatever the order
+        1
     """
     if graph.root._engine is not None:
         raise ValueError(f"graph {graph.name!r} has run already: interleave() comes first")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from actorflow.trace.values import ValueStatistics
 
 
 class NodeState(IntEnum):
@@ -35,6 +37,14 @@ class NodeNote(NamedTuple):
     text: str
 
 
+class NotFiniteRecord(NamedTuple):
+    """What an op read, by the names of the blobs, that has made a NaN or an infinity of it, and what it made."""
+
+    inputs: Mapping[str, ValueStatistics]
+    results: Sequence[ValueStatistics]
+    paused: bool  # whether the graph was paused, and the frame has gone on
+
+
 class FailureRecord(NamedTuple):
     """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
 
@@ -42,6 +52,7 @@ class FailureRecord(NamedTuple):
     frame: int
     op_id: int | None
     message: str
+    not_finite: NotFiniteRecord | None = None  # where a check of results has failed it, or has paused the graph
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ import numpy as np
 from actorflow.errors import DataError
 from actorflow.spec import Lengths
 from actorflow.trace.recording import Recording
+from actorflow.trace.ring import RecordedValue
 
 _GZIP = b"\x1f\x8b"
 #: Errors of values that have other types and sizes than they should have.
@@ -117,6 +118,7 @@ class _Spans:
         self._labels: dict[tuple[Any, Any], str] = {}
         self._processes: dict[Any, str] = {}
         self._open: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+        self._values: list[RecordedValue] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Look at one event.
@@ -140,6 +142,10 @@ class _Spans:
             if begun:  # what began before the file did is left out
                 first = begun.pop()
                 self._add(first, _finite(first["ts"]), _finite(event["ts"]))
+        elif kind == "C" and self._is_ours and event.get("cat") == "value":
+            figures = {str(name): _finite(number) for name, number in event["args"].items()}
+            time_ns = round(_finite(event["ts"]) * 1e3)
+            self._values.append(RecordedValue(str(event["name"]), time_ns, int(event["frame"]), figures))
         elif kind == "M":
             label = str((event.get("args") or {}).get("name", ""))
             if event.get("name") == "thread_name":
@@ -174,6 +180,7 @@ class _Spans:
             started_s=None if started_s is None else _finite(started_s),
             errors={row: error for row, error in enumerate(errors) if error is not None},
             lengths=self._lengths,
+            values=self._values,
         )
 
     def _identity(self, event: Mapping[str, Any]) -> Any:

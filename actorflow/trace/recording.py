@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op
 from actorflow.spec import Lengths
-from actorflow.trace.ring import Calls
+from actorflow.trace.ring import Calls, RecordedValue
 
 #: Name of a node that was deleted after its calls.
 GONE = "a node that is gone"
@@ -42,6 +43,7 @@ class Recording(Calls):
         follows: For each node the indices of those whose calls in the same frame its own wait for; None if that is
             not known, as in other programs' files.
         started_s: Time 0 in Unix seconds, if that is known.
+        values: Statistics of what taps have sampled, in the order in which they did.
     """
 
     graph: str
@@ -49,6 +51,7 @@ class Recording(Calls):
     tracks: Sequence[str]
     follows: Sequence[tuple[int, ...]] | None
     started_s: float | None = None
+    values: Sequence[RecordedValue] = ()
 
     def __repr__(self) -> str:
         return f"<Recording of graph {self.graph!r}: {len(self):,} calls of {len(self.names):,} nodes>"
@@ -98,6 +101,8 @@ class Recording(Calls):
         quoted = [json.dumps(name) for name in self.names]
         for at in range(len(self.tracks)):
             yield from self._call_events(np.flatnonzero(self.track == at), at, quoted)
+        for value in self.values:
+            yield _counter(value)
 
     def _frame_events(self) -> Iterator[str]:
         numbers, of = np.unique(self.frame, return_inverse=True)
@@ -139,6 +144,7 @@ class TraceCopy:
         tracks: `Trace.tracks`.
         origin_ns: `Trace.origin_ns`.
         started_s: `Trace.origin_s`.
+        values: `Trace.values`; they may be left out for those who may not see them.
     """
 
     graph: str
@@ -147,12 +153,14 @@ class TraceCopy:
     tracks: Sequence[str]
     origin_ns: int
     started_s: float
+    values: Sequence[RecordedValue] = ()
 
     @classmethod
-    def of(cls, graph: Graph) -> TraceCopy:
-        """Make one; on the thread of the graph's loop, if that runs."""
+    def of(cls, graph: Graph, *, values: bool = True) -> TraceCopy:
+        """Make one, with statistics of values or without; on the thread of the graph's loop, if that runs."""
         trace = graph.engine.trace
-        return cls(graph.name, graph.nodes, trace.since(0), tuple(trace.tracks), trace.origin_ns, trace.origin_s)
+        calls, tracks, sampled = trace.since(0), tuple(trace.tracks), trace.values if values else ()
+        return cls(graph.name, graph.nodes, calls, tracks, trace.origin_ns, trace.origin_s, sampled)
 
     def recording(self) -> Recording:
         """The recording: finds the nodes of the calls."""
@@ -197,6 +205,7 @@ class TraceCopy:
             started_s=self.started_s,
             errors=calls.errors,
             lengths=calls.lengths,
+            values=[value._replace(time_ns=value.time_ns - self.origin_ns) for value in self.values],
         )
 
 
@@ -216,6 +225,13 @@ def _rows(*columns: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, ...]]:
 def _metadata(kind: str, thread: int, name: str) -> str:
     event: dict[str, Any] = {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
     return json.dumps(event)
+
+
+def _counter(value: RecordedValue) -> str:
+    # Each argument is a curve in the viewers: the number of the frame is beside them.
+    figures = {name: number for name, number in value.figures.items() if math.isfinite(number)}
+    head = f'"ph": "C", "name": {json.dumps(value.name)}, "cat": "value", "pid": {_PROCESS}, "frame": {value.frame}'
+    return f'{{{head}, "ts": {value.time_ns / 1e3:.3f}, "args": {json.dumps(figures)}}}'
 
 
 def _arguments(frame: int, error: str | None, lengths: Lengths = ()) -> str:

@@ -29,6 +29,8 @@ _MAX_LENGTHS = 1024
 #: Requests of batched runs that a trace has.
 _MAX_REQUESTS = 4096
 _FORGOTTEN = "failed; with what is not kept any more"
+#: Sampled values of which a trace has the statistics; each takes about 600 bytes.
+_MAX_VALUES = 8192
 #: Characters of what a call has raised.
 _MAX_TEXT = 200
 
@@ -47,6 +49,22 @@ class EndedRequest(NamedTuple):
     end_ns: int
     frames: Sequence[int]
     outcome: str
+
+
+class RecordedValue(NamedTuple):
+    """What a value that a tap has sampled held, in numbers.
+
+    Attributes:
+        name: Name of the blob.
+        time_ns: When its frame ended; on the clock of `time.perf_counter_ns`, or of a recording.
+        frame: Number of the frame.
+        figures: `actorflow.trace.values.ValueStatistics.figures`; those that are not finite are left out in a file.
+    """
+
+    name: str
+    time_ns: int
+    frame: int
+    figures: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +134,7 @@ class Trace:
         "_numbers",
         "_owed",
         "_requests",
+        "_values",
         "buffer",
         "mask",
         "origin_ns",
@@ -136,6 +155,7 @@ class Trace:
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
         self._owed: list[Callable[[], None]] = []
         self._requests: deque[EndedRequest] = deque(maxlen=_MAX_REQUESTS)
+        self._values: deque[RecordedValue] = deque(maxlen=_MAX_VALUES)
         self.total = self.requests_total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
@@ -213,6 +233,15 @@ class Trace:
         """The requests from a position on, as far as they are kept."""
         kept = len(self._requests)
         return list(islice(self._requests, max(0, kept - (self.requests_total - position)), None))
+
+    def add_value(self, value: RecordedValue) -> None:
+        """Enter what a tap has sampled."""
+        self._values.append(value)
+
+    @property
+    def values(self) -> list[RecordedValue]:
+        """A copy of what taps have sampled: the newest 8,192."""
+        return [*self._values]
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""

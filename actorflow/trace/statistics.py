@@ -90,6 +90,15 @@ class GraphStatistics:
         segments: Calls of ops that are launched as one.
         memory: Buffers by place, of the devices that the graph has opened.
         shared_bytes: Bytes that frames have taken from a memory budget beyond what is kept for the oldest of them.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2])
+        >>> y = af.ops.exp(x)
+        >>> _ = graph.run_sync({x: [1, 2]})
+        >>> statistics = graph.statistics()
+        >>> statistics.frames.finished, statistics.calls, list(statistics.ops)
+        (1, 1, ['exp'])
     """
 
     frames: FrameStatistics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,19 @@ class ValueStatistics(NamedTuple):
     def is_finite(self) -> bool:
         """True if there is neither a NaN nor an infinity."""
         return not (self.nan or self.infinite)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The numbers by short names."""
+        return {
+            "min": self.minimum,
+            "max": self.maximum,
+            "mean": self.mean,
+            "std": self.std,
+            "norm": self.norm,
+            "nan": self.nan,
+            "infinite": self.infinite,
+        }
 
     def __str__(self) -> str:
         text = f"{self.dtype}{list(self.shape)}"
@@ -80,6 +93,55 @@ def statistics_of(array: npt.NDArray[Any]) -> ValueStatistics:
     mean = shift + apart_mean
     norm = math.sqrt(count * (variance + mean * mean))
     return ValueStatistics(array.shape, array.dtype, nan, infinite, low, high, mean, math.sqrt(variance), norm)
+
+
+class Histogram(NamedTuple):
+    """How many finite elements are in each of some intervals of equal width, as `numpy.histogram` has them."""
+
+    low: float
+    high: float
+    counts: Sequence[int]
+
+
+@np.errstate(all="ignore")
+def histogram_of(array: npt.NDArray[Any], statistics: ValueStatistics, bins: int) -> Histogram | None:
+    """How the finite elements are spread from the smallest to the largest; None if there are none, or it overflows.
+
+    Args:
+        statistics: Those of the array.
+        bins: Number of intervals; a single one where the elements are too close to each other for so many.
+    """
+    low, high = statistics.minimum, statistics.maximum
+    if not math.isfinite(high - low):
+        return None
+    counts = np.zeros(bins, np.int64)
+    try:
+        for chunk in _chunks(array):
+            if not statistics.is_finite:
+                chunk = chunk[np.isfinite(chunk)]
+            if not np.isfinite(chunk.dtype.type(high) - chunk.dtype.type(low)):
+                chunk = chunk.astype(np.float64)
+            counts += np.histogram(chunk, bins, (low, high))[0]
+    except ValueError:  # NumPy has no edges between neighbours among the floats
+        return Histogram(low, high, [array.size - statistics.nan - statistics.infinite])
+    if low == high:  # as NumPy widens it
+        low, high = low - 0.5, high + 0.5
+    return Histogram(low, high, counts.tolist())
+
+
+@np.errstate(all="ignore")
+def norm_of(array: npt.NDArray[Any], minus: npt.NDArray[Any] | None = None) -> float:
+    """Square root of the sum of the elements' squares, or of those of the difference from another array."""
+    flat, other = array.reshape(-1), None if minus is None else minus.reshape(-1)
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    total = 0.0
+    for begin in range(0, flat.size, _CHUNK):
+        part = flat[begin : begin + _CHUNK].astype(wide)
+        if other is not None:
+            part -= other[begin : begin + _CHUNK].astype(wide)
+        size = np.abs(part)
+        total += float(size.dot(size))
+    return math.sqrt(total) if total >= 0 else math.nan
 
 
 @np.errstate(all="ignore")

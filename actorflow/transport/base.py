@@ -27,7 +27,30 @@ Received = Callable[[int, BaseException | None], None]
 
 
 class Listener(ABC):
-    """Listener that is told what a transport hears of the other ranks."""
+    """Listener that is told what a transport hears of the other ranks.
+
+    Example:
+        >>> import asyncio
+        >>> from actorflow.transport import Listener, LocalWorld
+        >>> class Printer(Listener):
+        ...     def heard(self, rank, note):
+        ...         print("rank", rank, "says", note)
+        ...
+        ...     def ended(self, error):
+        ...         print("rank", error.rank, "has ended")
+        >>> async def main():
+        ...     first, second = LocalWorld(2).transports
+        ...     for transport in first, second:
+        ...         transport.bind(asyncio.get_running_loop())
+        ...     first.listen(Printer())
+        ...     second.post(0, b"hello")
+        ...     second.close()
+        ...     for _ in range(3):
+        ...         await asyncio.sleep(0)
+        >>> af.run(main())
+        rank 1 says b'hello'
+        rank 1 has ended
+    """
 
     @abstractmethod
     def heard(self, rank: int, note: bytes) -> None:
@@ -55,6 +78,20 @@ class RankGroup(ABC):
 
     Attributes:
         ranks: Those of the group, ascending.
+
+    Example:
+        >>> import asyncio
+        >>> from actorflow.transport import LocalWorld
+        >>> async def main():
+        ...     arrays, ends = [np.array([1.0, 2.0]), np.array([10.0, 20.0])], []
+        ...     for transport, array in zip(LocalWorld(2).transports, arrays):
+        ...         transport.bind(asyncio.get_running_loop())
+        ...         ends.append(asyncio.get_running_loop().create_future())
+        ...         transport.group([0, 1]).all_reduce("sum", array, array, ends[-1].set_result)
+        ...     await asyncio.gather(*ends)
+        ...     return arrays
+        >>> af.run(main())
+        [array([11., 22.]), array([11., 22.])]
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -84,6 +121,21 @@ class Transport(ABC):
         max_tag: The largest tag.
         liveness_s: For how many seconds a rank that this one waits for may give no sign of life before it is lost.
         name: What errors and ``actorflow doctor`` call it.
+
+    Example:
+        >>> import asyncio
+        >>> from actorflow.transport import LocalWorld
+        >>> async def main():
+        ...     loop, buffer = asyncio.get_running_loop(), bytearray(5)
+        ...     first, second = LocalWorld(2).transports
+        ...     for transport in first, second:
+        ...         transport.bind(loop)
+        ...     sent, received = loop.create_future(), loop.create_future()
+        ...     first.send(1, 7, memoryview(b"hello"), sent.set_result)
+        ...     second.receive(0, 7, memoryview(buffer), lambda *args: received.set_result(args))
+        ...     print(await sent, await received, buffer)
+        >>> af.run(main())
+        None (5, None) bytearray(b'hello')
     """
 
     name: str = "transport"
@@ -137,7 +189,8 @@ class Transport(ABC):
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
         """Receive bytes from another rank into a writable, contiguous buffer of the host.
 
-        ``done`` gets the number of bytes: all of the buffer, or 0 for an empty message. Any other number is an error.
+        ``done`` gets the number of bytes, and None or an error, as that of `send` does: all of the buffer, or 0 for an
+        empty message. Any other number is an error.
         """
 
     # -- notes: what the engines tell each other ----------------------------------------------------------------

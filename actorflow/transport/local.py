@@ -118,6 +118,23 @@ class LocalWorld:
 
     Attributes:
         transports: One per rank.
+
+    Example:
+        >>> import asyncio
+        >>> from actorflow.transport import LocalWorld
+        >>> def build(transport):  # what each rank's process would do
+        ...     graph = af.Graph("sums", world=transport)
+        ...     parts = [graph.blob(f"part{rank}", [2], place=f"{rank}/cpu") for rank in range(2)]
+        ...     return graph, parts[transport.rank], af.nn.parallel.Aggregate("0/cpu")(*parts)
+        >>> async def rank(transport):
+        ...     graph, part, total = build(transport)
+        ...     async with graph:
+        ...         return await graph.run({part: [transport.rank, 10]}, fetch=total)
+        >>> async def main():
+        ...     results = await asyncio.gather(*map(rank, LocalWorld(2).transports))
+        ...     return [dict(result) for result in results]
+        >>> af.run(main())
+        [{'aggregate/sum/out': array([ 1., 20.], dtype=float32)}, {}]
     """
 
     def __init__(self, size: int, seed: int | None = None, *, liveness_s: float | None = None) -> None:
@@ -130,7 +147,27 @@ class LocalWorld:
         self.transports = tuple(LocalTransport(self, rank, size, limit_s) for rank in range(size))
 
     def kill(self, rank: int) -> None:
-        """Have a rank die: it does and hears nothing any more, and the others find out. Idempotent."""
+        """Have a rank die: it does and hears nothing any more, and the others find out. Idempotent.
+
+        Example:
+            >>> import asyncio
+            >>> from actorflow.transport import LocalWorld
+            >>> async def main():
+            ...     world = LocalWorld(2)
+            ...     graph = af.Graph("g", world=world.transports[0])
+            ...     x = graph.blob("x", [2], place="1/cpu")
+            ...     y = af.nn.parallel.CopyTo("0/cpu")(x)
+            ...     async with graph:
+            ...         run = asyncio.create_task(graph.run(fetch=y))
+            ...         await asyncio.sleep(0)
+            ...         world.kill(1)
+            ...         try:
+            ...             await run
+            ...         except af.PeerLostError as error:
+            ...             print("lost rank", error.rank)
+            >>> af.run(main())
+            lost rank 1
+        """
         if rank not in self.dead:
             self.dead.add(rank)
             self._take_out(rank)
@@ -278,6 +315,14 @@ class LocalTransport(base.Transport):
     Attributes:
         world: The ranks.
         closed: Whether it does nothing any more.
+
+    Example:
+        >>> from actorflow.transport import LocalWorld
+        >>> transports = LocalWorld(3).transports
+        >>> [(transport.rank, transport.size) for transport in transports]
+        [(0, 3), (1, 3), (2, 3)]
+        >>> af.Graph("g", world=transports[1]).world.rank
+        1
     """
 
     name = "local"

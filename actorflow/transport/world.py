@@ -23,11 +23,6 @@ _world: Transport | None = None
 def world(*, liveness_s: float | None = None) -> Transport:
     """The ranks that this program runs on, and which of them this process is: its ``rank`` and ``size``.
 
-    ::
-
-        if af.world().rank == 0:
-            print(f"trained on {af.world().size} ranks")
-
     They are the processes of an MPI job if ``mpiexec`` or ``srun`` has started more than one, or if the program has
     initialized MPI with mpi4py itself; else this process is the only one. In an MPI job, all ranks must call this, as
     the first call connects them; it may wait for the others. An exception that nothing catches then ends the job.
@@ -36,6 +31,10 @@ def world(*, liveness_s: float | None = None) -> Transport:
         MissingExtraError: if this is an MPI job, and mpi4py is not installed.
         TransportError: if the MPI of mpi4py is not the one whose ``mpiexec`` has started the job, so that each process
             is alone for it; or if MPI has been finalized.
+
+    Example:
+        >>> af.world().rank, af.world().size  # of a program that no mpiexec has started
+        (0, 1)
     """
     global _world  # noqa: PLW0603  a process has one place in its job
     if _world is None:

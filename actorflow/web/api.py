@@ -18,6 +18,7 @@ from actorflow.graph.graph import Graph
 from actorflow.trace.batches import HistogramStatistics
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.recording import TraceCopy
+from actorflow.web.access import bearer
 from actorflow.web.http import CHUNK_BYTES, Request, Response, Route, Writer, to_json
 from actorflow.web.live import LiveStream
 from actorflow.web.telemetry import Latencies
@@ -248,8 +249,10 @@ async def _curves(stream: LiveStream, writer: Writer, _: Request) -> Response:
     return Response.of_json(await writer.write("curves", pieces), headers=headers)
 
 
-async def _trace(stream: LiveStream, writer: Writer, _: Request) -> Response:
-    chunks = await writer.write("trace", lambda: TraceCopy.of(stream.graph).pieces())
+async def _trace(stream: LiveStream, writer: Writer, request: Request) -> Response:
+    shows = stream.values.may(bearer(request.value("authorization")))
+    what = "trace with values" if shows else "trace"
+    chunks = await writer.write(what, lambda: TraceCopy.of(stream.graph, values=shows).pieces())
     return Response.of_json(chunks, headers={"Content-Disposition": 'attachment; filename="trace.json"'})
 
 

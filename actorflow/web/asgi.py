@@ -23,20 +23,21 @@ _IN_PATH = "/%:@!$&'()*+,;=~"
 def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
     """The live page of a graph as an ASGI application, to be mounted in another one or served by itself.
 
-    ::
-
-        app = FastAPI()
-        app.mount("/graph", af.web.asgi(graph))
-
     Nothing is watched, and running the graph costs nothing more, until a browser connects. The graph must run on the
     loop that serves the page.
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
         options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
-            ``control_token``, ``checkpoints``.
+            ``control_token``, ``values``, ``checkpoints``.
     Raises:
         ValueError: for options that do not fit together.
+
+    Example:
+        >>> from fastapi import FastAPI
+        >>> graph = af.Graph("g")
+        >>> app = FastAPI()
+        >>> app.mount("/graph", af.web.asgi(graph, token="secret"))
     """
     return ASGIPage(Page(graph, **options))
 

@@ -1,10 +1,11 @@
-"""Commands through the page: pause, step, resume, cancel, how many frames overlap, a checkpoint."""
+"""Commands through the page: pause, step, resume, cancel, how many frames overlap, a checkpoint, a look for NaN."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.checkpoint import Checkpoints
-from actorflow.errors import CheckpointError, GraphError, visible
-from actorflow.web.http import Refused, Request, Response, Route, to_json
+from actorflow.errors import CheckpointError, GraphError, MissingExtraError, visible
+from actorflow.graph.options import FiniteCheck
+from actorflow.threads import aside
+from actorflow.web.http import CHUNK_BYTES, Refused, Request, Response, Route, to_json
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -41,8 +44,8 @@ class _Conflict(Exception):  # noqa: N818  an answer, not an error
 
 
 _Arguments = Mapping[str, Any]
-#: The arguments that a command takes, and how large they may be.
-_Limits = Mapping[str, int]
+#: The arguments that a command takes, and how large they may be, or that they are yes or no.
+_Limits = Mapping[str, "int | type[bool]"]
 _Command = Callable[[_Arguments, str], Awaitable[tuple[str, dict[str, Any]]]]
 
 
@@ -79,6 +82,7 @@ class Control:
             "in_flight": (self._in_flight, {"in_flight": _MAX_IN_FLIGHT, "stream": 1 << 62}),
             "stop": (self._stop, {"stream": 1 << 62}),
             "save": (self._save, {}),
+            "check_finite": (self._check_finite, {"on": bool, "pause": bool}),
         }
 
     def routes(self) -> list[Route]:
@@ -86,6 +90,7 @@ class Control:
         found = [Route("GET", "/api/control", self._tell)]
         if self._guard is not None:
             found += [Route("POST", f"/api/control/{name}", partial(self._carry_out, name)) for name in self._commands]
+            found.append(Route("POST", "/api/control/call", self._give_call))
         return found
 
     # -- who may ------------------------------------------------------------------------------------------------
@@ -134,6 +139,26 @@ class Control:
         self._stream.tell_command({"time": time.time(), "by": by, "text": text})
         return Response.of_json(to_json({"done": text, **content, **control_state(self._graph)}))
 
+    async def _give_call(self, request: Request) -> Response:
+        """The file of the kept call: values of the graph, so only for those who may control."""
+        self._check(request)
+        frame = (await _arguments(request, {"frame": 1 << 62})).get("frame")
+        kept = self._graph.engine.resources.kept_call
+        if kept is None or frame not in (None, kept.frame):
+            known = "no call is" if kept is None else f"only a call of frame {kept.frame} is"
+            return Response.of_text(409, f"{known} kept, as one that has made a NaN or an infinity")
+        try:
+            alone = kept.to_graph()
+            content = await _saved(alone)
+        except (GraphError, CheckpointError, MissingExtraError, OSError) as error:
+            return Response.of_text(409, str(error))
+        by = request.peer or "an unknown address"
+        _log.warning(
+            "graph %r: a call of frame %d was saved from the live page, by %s", self._graph.name, kept.frame, by
+        )
+        headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="frame-{kept.frame}.af"'}
+        return Response(200, content, "application/octet-stream", headers)
+
     # -- commands -----------------------------------------------------------------------------------------------
 
     async def _pause(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
@@ -176,6 +201,14 @@ class Control:
             raise _Conflict(f"{what}; running: {known}")
         return streams[number]
 
+    async def _check_finite(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
+        if self._graph.world.size > 1:
+            raise _Conflict("of a graph on several ranks the program says what is looked for, as all must do the same")
+        before, is_on, pauses = self._graph.check_finite, arguments.get("on", True), arguments.get("pause", True)
+        # What the program looks for stays; frames that start from now on have it.
+        self._graph.check_finite = (before or FiniteCheck())._replace(pause=pauses) if is_on else None
+        return (f"set to {'pause' if pauses else 'fail'} at the first NaN" if is_on else "set not to look for NaN"), {}
+
     async def _save(self, _: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
         if self._save_one is None:
             raise _Conflict("there is nowhere to save to: give the page checkpoints=")
@@ -185,18 +218,20 @@ class Control:
 
 def control_state(graph: Graph) -> dict[str, Any]:
     """Content of the ``control`` message: how a graph is paused, and the streams that run."""
-    pause = graph.paused
+    pause, check, kept = graph.paused, graph.check_finite, graph.engine.resources.kept_call
     return {
         "paused": None
         if pause is None
         else {"reason": pause.reason, "since": pause.since_s, "steps": pause.steps, "waiting": pause.waiting},
         "paused_ranks": sorted(graph.engine.queue.paused_ranks),
         "streams": [{"stream": stream.number, "in_flight": stream.in_flight} for stream in graph.streams],
+        "check_finite": check and {"nan": check.nan, "infinity": check.infinity, "pause": check.pause},
+        "kept": kept and {"frame": kept.frame, "op_id": kept.op_id},
     }
 
 
 async def _arguments(request: Request, limits: _Limits) -> _Arguments:
-    """The body's object: whole numbers of the names that there are, each in its limits."""
+    """The body's object: of the names that there are, whole numbers in their limits, and yes or no."""
     body = await request.body()
     try:
         content = json.loads(body) if body else {}
@@ -208,12 +243,23 @@ async def _arguments(request: Request, limits: _Limits) -> _Arguments:
     for name, value in content.items():
         if name not in limits:
             raise Refused(Response.of_text(400, f"expected no argument{known}, got {name!r}"))
-        least = 0 if name in {"frame", "stream"} else 1
-        if type(value) is not int or not least <= value <= limits[name]:
-            raise Refused(
-                Response.of_text(400, f"expected {name} to be a whole number from {least} to {limits[name]:,}")
-            )
+        least, limit = 0 if name in {"frame", "stream"} else 1, limits[name]
+        if isinstance(limit, type):
+            if type(value) is not limit:
+                raise Refused(Response.of_text(400, f"expected {name} to be true or false"))
+        elif type(value) is not int or not least <= value <= limit:
+            raise Refused(Response.of_text(400, f"expected {name} to be a whole number from {least} to {limit:,}"))
     return content
+
+
+async def _saved(graph: Graph) -> list[bytes]:
+    """The file of a graph, in parts."""
+    with tempfile.TemporaryDirectory(prefix="actorflow-") as folder:
+        path = Path(folder, "call.af")
+        async with graph:
+            await graph.save(path)
+        content = await aside(path.read_bytes)
+    return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 
 
 def _saver(graph: Graph, checkpoints: Checkpoints | Saves | str | os.PathLike[str]) -> Callable[[], Awaitable[Path]]:

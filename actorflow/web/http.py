@@ -279,5 +279,14 @@ def read_assets() -> dict[str, Asset]:
         content_type = _CONTENT_TYPES.get(file.name[file.name.rfind(".") :])
         if content_type is not None:
             body = file.read_bytes()
-            assets[file.name] = Asset(body, content_type, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"')
+            assets[file.name] = _asset(body, content_type)
+    # Or a browser would find them one behind the other, by what imports what.
+    modules = sorted(name for name in assets if name.endswith(".js") and not name.endswith("worker.js"))
+    links = "".join(f'<link rel="modulepreload" href="static/{name}">' for name in modules)
+    page = assets["index.html"]
+    assets["index.html"] = _asset(page.body.replace(b"</head>", f"  {links}\n</head>".encode()), page.content_type)
     return assets
+
+
+def _asset(body: bytes, content_type: str) -> Asset:
+    return Asset(body, content_type, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"')

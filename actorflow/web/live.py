@@ -11,16 +11,19 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from actorflow.errors import DeviceError
 from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.runtime.engine import Engine
 from actorflow.threads import in_thread
 from actorflow.web.control import control_state
 from actorflow.web.http import CloseCode, Socket
 from actorflow.web.telemetry import Position, Telemetry
+from actorflow.web.values import Values, Viewer
 from actorflow.web.vitals import Vitals
 from actorflow.web.wire import EncodedGraph, capture, encode_control, encode_heartbeat, encode_vitals
 
@@ -28,18 +31,25 @@ _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0
 #: State of control that a client assumes until it is told otherwise.
-_UNTOUCHED = encode_control({"paused": None, "paused_ranks": [], "streams": []}, None)
+_UNTOUCHED = encode_control(
+    {"paused": None, "paused_ranks": [], "streams": [], "check_finite": None, "kept": None}, None
+)
 
 
 class Client:
     """One connected browser and what it has been told.
 
+    Args:
+        look: Takes its requests for values; returns whether they are any.
+
     Attributes:
         calls: Up to which position of the trace it has been told of calls and requests; None for nothing yet.
+        viewer: What it wants to see of values.
     """
 
-    def __init__(self, socket: Socket) -> None:
+    def __init__(self, socket: Socket, look: Callable[[Viewer, dict[str, Any]], bool] = lambda *_: False) -> None:
         self.socket = socket
+        self._look = look
         self.wake = asyncio.Event()
         self.telemetry: Telemetry | None = None
         self.position: Position | None = None
@@ -47,6 +57,7 @@ class Client:
         self.calls: tuple[int, int] | None = None
         self.vitals: str | None = None  # what it is to be told next of how the process is
         self.control = _UNTOUCHED  # what it has been told of who has paused the graph, and the like
+        self.viewer = Viewer(self.wake.set)
 
     def forget(self) -> None:
         """Send a snapshot next."""
@@ -65,6 +76,8 @@ class Client:
             case {"type": "timeline", "on": bool(on)}:
                 self.timeline, self.calls = on, None
                 self.wake.set()
+            case {"type": "values", **wanted}:
+                return self._look(self.viewer, {str(name): value for name, value in wanted.items()})
             case _:
                 return False
         return True
@@ -77,6 +90,7 @@ class LiveStream:
         linger_s: How long the graph stays watched after the last client left, so that a reload finds its states.
         heartbeat_s: A client that had nothing for so long gets a heartbeat.
         vitals_s: How often the clients are told of memory and the like.
+        values: Samples values for the clients; none are unless given.
     """
 
     def __init__(
@@ -88,8 +102,10 @@ class LiveStream:
         heartbeat_s: float = 10.0,
         vitals_s: float = 1.0,
         max_clients: int = 32,
+        values: Values | None = None,
     ) -> None:
         self.graph = graph
+        self.values = Values(graph) if values is None else values
         self.interval_s = interval_s
         self.linger_s = linger_s
         self.heartbeat_s = heartbeat_s
@@ -151,7 +167,7 @@ class LiveStream:
 
     def join(self, socket: Socket) -> Client:
         """Add a client; `write` sends it a snapshot first."""
-        client = Client(socket)
+        client = Client(socket, self._look)
         self.clients.add(client)
         if self._linger is not None:
             self._linger.cancel()
@@ -165,6 +181,7 @@ class LiveStream:
     def leave(self, client: Client) -> None:
         """Remove a client; with the last one the ticker stops, and a moment later the graph is no longer watched."""
         self.clients.discard(client)
+        self.values.leave(client.viewer)
         if self.clients:
             return
         if self._ticker is not None:
@@ -199,6 +216,7 @@ class LiveStream:
         """Close all sockets and stop; idempotent. An open socket would otherwise hold the server's shutdown up."""
         self._closed = True
         await asyncio.gather(*[_hang_up(socket, CloseCode.GOING_AWAY, "server shutdown") for socket in self._sockets])
+        await self.values.aclose()
         tasks = [task for task in (self._ticker, self._capture) if task is not None]
         self._ticker = self._capture = None
         for task in tasks:
@@ -298,10 +316,23 @@ class LiveStream:
         if client.vitals is not None:
             messages = [*messages, client.vitals]
             client.vitals = None
+        messages = [*messages, *self.values.take(client.viewer)]
         if client.timeline:
             messages = [*messages, *telemetry.encode_calls(client.calls)]
             client.calls = telemetry.engine.trace.position
         return messages
+
+    def _look(self, viewer: Viewer, wanted: dict[str, Any]) -> bool:
+        return self.values.ask(viewer, wanted, self._blob)
+
+    def _blob(self, node_id: int) -> Blob | None:
+        """The blob of an id that clients have been told, if it has a value that can be looked at."""
+        structure = self._structure
+        if structure is None or not 0 <= node_id < len(structure.index_of) or structure.index_of[node_id] < 0:
+            return None
+        name = structure.names[structure.index_of[node_id]]
+        node = self.graph.resolve(name) if name in self.graph else None
+        return node if isinstance(node, Blob) and node.id == node_id and not node.spec.is_object else None
 
     async def structure(self) -> EncodedGraph:
         """EncodedGraph of the graph at its present revision."""

@@ -15,6 +15,7 @@ from actorflow.web.access import HostCheck, TokenCheck, checked_ancestors, secur
 from actorflow.web.control import Control, Saves
 from actorflow.web.http import Asset, Refused, Request, Response, Route, Socket, Writer, read_assets
 from actorflow.web.live import LiveStream
+from actorflow.web.values import Values
 
 STREAM_PATH = "/stream"
 
@@ -37,8 +38,15 @@ class PageOptions(TypedDict, total=False):
             does in a tab that was opened by an address with ``?token=``.
         control_token: Requests that show this one, in the way of ``token``, may look and control; those with
             ``token`` may only look. Without it ``token`` is for both.
+        values: Whether the page can show what blobs and variables hold: statistics, histograms, pictures, norms. Where
+            there is a token, each request for values must show it, in the way of ``control``.
         checkpoints: Where the page's checkpoints go: an `actorflow.nn.Trainer` that saves its own, with the place in
             the data, to be resumed; `Checkpoints` or a folder for the variables and the number of the frame.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> options = {"control": True, "token": "secret", "max_clients": 4}
+        >>> app = af.web.create_app(graph, **options)
     """
 
     allowed_hosts: Iterable[str]
@@ -47,6 +55,7 @@ class PageOptions(TypedDict, total=False):
     frame_ancestors: Iterable[str]
     control: bool
     control_token: str | None
+    values: bool
     checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None
 
 
@@ -72,6 +81,7 @@ class Page:
         frame_ancestors: Iterable[str] = (),
         control: bool = False,
         control_token: str | None = None,
+        values: bool = False,
         checkpoints: Checkpoints | Saves | str | os.PathLike[str] | None = None,
     ) -> None:
         controls = token if control_token is None else control_token
@@ -83,13 +93,14 @@ class Page:
             raise ValueError(f"max_clients must be at least 0, got {max_clients}")
         if not control and (control_token is not None or checkpoints is not None):
             raise ValueError("control_token= and checkpoints= are for control=True")
-        self.stream = LiveStream(graph.root, max_clients=max_clients)
         self._writer = Writer()
         self._guards: list[HostCheck | TokenCheck] = [HostCheck(allowed_hosts, own_names)]
         tokens = [known for known in (token, control_token) if known is not None]
         self._tokens = TokenCheck(*tokens, needed=token is not None) if tokens else None
         if self._tokens is not None:
             self._guards.append(self._tokens)
+        sampled = Values(graph.root, values, self._tokens)
+        self.stream = LiveStream(graph.root, max_clients=max_clients, values=sampled)
         steering = Control(self.stream, self._tokens if control else None, controls, checkpoints)
         self._headers = security_headers(checked_ancestors(frame_ancestors))
         self._routes: dict[str, dict[str, Route]] = {}

@@ -64,9 +64,15 @@ def create_app(graph: Graph, **options: Unpack[PageOptions]) -> web.Application:
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
         options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
-            ``control_token``, ``checkpoints``.
+            ``control_token``, ``values``, ``checkpoints``.
     Raises:
         ValueError: for options that do not fit together.
+
+    Example:
+        >>> from aiohttp import web
+        >>> graph = af.Graph("g")
+        >>> app = web.Application()
+        >>> _ = app.add_subapp("/graph", af.web.create_app(graph))
     """
     return app_of(Page(graph, **options))
 
@@ -191,6 +197,14 @@ class View:
         host: Address that the server is bound to.
         port: Port that the server is bound to.
         token: Shown by all who look; None where the loopback is the limit.
+
+    Example:
+        >>> async def main():
+        ...     view = await af.web.serve(af.Graph("g"), port=0, frame_ancestors=["http://localhost:8888"]).start()
+        ...     print(view.host, view.token, view.url == f"http://127.0.0.1:{view.port}/")
+        ...     await view.aclose()
+        >>> af.run(main())
+        127.0.0.1 None True
     """
 
     def __init__(
@@ -323,12 +337,7 @@ class Serving:
 def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]) -> Serving:
     """Serve a graph's live page from the running loop.
 
-    ::
-
-        async with af.web.serve(graph) as view:   # while the block runs
-            ...
-
-        view = await af.web.serve(graph).start()  # in a notebook: until view.aclose()
+    In a notebook, ``view = await af.web.serve(graph).start()`` serves it until ``await view.aclose()``.
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
@@ -336,11 +345,20 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
         port: Port to bind to; 0 takes a free one, which the view then has.
         options: See `PageOptions`: ``allowed_hosts`` (``host`` at the bound port is allowed by itself), ``token`` (for
             an address other than the loopback, and for ``control``, a random one unless given), ``max_clients``,
-            ``frame_ancestors``, ``control``, ``control_token``, ``checkpoints``.
+            ``frame_ancestors``, ``control``, ``control_token``, ``values``, ``checkpoints``.
     Raises:
         ValueError: if there is no such port.
         OSError: when it starts, if the address cannot be bound, because it is in use for example.
     Cancellation: closes the browsers' connections and the port, as leaving the block does.
+
+    Example:
+        >>> import aiohttp
+        >>> async def main():
+        ...     async with af.web.serve(af.Graph("g"), port=0) as view, aiohttp.ClientSession() as client:
+        ...         async with client.get(view.url) as response:
+        ...             return response.status, response.content_type
+        >>> af.run(main())
+        (200, 'text/html')
     """
     return Serving(graph, host, port, options)
 

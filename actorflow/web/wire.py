@@ -1,4 +1,4 @@
-"""The messages of the live page's WebSocket; pure encoding. docs/watching.md describes them for other clients.
+"""The messages of the live page's WebSocket; pure encoding. docs/how-to/watching.md describes them for other clients.
 
 From the server, in the order of a snapshot:
 
@@ -11,6 +11,8 @@ From the server, in the order of a snapshot:
 - ``heartbeat`` (text): nothing happened for a while.
 - ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, what is how full, data
   pipelines; about once a second.
+- ``values``, ``sample`` and ``norms`` (text, `actorflow.web.values`): to clients that have asked for values, in any
+  place behind the ``graph``.
 - ``tracks`` (text) and calls (binary), both by `encode_calls`: to clients that have asked for the timeline. The
   former has the lengths of frames' open axes in words, too.
 
@@ -73,8 +75,9 @@ import numpy.typing as npt
 from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.spec import Length, said
-from actorflow.trace.counters import NodeNote
+from actorflow.trace.counters import NodeNote, NotFiniteRecord
 from actorflow.trace.ring import Calls, EndedRequest, Trace
+from actorflow.trace.values import ValueStatistics
 from actorflow.web.http import to_json
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
@@ -120,6 +123,8 @@ class FailedFrame(Protocol):
     def op_id(self) -> int | None: ...
     @property
     def message(self) -> str: ...
+    @property
+    def not_finite(self) -> NotFiniteRecord | None: ...
 
 
 def encode_states(
@@ -223,10 +228,39 @@ def encode_status(
         "time": time_s,
         **now,
         "curves": {name: columns(points) for name, points in curves.items()},
-        "failures": [{"time": f.time_s, "frame": f.frame, "op_id": f.op_id, "message": f.message} for f in failures],
+        "failures": [_failure(failure) for failure in failures],
         "notes": [{"id": note.node_id, "text": note.text} for note in notes],
     }
     return to_json(message)
+
+
+def _failure(failure: FailedFrame) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "time": failure.time_s,
+        "frame": failure.frame,
+        "op_id": failure.op_id,
+        "message": failure.message,
+    }
+    found = failure.not_finite
+    if found is not None:
+        entry["not_finite"] = {
+            "inputs": [{"name": name, **_held(values)} for name, values in found.inputs.items()],
+            "results": [_held(values) for values in found.results],
+            "paused": found.paused,
+        }
+    return entry
+
+
+def _held(values: ValueStatistics) -> dict[str, Any]:
+    """What an array held; a figure of elements that are finite is null where there are none."""
+    figures = {name: _finite(getattr(values, name)) for name in ("minimum", "maximum", "mean", "std")}
+    return {
+        "shape": values.shape,
+        "dtype": str(values.dtype),
+        "nan": values.nan,
+        "infinite": values.infinite,
+        **figures,
+    }
 
 
 def columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float | None]]:

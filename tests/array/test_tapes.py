@@ -19,8 +19,8 @@ from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import OpStep
 from actorflow.array.record.tape import StepError, Tape
 from actorflow.ops import elementwise as ew
+from tests.array.special_numbers import numbers
 
-SPECIAL = [0.0, -0.0, 1.0, -2.5, 1e30, np.inf, -np.inf, np.nan]
 #: Around the size up to which an operation is computed in its line, and around that of memory that is used again.
 SHAPES = [(3, 4), (0, 5), (), (128, 128), (129, 129), (1, 200)]
 
@@ -56,14 +56,6 @@ def run(program: list[Step], ns: Any, x: Any, y: Any) -> list[Any]:
         found = _UNARY[name](ns, values[i]) if name in _UNARY else _BINARY[name](ns, values[i], values[j])
         values.append(found)
     return values
-
-
-def numbers(shape: tuple[int, ...], dtype: Any, seed: int, specials: bool) -> Any:
-    rng = np.random.default_rng(seed)
-    found = np.asarray(rng.standard_normal(shape), dtype)
-    if specials and found.size:
-        found.reshape(-1)[: len(SPECIAL)] = SPECIAL[: found.size]
-    return found
 
 
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans())

@@ -146,7 +146,7 @@ def test_missing_batches_are_named(tmp_path: Path, write: Callable[[Path, dict[s
     del content["data_batch_2"], content["data_batch_5"]
     write(tmp_path, content)
     suffix = ".bin" if write is write_binary else ""
-    with pytest.raises(DataError, match=f"missing: data_batch_2{suffix}, data_batch_5{suffix}$"):
+    with pytest.raises(DataError, match=f"(?m)missing: data_batch_2{suffix}, data_batch_5{suffix}$"):
         cifar10(tmp_path)
 
 

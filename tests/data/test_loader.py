@@ -48,6 +48,11 @@ def test_columns_are_fed_by_key() -> None:
     np.testing.assert_array_equal(second[key], y[3:])
 
 
+def test_lists_are_columns() -> None:
+    feeds = list(Loader({"x": [[1, 2], [3, 4]], "y": (5, 6)}, 1))
+    assert [(feed["x"].tolist(), feed["y"].tolist()) for feed in feeds] == [([[1, 2]], [5]), ([[3, 4]], [6])]
+
+
 def test_each_epoch_is_the_samplers() -> None:
     loader = Loader({"x": np.arange(10)}, 5, seed=3)
     assert len(loader) == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -274,8 +275,6 @@ class TestErrors:
         loop.set_exception_handler(None)
 
     async def test_nothing_of_the_last_work_is_kept_alive(self, lane: Lane) -> None:
-        import weakref
-
         class Argument:
             pass
 
@@ -290,6 +289,30 @@ class TestErrors:
         del argument, fence
         async with asyncio.timeout(LIMIT_S):
             await gone.wait()
+
+    async def test_a_thread_that_is_held_up_keeps_nothing_alive(
+        self, lane: Lane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a dropped graph is not collected, and its threads stay, if one of them lost its core just then."""
+
+        class Argument:
+            pass
+
+        held, go_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(lane, "wake", lambda: (held.set(), go_on.wait(LIMIT_S)))
+        argument = Argument()
+        alive = weakref.ref(argument)
+        ends = Ends()
+        lane.submit(nothing, argument, ends, urgent=True)
+        try:
+            assert held.wait(LIMIT_S)
+            lane._tell()  # type: ignore[attr-defined]  # as work of before that has ended would have the loop do
+            assert len(ends.told) == 1
+            ends.told.clear()
+            del argument
+            assert alive() is None
+        finally:
+            go_on.set()
 
 
 class TestEnds:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.devices import check_place, device_kind, known_kinds, register_device, registry
+from actorflow.devices import check_place, device_kind, known_kinds, open_device, register_device, registry
 from actorflow.testing import check_device
 
 MODULE = '''
@@ -86,6 +86,15 @@ class TestInstalled:
         register_device("abacus", kind)
         with pytest.raises(af.DeviceError, match="'abacus' is registered already: Abacus"):
             register_device("abacus", type("Other", (kind,), {}))
+
+
+def test_a_place_may_be_given_by_its_text() -> None:
+    check_place("sim:1")
+    device = open_device("sim:1")
+    assert device.place == af.Place.parse("sim:1")
+    device.close()
+    with pytest.raises(af.DeviceUnavailableError, match="place 'sim:16'"):
+        open_device("sim:16")
 
 
 def test_without_the_distribution_the_kind_is_unknown() -> None:

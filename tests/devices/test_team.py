@@ -217,14 +217,14 @@ def test_each_piece_once_whoever_calls(counts: list[int]) -> None:
 
 
 def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other programs may use the cores. The pause doubles up to the longest, and ends when help helps."""
+    """Other programs may use the cores. Once is chance; the pause doubles up to the longest, and ends."""
     crew = Team(longest_pause=5)
     spread: list[bool] = []
     brought = False
 
-    def together(call: object, pieces: int) -> None:
+    def together(call: object, pieces: int, worth: team.Worth) -> None:
         spread[-1] = True
-        crew.judge(100, 180 if brought else 105)
+        worth.judge(100, 180 if brought else 105)
 
     monkeypatch.setattr(crew, "_work_together", together)
 
@@ -236,11 +236,39 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return "".join("x" if done else "." for done in spread)
 
     with joined(crew):
-        assert pauses() == "x.x...x.....x..."
+        assert pauses() == "xx.x...x.....x.."
         brought = True
-        assert pauses() == "..xxxxxxxxxxxxxx"
+        assert pauses() == "...xxxxxxxxxxxxx"
         brought = False
-        assert pauses() == "x.x...x.....x..."
+        assert pauses() == "xx.x...x.....x.."
+        crew.spread(range(CORES), lambda piece: None, "another kind")
+        assert spread[-1], "each kind of work by itself"
+
+
+class Lingering:
+    """So many threads that linger."""
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting, self.parted = waiting, False
+
+    def linger(self) -> None:
+        raise NotImplementedError
+
+    def part(self) -> None:
+        self.parted = True
+
+
+@pytest.mark.parametrize(("lanes", "waiting", "parts"), [(1, 2, False), (2, 2, True), (2, 1, False), (3, 1, True)])
+def test_who_lingers_makes_way_for_lanes(lanes: int, waiting: int, parts: bool) -> None:
+    crew = Team()
+    members = [crew.join() for _ in range(lanes)]
+    crew.lingering = lingering = Lingering(waiting)
+    for member in members[1:]:
+        member.at_work = True
+    crew.begin(members[0])
+    assert members[0].at_work
+    assert lingering.parted == parts
+    crew.rest(members[0])
 
 
 @pytest.mark.parametrize("core", [4, 5, None])
@@ -298,7 +326,7 @@ def test_lanes_are_members_while_they_live() -> None:
 
 
 def test_a_closed_device_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team.team, "_skips", 0)
+    monkeypatch.setattr(team.team, "_worths", {})
     device = CPU(af.Place())
     lane = device.lane("main")
     seen, work = meeting(CORES)

@@ -81,6 +81,7 @@ def test_what_needs_the_number_is_refused() -> None:
     for make, what in (
         (lambda: ops.unstack(x), "unstack needs the number time"),
         (lambda: ops.scan(lambda x, h: [ops.tanh(x + h)], x, [graph.blob("h", (2, 4))]), "scan needs the number time"),
+        (lambda: nn.GRU(5)(x), "scan needs the number time"),
         (lambda: [x[i] for i in range(x.shape[0])], "the length time is not known before a run"),
         (lambda: graph.constant(np.arange(x.shape[0])), "the length time is not known before a run"),
         (lambda: ops.resize(graph.blob("y", (2, "h", 3)), scale=0.7), "halves, quarters and so on, got 0.7"),

@@ -129,6 +129,10 @@ def test_what_cannot_be_trained_is_an_error() -> None:
         nn.SGD(0.1).minimize(loss)
     with pytest.raises(af.GraphError, match="only variables can be trained, not <Blob 'x'"):
         nn.SGD(0.1).minimize(loss, [x])
+    with pytest.raises(af.GraphError, match=r"not 'w'; by its name it is graph\[NAME\]"):
+        nn.SGD(0.1).minimize(loss, ["w"])  # type: ignore[list-item]
+    with pytest.raises(af.GraphError, match="wrt= is empty"):
+        nn.SGD(0.1).minimize(loss, [])
 
 
 async def train_textures(seed: int) -> tuple[list[float], float]:

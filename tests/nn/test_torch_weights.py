@@ -199,6 +199,22 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_changed() -> None:
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("kind", ["max", "average"])
+@pytest.mark.parametrize(("size", "ceil", "is_said"), [(7, True, True), (7, False, False), (8, True, False)])
+def test_poolings_that_round_up_are_named_where_shapes_differ(kind: str, size: int, ceil: bool, is_said: bool) -> None:
+    layers = (
+        nn.Conv(2, 3, pad=1, name="conv"),
+        nn.Pool(kind, 2, ceil=ceil, name="pool"),
+        nn.InnerProduct(3, name="head"),
+    )
+    net = built(af.Chain(*layers, name="net"), ("batch", size, size, 1))
+    state = {"0.weight": (2, 1, 3, 3), "0.bias": (2,), "3.weight": (3, 50), "3.bias": (3,)}
+    with pytest.raises(af.CheckpointError, match="has \\(3, 50\\)") as raised:
+        nn.load_torch(net, drawn(state))
+    assert ("these poolings round up" in str(raised.value) and f"'net/pool/{kind}'" in str(raised.value)) == is_said
+    assert raised.value.__notes__ == ["More: actorflow docs torch-weights"]
+
+
 def test_layers_of_a_kind_of_which_there_are_not_as_many_are_all_listed() -> None:
     net = lenet()
     given = {name: value for name, value in drawn(LENET).items() if not name.startswith("features.3")}

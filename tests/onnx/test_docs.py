@@ -1,4 +1,4 @@
-"""The lists of operators in docs/onnx.md are those of the table: ``python -m tests.onnx.test_docs`` writes them."""
+"""The lists of operators in the page onnx are those of the table: ``python -m tests.onnx.test_docs`` writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actorflow.onnx.by_data import FUNCTIONS
 from actorflow.onnx.folding import WHY_NOT
 from actorflow.onnx.operators import TABLE
 
-PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "onnx.md"
 #: Operators whose bodies have operators that are refused.
 REFUSED_BODIES = {"LinearAttention", "SequenceMap", "Bernoulli"}
 

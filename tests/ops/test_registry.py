@@ -101,7 +101,7 @@ class TestFinding:
         assert find_kernel(Twice(), "sim", F32).key.device == "sim"
         with pytest.raises(
             af.KernelNotFoundError,
-            match=r"no kernel for Twice\(device=cpu, library=numpy, dtype=float32, layout=any\); registered:\n"
+            match=r"(?m)no kernel for Twice\(device=cpu, library=numpy, dtype=float32, layout=any\); registered:\n"
             r"  Twice\(device=sim, library=numpy, dtype=any, layout=any\)$",
         ) as caught:
             find_kernel(Twice(), "cpu", F32)
@@ -118,6 +118,19 @@ class TestFinding:
             "  Twice(device=cpu, library=numpy, dtype=float64, layout=any)",
             "  Twice(device=cpu, library=mkl, dtype=any, layout=nhwc)",
         ]
+
+    @pytest.mark.parametrize("place", ["cpu", "sim:0"])
+    def test_what_is_defined_again_has_a_kernel_of_its_own(self, place: str) -> None:
+        """As a cell of a notebook defines that is run again."""
+        found = []
+        for factor in (2.0, 3.0):
+            _, times = ops.unary("times", "A product.", lambda x, out, factor=factor: np.multiply(x, factor, out=out))
+            graph = af.Graph("products")
+            with graph.at(place):
+                x = graph.blob("x", shape=2)
+                y = ops.copy(times(x))
+            found.append(af.to_numpy(graph.run_sync({x: [1, 2]})[y]).tolist())
+        assert found == [[2.0, 4.0], [3.0, 6.0]]
 
     def test_a_kernel_runs_when_it_is_called(self) -> None:
         async def waiting(operation: Twice, inputs: list[Any], outputs: list[Any]) -> None: ...

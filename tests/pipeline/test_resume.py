@@ -188,6 +188,12 @@ async def test_place_behind_an_earlier_item() -> None:
         states[len(batches)] = saved(loader)
         for delivered in range(1, len(batches) + 1):
             assert saved(loader, delivered) == states[delivered]
+    states[len(batches)] = saved(loader)  # behind the last item is the next epoch
+    for delivered, state in states.items():  # who takes items ahead is not done with them at the end
+        assert saved(loader, delivered) == state
+    with pytest.raises(af.PipelineError, match="expected delivered from 0 to 7, got 8"):
+        loader.state_dict(delivered=8)
+    loader.load_state_dict(states[1])
     with pytest.raises(af.PipelineError, match="not being iterated"):
         loader.state_dict(delivered=1)
 

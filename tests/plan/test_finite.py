@@ -378,7 +378,7 @@ class TestPausing:
                 assert found is not None
                 assert (found.op_name, found.frame) == ("bad", number)
                 assert graph.paused is not None
-                assert graph.paused.reason == "op 'bad' has made what is not finite"
+                assert graph.paused.reason == "as op 'bad' has made what is not finite"
                 assert f"frame {number}: op 'bad'" in caplog.records[-1].getMessage()
                 assert np.isnan(found.replay()[0][2])
                 waiting = asyncio.ensure_future(graph.run({"x": np.ones(4, "f")}, fetch=y))
@@ -411,18 +411,30 @@ class TestTakenElsewhere:
             for _ in range(2):
                 with pytest.raises(af.NotFiniteError) as caught:
                     await graph.run({"x": X}, fetch=y)
+        assert "in frame 1" in caught.value.__notes__
         alone = caught.value.to_graph()
         await alone.save(tmp_path / "call.af")
         loaded = await af.load(tmp_path / "call.af")
         assert [op.name for op in loaded.ops] == ["bad"]
         np.testing.assert_array_equal(loaded["x"].value, X)
-        np.testing.assert_array_equal(loaded["w"].value, [1, 2, 3, 4])
+        np.testing.assert_array_equal(loaded["net.w"].value, [1, 2, 3, 4])
         loaded.check_finite = True
         async with loaded, alone:
             for each in (loaded, alone):
                 with pytest.raises(af.NotFiniteError, match="op 'bad'") as again:
                     await each.run()
                 assert again.value.frame == 1
+
+    async def test_inputs_of_a_call_are_told_apart_by_whole_names(self) -> None:
+        graph = af.Graph("g", check_finite=True)
+        x = graph.blob("x", (1,))
+        small, large = ops.scale(x, 0.0, name="small"), ops.scale(x, 3.0, name="large")
+        y = ops.divide(large, small, name="bad")
+        async with graph:
+            with pytest.raises(af.NotFiniteError) as caught:
+                await graph.run({"x": [1]}, fetch=y)
+        alone = caught.value.to_graph()
+        assert {each.name: each.value.tolist() for each in alone.variables} == {"large.out": [3], "small.out": [0]}
 
     async def test_a_call_that_is_repeated_leaves_its_inputs_alone(self) -> None:
         """Also where a run would let the kernel write into them."""

@@ -231,7 +231,7 @@ class TestKernels:
         graph.apply(Unheard(), graph.blob("x", 3))
         with pytest.raises(
             af.KernelNotFoundError,
-            match=r"no kernel for Unheard\(device=cpu, library=(?:numba\|)?numpy, "
+            match=r"(?m)no kernel for Unheard\(device=cpu, library=(?:numba\|)?numpy, "
             r"dtype=float32, layout=any\); registered:\n"
             r"  nothing: register one with @af\.ops\.kernel\(Unheard\)\n"
             rf"  created at {re.escape(__file__)}:\d+ in test_a_missing_one_lists_what_is_registered$",
@@ -243,7 +243,7 @@ class TestKernels:
             ops.relu(graph.blob("x", 3), name="act")
         with pytest.raises(
             af.KernelNotFoundError,
-            match=r"op 'act': no library 'numpi'; libraries: numpy \(cpu\), .*; did you mean 'numpy'.*\?\n"
+            match=r"(?m)op 'act': no library 'numpi'; libraries: numpy \(cpu\), .*; did you mean 'numpy'.*\?\n"
             r"  created at .* in test_a_library_that_there_is_not$",
         ):
             graph.compile()

@@ -40,7 +40,7 @@ async def test_a_failed_frame_says_how_long_its_axes_were() -> None:
     graph.function("picky", picky, x.spec)(x)
     async with graph:
         await graph.run(rows(5))
-        with pytest.raises(af.OpError, match=r"(?s)not four.*created at.*\n  with batch = 4$"):
+        with pytest.raises(af.OpError, match=r"(?sm)not four.*created at.*\n  with batch = 4$"):
             await graph.run(rows(4))
         await graph.run(rows(2))
         assert graph.engine.errors[-1].message.endswith("with batch = 4")

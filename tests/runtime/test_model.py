@@ -79,3 +79,8 @@ def test_refuses_what_is_no_model() -> None:
         af.Model(graph, {"input": other}, {"output": y})
     with pytest.raises(af.GraphError, match="has no blob, op or sub-graph named 'z'"):
         af.Model.of(graph, fetch="z")
+    with graph.subgraph("part") as part:
+        z = y + 1
+    for make in (lambda: af.Model.of(part), lambda: af.Model(part, {"input": x}, {"output": z})):
+        with pytest.raises(af.GraphError, match="'part' is a sub-graph: make a model of its root 'doubled'"):
+            make()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from actorflow.actors import tape as tape_module
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.tape import TapeActor
 from actorflow.loop import at_once
+from actorflow.plan import together
 from actorflow.runtime import tapes
 from actorflow.testing import inject
 from actorflow.trace.counters import NodeState
@@ -89,6 +91,25 @@ async def test_kernels_on_one_core(monkeypatch: pytest.MonkeyPatch, cores: int, 
     assert (threads[1] is threading.current_thread()) == on_loop
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+async def test_kernels_of_some_100_us_are_one_piece_on_a_lane(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
+    monkeypatch.setattr("actorflow.actors.op.cores", lambda: cores)
+    threads: list[threading.Thread] = []
+    graph = af.Graph("noted")
+    x = y = graph.blob("x", VALUE.shape, VALUE.dtype)
+    for i in range(4):
+        y = graph.op(f"note{i}", Noted(threads))(y)
+    async with graph:
+        await graph.run({x: ONES})
+        for op in fired(graph):
+            op.cost_ns = op.last_ns = 150_000
+        [*graph.engine._programs.values()][-1].pace.look_now()
+        await graph.run({x: ONES})
+        assert [len(op.parts) for op in fired(graph)] == [4]
+        assert {thread.name for thread in threads[4:]} == {"actorflow-main"}
+
+
 async def test_functions_on_one_core_may_wait_for_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorflow.actors.op.cores", lambda: 1)
     graph, x = chain_of([lambda x: x + 1])
@@ -144,13 +165,13 @@ class _Lane:
 
 
 class _Use:
-    def __init__(self, follower: Any) -> None:
-        self.followers = (follower,)
+    def __init__(self, follower: Any, updates: bool) -> None:
+        self.followers, self.updates = (follower,), updates
 
 
 class _Op:
     attempts = turnstile = None
-    updates = ()
+    updates: tuple[Any, ...] = ()
     inline_ns = 100
 
     def __init__(self, index: int, cost_ns: int, lane: Any, joins: bool = False) -> None:
@@ -158,10 +179,24 @@ class _Op:
         self.followers: tuple[_Op, ...] = ()
 
 
-@given(program=_programs(), tape_ns=st.sampled_from((150, 250, 1 << 60)), turns=st.sets(st.integers(0, 13), max_size=3))
-def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], tape_ns: int, turns: set[int]) -> None:
+_INDICES = st.sets(st.integers(0, 13), max_size=3)
+
+
+@given(program=_programs(), tape_ns=st.sampled_from((150, 250, 1 << 60)), turns=_INDICES, updating=_INDICES)
+def test_units_wait_for_nothing_new(
+    program: tuple[list[Any], list[set[int]]], tape_ns: int, turns: set[int], updating: set[int]
+) -> None:
     ops, reads = program
-    uses: list[Any] = [_Use(ops[index]) for index in turns if index < len(ops)]
+    updates = [op for op in ops if op.index in updating and not op.followers]
+    for op in updates:
+        op.updates = (SimpleNamespace(bucket=None),)
+    uses: list[Any] = [_Use(ops[index], bool(updates)) for index in turns if index < len(ops)]
+    outside: list[frozenset[int]] = []  # what is in front of each op that is neither a turn nor a part of a tape
+    for sources in reads:
+        alone = {i for i in sources if ops[i].cost_ns > 100 and not ops[i].joins}
+        outside.append(frozenset(alone.union(*[outside[i] for i in sources])))
+    slow_updates = {op.index: {op.index} if op.cost_ns > 100 and not op.joins else set() for op in updates}
+    is_one = bool(updates) and len({outside[op.index] | slow_updates[op.index] for op in updates}) == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=tape_ns))
         units = at_once(tapes.find_tapes(ops, [], uses))
@@ -172,7 +207,8 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
     slow: list[frozenset[int]] = []  # what takes time in front of each op
     for op, sources in zip(ops, reads, strict=True):
         before = set().union(*[slow[i] | ({i} if ops[i].cost_ns > 100 else set()) for i in sources])
-        slow.append(frozenset(before | ({-1 - op.index} if op.index in turns else set())))
+        turn = {-1 if is_one else -1 - op.index} if op.index in turns else set()
+        slow.append(frozenset(before | turn))
         ancestors.append(sources.union(*[ancestors[i] for i in sources]))
         assert all(place[i] <= place[op.index] for i in sources), "each unit behind those that it reads from"
 
@@ -193,6 +229,7 @@ def test_units_wait_for_nothing_new(program: tuple[list[Any], list[set[int]]], t
         }
 
     for unit in units:
+        assert len(unit) == 1 or is_one or not any(op.updates for op in unit), "frames wait for updates, one by one"
         position = {op.index: i for i, op in enumerate(unit)}
         lane = unit[0].lane
         assert len({in_front(op) - on_lane(lane) for op in unit}) == 1, "all wait for the same"
@@ -247,6 +284,99 @@ async def test_no_op_waits_for_what_another_one_waits_for() -> None:
             called.clear()
             await asyncio.wait_for(graph.run({x: ONES}), 20)
         assert len(fired(graph)) == 3
+
+
+# -- turns and updates -------------------------------------------------------------------------------------------------
+
+
+def training(**options: Any) -> tuple[af.Graph, dict[af.Blob, Any], list[Any]]:
+    """A step of training a perceptron, what it is fed, and what it fetches."""
+    graph = af.Graph("training", **options)
+    rng = np.random.default_rng(0)
+    x, y = graph.blob("x", (8, 5)), graph.blob("y", (8,), "int64")
+    layers = af.nn.InnerProduct(6) >> af.nn.InnerProduct(3)
+    loss = af.ops.softmax_loss(layers(x), y)
+    updates = af.nn.SGD(0.1, momentum=0.9).minimize(loss)
+    feeds = {x: rng.standard_normal((8, 5), np.float32), y: rng.integers(0, 3, 8)}
+    return graph, feeds, [loss, updates]
+
+
+async def losses_of(frames: int, in_flight: int, **options: Any) -> tuple[list[bytes], int]:
+    """Losses of the steps of a training, and how many ops fired in the last one."""
+    graph, feeds, fetch = training(**options)
+    async with graph:
+        found = [
+            result[fetch[0]].tobytes()
+            async for result in graph.stream([feeds] * frames, fetch=fetch, in_flight=in_flight)
+        ]
+        return found, len(fired(graph))
+
+
+@pytest.mark.parametrize("limits", ["all", "long"])
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+async def test_a_training_step_is_one(monkeypatch: pytest.MonkeyPatch, limits: str, in_flight: int) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS[limits])
+    expected, ops = await losses_of(12, 1, sequential=True)
+    assert ops > 5
+    assert len(set(expected)) == len(expected), "weights change"
+    assert await losses_of(12, in_flight) == (expected, 1)
+
+
+def counted_up(graph: af.Graph, name: str, *reads: af.Blob, call: Callable[..., Any]) -> af.Variable:
+    """A variable that a function counts up."""
+    count = graph.variable(name, (), "int64")
+    [count, *reads] >> graph.function(f"count {name}", call, lane="main") >> [count]
+    return count
+
+
+@pytest.mark.usefixtures("all_as_one")
+@pytest.mark.parametrize("atomic", [False, True])
+async def test_a_fault_leaves_what_was_updated_before(atomic: bool) -> None:
+    graph = af.Graph("fault")
+    first = counted_up(graph, "first", call=lambda count: count + 1)
+    done = graph.blob("done", (), "int64")
+    [first] >> graph.function("plus", lambda count: count, lane="main") >> [done]
+    second = counted_up(graph, "second", done, call=lambda count, done: count + 1)
+    async with graph:
+        for _ in range(3):
+            await graph.run(atomic=atomic)
+        assert len(fired(graph)) == 1
+        with (
+            inject(graph, "count second", error=OSError("planted"), frames={3}),
+            pytest.raises(af.OpError, match="count second") as caught,
+        ):
+            await graph.run(atomic=atomic)
+        assert caught.value.updated == (() if atomic else ("first",))
+        assert (first.value, second.value) == (3 + (not atomic), 3)
+        await graph.run(atomic=atomic)
+        assert (first.value, second.value) == (4 + (not atomic), 4)
+
+
+@pytest.mark.usefixtures("all_as_one")
+async def test_turns_that_pass_apart_are_waited_for_apart() -> None:
+    """A frame's async function goes on when the next frame has had its turn at the variable that another op updates."""
+    graph = af.Graph("apart")
+    calls: list[int] = []
+    again = asyncio.Event()
+
+    def count(count: Any) -> Any:
+        calls.append(int(count))
+        if len(calls) % 2 == 0:
+            loop.call_soon_threadsafe(again.set)
+        return count + 1
+
+    async def wait(count: Any) -> Any:
+        await again.wait()
+        return count + 1
+
+    loop = asyncio.get_running_loop()
+    first, second = counted_up(graph, "first", call=count), counted_up(graph, "second", call=wait)
+    [second] >> graph.function("look", lambda count: count, lane="main") >> [graph.blob("seen", (), "int64")]
+    async with graph:
+        for _ in range(3):
+            again.clear()
+            await asyncio.wait_for(asyncio.gather(graph.run(), graph.run()), 20)
+    assert (first.value, second.value) == (6, 6)
 
 
 # -- what is told of each ----------------------------------------------------------------------------------------------
@@ -475,3 +605,36 @@ async def test_a_tape_is_taken_apart_when_an_op_becomes_slow(monkeypatch: pytest
             await graph.run({x: ONES})
         assert [len(actor.parts) for actor in fired(graph)] == [2, 0, 2]
         assert graph.engine.profile[graph["f2"].id].calls == tapes.LIMITS.frames + 6
+
+
+# -- trainings ---------------------------------------------------------------------------------------------------------
+
+
+def layered_training(layers: int) -> tuple[af.Graph, af.Blob, af.Blob]:
+    graph = af.Graph("training")
+    x = y = graph.blob("x", (4, 8))
+    for i in range(layers):
+        y = af.ops.relu(af.ops.inner(y, graph.variable(f"w{i}", (8, 8), init=af.nn.init.gaussian(std=0.5, seed=i))))
+    loss = af.ops.mean(y * y)
+    af.nn.SGD(0.1, momentum=0.9).minimize(loss)
+    return graph, x, loss
+
+
+BATCH = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+
+
+async def trained(graph: af.Graph, x: af.Blob, steps: int) -> None:
+    for _ in range(steps):
+        await graph.run({x: BATCH})
+
+
+async def test_pieces_hold_few_new_values_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["all"]._replace(updated_bytes=3 * 8 * 8 * 4))
+    monkeypatch.setattr(together, "_SMALL", 0)
+    graph, x, _ = layered_training(4)
+    async with graph:
+        await trained(graph, x, 3)
+        pieces = [[update for part in op.parts or (op,) for update in part.updates] for op in fired(graph)]
+        assert max(map(len, pieces)) <= 4
+        assert sum(map(len, pieces)) == 8
+        assert len(fired(graph)) < 6

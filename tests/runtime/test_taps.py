@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import weakref
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.runtime import taps
 
 
 @pytest.fixture
@@ -228,7 +230,60 @@ async def test_mistakes(graph: af.Graph) -> None:
         graph.tap()
     with pytest.raises(af.GraphError, match="'part' is a sub-graph"):
         graph.tap(graph.subgraph("part"))
-    for wrong in ({"every": 0}, {"interval": -1.0}, {"interval": float("nan")}):
-        with pytest.raises(ValueError, match="expected every >= 1 and interval >= 0"):
+    for wrong in ({"every": 0}, {"interval": -1.0}, {"interval": float("nan")}, {"in_a_row": 0}):
+        with pytest.raises(ValueError, match=r"expected (every >= 1 and interval >= 0|in_a_row >= 1)"):
             graph.tap("sum", **wrong)
     graph.delete_subgraph("part")
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+async def test_frames_in_a_row(graph: af.Graph, in_flight: int) -> None:
+    """What changes from one frame to the next can be told by two of them."""
+    pairs = []
+
+    async def look(tap: Any) -> None:
+        async for sample in tap:
+            pairs.append((sample.frames[0], float(sample["count"][0])))
+
+    async with graph.tap("count", every=5, in_a_row=2) as tap:
+        looking = asyncio.create_task(look(tap))
+        async for _ in graph.stream(({"x": np.zeros(3, "f")} for _ in range(40)), in_flight=in_flight):
+            pass
+    await looking
+    assert all(number == count for number, count in pairs)
+    firsts, seconds = pairs[::2], pairs[1::2]
+    assert len(seconds) > 4
+    assert all(second[0] == first[0] + 1 for first, second in zip(firsts, seconds, strict=False))
+    assert all(later[0] >= first[0] + 5 for first, later in itertools.pairwise(firsts))
+
+
+async def test_what_was_fed_is_copied_aside_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop goes on meanwhile, and the caller has its result only when it may write into its arrays again."""
+    graph = af.Graph("g")
+    x = graph.blob("x", (1 << 18,))
+    ops.scale(x, 2.0, name="double")
+    feed = np.ones(1 << 18, "f")
+    async with graph, graph.tap("x") as tap:
+        copied = []
+        aside = taps.aside
+
+        async def watched(work: Any, size_bytes: int) -> Any:
+            copied.append(size_bytes)
+            await asyncio.sleep(0)
+            return await aside(work, size_bytes)
+
+        monkeypatch.setattr(taps, "aside", watched)
+        await graph.run({"x": feed})
+        assert copied == [feed.nbytes]
+        feed[:] = 7
+        np.testing.assert_array_equal((await anext(tap))["x"], 1)
+        await graph.run({"x": feed})
+        np.testing.assert_array_equal((await anext(tap))["x"], 7)
+
+
+async def test_variables_are_not_copied(graph: af.Graph) -> None:
+    """Their arrays are never changed."""
+    async with graph.tap("count") as tap:
+        held = graph["count"].held
+        await graph.run({"x": np.zeros(3, "f")}, fetch=["step"])
+        assert np.shares_memory((await anext(tap))["count"], held)

@@ -253,3 +253,18 @@ async def test_a_graph_that_never_fits_says_what_it_needs() -> None:
         ops.transpose(graph.blob("x", (4, 4)))
     with pytest.raises(af.OutOfMemoryError, match=r"needs 128 bytes on sim:0, its budget is 100 bytes"):
         graph.compile()
+
+
+async def test_a_variable_without_room_on_its_device_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """It is looked for before a frame begins, so that others go on."""
+    graph = af.Graph("small", devices={"sim:0": SimOptions(memory_bytes=1 << 16)})
+    x = graph.blob("x", [2])
+    y = x + 1
+    with graph.at("sim:0"):
+        large = graph.variable("large", [1 << 16]) * 2
+    async with graph:
+        for _ in range(2):
+            with pytest.raises(af.OutOfMemoryError, match=r"sim:0 has no room for float32\[65536\]"):
+                await graph.run({x: [1, 2]}, fetch=[y, large])
+        assert (await graph.run({x: [1, 2]}, fetch=y))[y].tolist() == [2, 3]
+    assert not caplog.records

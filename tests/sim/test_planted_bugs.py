@@ -16,7 +16,7 @@ import pytest
 import actorflow as af
 import actorflow.runtime.build
 from actorflow import ops
-from actorflow.actors.blob import UpdateActor
+from actorflow.actors.blob import deliver
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.stream import StreamViewActor, TransferActor, _OnStream
@@ -255,7 +255,7 @@ def variables_used_on_one_lane(patch: Patch) -> None:
 
 
 def updates_at_once(patch: Patch) -> None:
-    patch.setattr(UpdateActor, "deliver", lambda self, frame, fence: self._arrived(frame))
+    patch.setattr("actorflow.actors.op.deliver", lambda updates, frame, fence: deliver(updates, frame, None))
 
 
 def copies_that_do_not_wait(patch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""A real browser for the tests: one for all of a process, driven from a thread of its own."""
+"""Real browsers for the tests: one of each for all of a process, driven from a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Elsewhere", "Page", "browse"]
+__all__ = ["Elsewhere", "Page", "browse", "browse_firefox"]
 
 CHROMIUM = Path("/usr/bin/chromium")
+FIREFOX = Path("/usr/bin/firefox-esr")
 ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -33,6 +35,8 @@ ARGS = [
     # Lets a test speak of a foreign site without leaving this machine.
     "--host-resolver-rules=MAP evil.example 127.0.0.1",
 ]
+#: What browsers say of a connection that there is not.
+COMES_BACK = "ERR_CONNECTION_REFUSED", "can’t establish a connection to the server"
 #: Only a failing test waits this long.
 PATIENCE_S = 45.0
 
@@ -82,19 +86,11 @@ def _there(value: Any) -> Any:
 
 @contextmanager
 def browse(profile: Path) -> Iterator[tuple[Elsewhere, int]]:
-    """Start a browser and connect to it; skips where there is none, but for CI, where that is a failure.
+    """Start Chromium and connect to it; skips where there is none, but for CI, where that is a failure.
 
     Yields the browser and the id of its process.
     """
-    missing = None
-    if importlib.util.find_spec("playwright") is None:
-        missing = "playwright is not installed"
-    elif not CHROMIUM.exists():
-        missing = f"{CHROMIUM} is not there: install Debian's chromium"
-    if missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"browser tests must run in CI, but {missing}")
-        pytest.skip(missing)
+    _demand(CHROMIUM)
     command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -104,7 +100,7 @@ def browse(profile: Path) -> Iterator[tuple[Elsewhere, int]]:
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
         try:
-            with _connected(address) as browser:
+            with _driven(lambda playwright: playwright.chromium.connect_over_cdp(address)) as browser:
                 yield browser, process.pid
         finally:
             process.terminate()
@@ -112,7 +108,33 @@ def browse(profile: Path) -> Iterator[tuple[Elsewhere, int]]:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[Elsewhere]:
+def browse_firefox(folder: Path) -> Iterator[Elsewhere]:
+    """Start Firefox; skips or fails as `browse` does."""
+    _demand(FIREFOX)
+    program = folder / "firefox"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("firefox.py")} "$@"\n')
+    program.chmod(0o755)
+    with _driven(
+        lambda playwright: playwright.firefox.launch(channel="moz-firefox", executable_path=program)
+    ) as browser:
+        yield browser
+
+
+def _demand(program: Path) -> None:
+    missing = None
+    if importlib.util.find_spec("playwright") is None:
+        missing = "playwright is not installed"
+    elif not program.exists():
+        missing = f"{program} is not there: install Debian's {program.name}"
+    if missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"browser tests must run in CI, but {missing}")
+        pytest.skip(missing)
+
+
+@contextmanager
+def _driven(begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Iterator[Elsewhere]:
+    """A browser that Playwright drives in a thread of its own."""
     from playwright.async_api import async_playwright
 
     loop = asyncio.SelectorEventLoop()
@@ -125,7 +147,7 @@ def _connected(address: str) -> Iterator[Elsewhere]:
     try:
         playwright = there(async_playwright().start())
         try:
-            browser = there(playwright.chromium.connect_over_cdp(address))
+            browser = there(begin(playwright))
             yield Elsewhere(browser, loop)
             there(browser.close())
         finally:
@@ -142,15 +164,21 @@ class Page:
     def __init__(self, page: Any) -> None:
         self.page = page
         self.said: list[str] = []
+        self._is_left = False
         self.complaints: list[str] = []
         page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self._complained(str(error)))
 
     def _heard(self, message: Any) -> None:
         self.said.append(f"{message.type}: {message.text}")
+        if message.type in {"error", "warning"}:
+            self._complained(message.text)
+
+    def _complained(self, text: str) -> None:
         # A page that is still open when its server has ended tries to come back: the browser's word, not the page's.
-        if message.type in {"error", "warning"} and "ERR_CONNECTION_REFUSED" not in message.text:
-            self.complaints.append(message.text)
+        # Playwright's own styles, which it has pictures taken with, are against the page's policy.
+        if not self._is_left and not any(part in text for part in COMES_BACK):
+            self.complaints.append(text)
 
     async def open(self, url: str) -> None:
         await self.page.goto(url)
@@ -191,6 +219,7 @@ class Page:
 
     async def leave_behind(self, picture: Path, failed: bool) -> None:
         """Keep what the page looks like and, of a test that failed, what it said."""
+        self._is_left = True
         picture.parent.mkdir(parents=True, exist_ok=True)
         if failed:
             complaints = [f"complaint: {text}" for text in self.complaints]

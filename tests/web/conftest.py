@@ -8,6 +8,7 @@ import os
 import re
 import struct
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 
 import actorflow as af
 from actorflow.web.live import LiveStream
-from tests.web.browsing import Elsewhere, Page, browse
+from tests.web.browsing import Elsewhere, Page, browse, browse_firefox
 from tests.web.serving import SERVERS, Served
 
 SQUARE = af.TensorSpec.of((4, 4))
@@ -36,7 +37,7 @@ HAS_FAILED = pytest.StashKey[bool]()
 
 
 def decode(message: str | bytes) -> SimpleNamespace:
-    """A message by the format in docs/watching.md, without help of the code that wrote it."""
+    """A message by the format in docs/how-to/watching.md, without help of the code that wrote it."""
     if isinstance(message, str):
         return SimpleNamespace(**json.loads(message))
     kind, count, base, seq, time, revision, failing = struct.unpack_from("<IIIIdII", message)
@@ -305,6 +306,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
         yield browser
 
 
+@pytest.fixture(scope="session")
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """As `browser`."""
+    with browse_firefox(tmp_path_factory.mktemp("firefox")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session", params=["browser", "firefox"], ids=["chromium", "firefox"])
+def each_browser(request: pytest.FixtureRequest) -> Elsewhere:
+    """Each of the two, for tests that are run in both; of the scope of those, so that each is started once."""
+    browser: Elsewhere = request.getfixturevalue(request.param)
+    return browser
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Remember which tests failed, for those who tidy up after them."""
@@ -320,6 +335,19 @@ async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncI
 
     What they look like at the test's end is kept: in $ACTORFLOW_SCREENSHOTS, or else in build/screenshots.
     """
+    async with pages_of(browser, request) as make:
+        yield make
+
+
+@pytest.fixture
+async def page_of_each(each_browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """As `new_page`, in each browser."""
+    async with pages_of(each_browser, request) as make:
+        yield make
+
+
+@asynccontextmanager
+async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     pages: list[Page] = []
     contexts: list[Any] = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -376,29 +375,6 @@ async def test_it_fits_a_phone(training, new_page) -> None:
         width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
         assert width == 375
         assert height > 300
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_can_be_read(training, new_page, scheme: str) -> None:
-    """Contrast by WCAG 2: at least 4.5 for text against what it stands on."""
-
-    def luminance(colour: str) -> float:
-        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-    async with serve(training.graph, port=0) as view:
-        page = await new_page(color_scheme=scheme)
-        await page.open(view.url)
-        colours = SimpleNamespace()
-        for name in ("text", "muted", "surface", "page", "raised", "blob", "variable", "failed"):
-            value = await page.look(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')")
-            setattr(colours, name, luminance(value.strip()))
-    pairs = [("text", ground) for ground in ("surface", "page", "raised", "blob", "variable")]
-    pairs += [("muted", ground) for ground in ("surface", "page", "raised")] + [("failed", "surface")]
-    for ink, ground in pairs:
-        low, high = sorted((getattr(colours, ink), getattr(colours, ground)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{ink} on {ground}"
 
 
 async def test_below_a_prefix(training, new_page) -> None:

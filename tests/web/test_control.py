@@ -30,7 +30,7 @@ from tests.web.serving import by_aiohttp
 
 LOOK, STEER = "only-look", "open-sesame"
 BEARER = {"Authorization": f"Bearer {STEER}"}
-COMMANDS = ["pause", "resume", "step", "cancel", "in_flight", "save"]
+COMMANDS = ["pause", "resume", "step", "cancel", "in_flight", "save", "check_finite", "call"]
 WRONG = [
     ("pause", "[]", 400),
     ("pause", "{", 400),
@@ -47,6 +47,10 @@ WRONG = [
     ("in_flight", '{"in_flight": 0}', 400),
     ("in_flight", '{"in_flight": 1025}', 400),
     ("in_flight", '{"in_flight": NaN}', 400),
+    ("check_finite", '{"on": 1}', 400),
+    ("check_finite", '{"pause": "true"}', 400),
+    ("check_finite", '{"nan": true}', 400),
+    ("call", '{"frame": -1}', 400),
 ]
 
 

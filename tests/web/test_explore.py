@@ -212,6 +212,13 @@ def apart(a: list[float], b: list[float]) -> bool:
     return abs(x1 - x2) >= (w1 + w2) / 2 - 1e-6 or abs(y1 - y2) >= (h1 + h2) / 2 - 1e-6
 
 
+#: Middles and sizes of what lies on the picture: the menus, the legend, the buttons to zoom.
+OVERLAYS = """[...document.querySelectorAll('#stage .overlay')].filter((each) => each.checkVisibility()).map((each) => {
+    const { left, top, width, height } = each.getBoundingClientRect(), stage = graph.getBoundingClientRect();
+    return [left - stage.left + width / 2, top - stage.top + height / 2, width, height];
+}).filter(([, , width]) => width)"""
+
+
 @pytest.mark.parametrize("make", [googlenet, flat, lambda: wide_graph(10, 10)], ids=["googlenet", "flat", "wide"])
 async def test_all_of_a_network_is_seen_and_can_be_read_at_first(new_page, make: Any) -> None:
     graph = make()
@@ -223,11 +230,15 @@ async def test_all_of_a_network_is_seen_and_can_be_read_at_first(new_page, make:
         assert 12.5 * scale >= 11, "titles"
         assert len(rectangles) > 8
         width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
+        overlays = await page.look(OVERLAYS)
+        assert len(overlays) == 3
         for x, y, w, h in rectangles:
             left, top = await page.look(f"actorflow.toScreen({x - w / 2}, {y - h / 2})")
             right, bottom = await page.look(f"actorflow.toScreen({x + w / 2}, {y + h / 2})")
             assert 0 <= left < right <= width
             assert 0 <= top < bottom <= height
+            card = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+            assert all(apart(card, overlay) for overlay in overlays), "nothing lies on it"
         drawn = [*rectangles, *([label[key] for key in ("x", "y", "width", "height")] for label in labels)]
         assert all(apart(a, b) for a, b in combinations(drawn, 2))
 

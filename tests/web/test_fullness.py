@@ -35,6 +35,7 @@ async def test_a_function_and_a_blob_that_are_full(new_page, quick_vitals) -> No
         result = asyncio.ensure_future(anext(stream))
         await page.until("actorflow.fullness('wait')?.more === 1")
         assert await page.look("actorflow.fullness('wait')") == {"used": 2, "of": 2, "more": 1}
+        await page.until("actorflow.fullness('first/out')?.used === 3")
         assert await page.look("actorflow.fullness('first/out')") == {"used": 3, "of": 3}
         card = page.page.locator("#fullness")
         await card.get_by_text("2 of 2 calls at once, 1 frame waits").wait_for()

@@ -97,7 +97,7 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
         assert await text_of(page, "#timeline-tooltip strong") == op
         for width in (1280, 375):
             await page.page.set_viewport_size({"width": width, "height": 800})
-            for tab in ("now", "ops", "curves", "data", "node", "failures"):
+            for tab in ("now", "ops", "curves", "values", "data", "node", "failures"):
                 await page.show(tab)
                 await page.redrawn()
                 assert await page.look("document.documentElement.scrollWidth <= innerWidth")

@@ -210,7 +210,7 @@ async def test_tabs_by_keys_and_edges(training, new_page) -> None:
         page = await new_page()
         await page.open(view.url)
         await page.page.focus("#tab-now")
-        for expected in ("Ops", "Curves", "Data", "Node", "Failures", "Now"):
+        for expected in ("Ops", "Curves", "Values", "Data", "Node", "Failures", "Now"):
             await page.page.keyboard.press("ArrowRight")
             assert await page.look("[actorflow.tab, document.activeElement.id]") == [
                 expected,

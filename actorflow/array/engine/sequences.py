@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container
+from math import prod
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.engine.interrupts import interruptible
+from actorflow.array.engine.structures import Description, Structure, name_of
 from actorflow.array.engine.units import Error, Group, Unit, is_own
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import Record, bytes_of
+from actorflow.array.record.tape import StepError
 from actorflow.errors import ShapeError
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
@@ -42,28 +46,42 @@ _IN_SLOT, _IN_VIEW = _calibrate()
 _Planned = tuple[Primitive, list[int], list[int], tuple[Any, ...], tuple[int, ...], Any, bool, bool, list[int]]
 
 
+def _planned(
+    ops: Collection[tuple[Primitive, tuple[Any, ...], tuple[int, ...], Any]],
+    rows: Collection[list[int]],
+    types: list[Any],
+    wanted: Container[int],
+) -> list[_Planned]:
+    """The steps of a sequence, from operations, their parameters and the types of their results."""
+    count = len(ops)
+    last = {slot: i for i, row in enumerate(rows) for slot in row}
+    steps: list[_Planned] = []
+    for i, ((op, params, shape, dtype), row) in enumerate(zip(ops, rows, strict=True)):
+        dying = [slot for slot in row if last[slot] == i and slot not in wanted]
+        over = _NONE
+        if dying and op.elementwise and op.aligned and prod(shape) * dtype.itemsize >= _REUSED_BYTES:  # type: ignore[attr-defined]
+            for slot in dying:
+                if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
+                    over = [*over, slot]
+        steps.append((op, row, dying or _NONE, params, shape, dtype, i in wanted, op.elementwise or op.into, over))
+    return steps
+
+
 class Sequence(Unit):
     """Operations of any kind, in order. Slots of values are numbered: first the results, then what is read."""
 
     def __init__(self, group: Group) -> None:
-        nodes, produced = group.nodes, group.produced
-        count = len(nodes)
-        reads, rows, last = group.slots()
-        types = [(read.shape, read.dtype) for read in reads]
-        steps: list[_Planned] = []
-        self._steps = steps
-        for i, (node, row) in enumerate(zip(nodes, rows, strict=True)):
-            op, shape, dtype = node.op, node.shape, node.dtype
+        nodes = group.nodes
+        reads, rows, _ = group.slots()
+        ops: list[Any] = []
+        for node in nodes:
+            op = node.op
             assert op is not None
-            wanted = i in produced
-            dying = [slot for slot in row if last[slot] == i and slot not in produced]
-            over = _NONE
-            if dying and op.elementwise and op.aligned and node.size * dtype.itemsize >= _REUSED_BYTES:  # type: ignore[attr-defined]
-                for slot in dying:
-                    if (types[slot - count] if slot >= count else steps[slot][4:6]) == (shape, dtype):
-                        over = [*over, slot]
             params = node.params if op.work is None else op.settled(node.params)
-            steps.append((op, row, dying or _NONE, params, shape, dtype, wanted, op.elementwise or op.into, over))
+            ops.append((op, params, node.shape, node.dtype))
+        types = [(read.shape, read.dtype) for read in reads]
+        self._steps = _planned(ops, rows, types, group.produced)
+        count = len(nodes)
         super().__init__(group, reads)
         if self.memory.is_limited:
             self.claimed_bytes = sum([*map(bytes_of, nodes)])
@@ -113,7 +131,7 @@ class Sequence(Unit):
 
     def end(self) -> None:
         values, failed = self._values, self._failed
-        count, profiles = self.evaluator.memory.count, self.evaluator.profile
+        count, profiles = self.evaluator.memory.count, self.evaluator.profiles
         for i in self._produced:
             if i not in self._foreign and i not in failed and i not in self._buffers:
                 count(values[i])
@@ -236,3 +254,92 @@ class Sequence(Unit):
         count = len(self._steps)
         shape, dtype = self._types[slot - count] if slot >= count else self._steps[slot][4:6]
         return TensorSpec(shape, dtype)
+
+
+class KnownSequence(Sequence):
+    """A sequence whose structure was seen before: a tape. If a step of it fails, the operations go one by one."""
+
+    def __init__(self, nodes: list[Record], description: Description, structure: Structure) -> None:
+        group = Group(nodes, description.produced, {}, {})
+        Unit.__init__(self, group, description.given, structure.work)
+        self.operations -= structure.repeats
+        self._structure = structure
+        self._rooms: list[Value] = []
+        self._found: tuple[Any, ...] = ()
+        self._is_taped = True
+
+    @property
+    def name(self) -> str:
+        return name_of(max(self._structure.entries, key=lambda entry: TensorSpec(*entry[2:4]).size_bytes))
+
+    def gather(self) -> None:
+        self._missing = {
+            i: read.error for i, read in enumerate(self.reads) if type(read) is Record and read.error is not None
+        }
+        Unit.gather(self)
+
+    def begin(self) -> int:
+        return 0
+
+    def allocate(self) -> bool:
+        assert self._structure.tape is not None
+        memory = self.evaluator.memory
+        try:
+            self._rooms = [memory.take(*room) for room in self._structure.tape.rooms]
+        except MemoryError:
+            self._go_one_by_one()
+            return super().allocate()
+        return True
+
+    def compute(self, share: tuple[int, int]) -> None:
+        if self._is_taped and not self._missing:
+            try:
+                self._found = interruptible(self._structure.tape, (self._values, self._rooms))  # type: ignore[arg-type]
+                return
+            except StepError:  # operations that do not need what has failed are computed all the same
+                pass
+        if self._is_taped:
+            self._go_one_by_one()
+        super().compute(share)
+
+    def end(self) -> None:
+        if not self._is_taped:
+            super().end()
+            return
+        tape, found = self._structure.tape, self._found
+        assert tape is not None
+        count = len(tape.owned)
+        known = {id(each) for each in (*self._rooms, *self._values)}
+        for value in found[:count]:
+            if id(value) not in known:
+                known.add(id(value))
+                self.evaluator.memory.count(value)
+        self.evaluator.owe(self._structure, found[count:])
+        self.hand_over(dict(zip(self._produced, found, strict=False)), {})
+
+    def finish(self) -> None:
+        self._values += self._rooms
+        self._rooms, self._found = [], ()
+        if self._is_taped:
+            Unit.finish(self)
+        else:
+            super().finish()
+
+    def _go_one_by_one(self) -> None:
+        """Prepare to compute as a `Sequence` does."""
+        self._is_taped = False
+        given, entries = self._values, self._structure.entries
+        count = len(entries)
+        ops, rows = [], []
+        for op, params, shape, dtype, row in entries:
+            slots = [count - 1 - slot if slot < 0 else slot for slot in row]
+            known = given[slots.pop(0) - count] if type(op) is str else op
+            ops.append((known, given[-1 - params] if type(params) is int else params, shape, dtype))
+            rows.append(slots)
+        types: list[Any] = [(getattr(each, "shape", ()), getattr(each, "dtype", None)) for each in given]
+        self._types = types
+        self._steps = _planned(ops, rows, types, self._produced)
+        self._failed = {count + i: (count + i, error) for i, error in self._missing.items()}
+        self._values = [None] * count + given
+        self._buffers, self._foreign, self._spoiled, self._next = {}, set(), -1, 0
+        self._times = [0] * count

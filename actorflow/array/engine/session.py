@@ -18,6 +18,7 @@ from actorflow.array.engine.devices import Devices
 from actorflow.array.engine.interrupts import Guard, check_interrupt
 from actorflow.array.engine.memory import Memory
 from actorflow.array.engine.planning import between_sessions, collect, common, make_units, node_to_compute, window
+from actorflow.array.engine.structures import Structure
 from actorflow.array.engine.units import Unit
 from actorflow.array.record.placement import accelerator_of, place_of
 from actorflow.array.record.primitives import DType, Value
@@ -48,6 +49,8 @@ _MOST_PENDING_IN_BUDGET = 1_000
 #: Most operations, and most elements of their results and inputs, that the thread that asks computes without units. To
 #: plan and hand over so few takes several times as long as to compute them.
 _FEW, _SMALL = 8, 1 << 14
+#: Calls of a tape that the profile may lack.
+_MOST_OWED = 256
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
 #: A recording that makes nothing for this time has paused.
@@ -78,6 +81,11 @@ class Session(Evaluator):
         shared: Operations that were not computed since an equal one was.
         memory: Memory of values on the CPU.
         devices: Accelerators, their memory and their service.
+    Example:
+        >>> with xp.session(run_ahead=False) as session:
+        ...     x = xp.asarray([1.0, 4.0])
+        ...     print((xp.sqrt(x) * 2.0).to_numpy(), list(session.profile))
+        [2. 4.] ['sqrt', 'multiply']
     """
 
     def __init__(
@@ -100,7 +108,8 @@ class Session(Evaluator):
         self.is_limited = memory_budget is not None or any(own.memory_budget for own in options.values())
         self.sequential = sequential
         self.threshold = -1 if sequential else WORTH_A_LOOK
-        self.profile: dict[str, OpProfile] = {}
+        self.profiles: dict[str, OpProfile] = {}
+        self._owed: dict[Structure, list[Any]] = {}
         self.computed = self.shared = 0
         self._runs_ahead = run_ahead
         self.takes_tapes = not (dry_run or sequential or self.is_limited)
@@ -139,6 +148,22 @@ class Session(Evaluator):
                 context_evaluator.reset(token)
         finally:  # a generator may be ended in another context
             self.close()
+
+    @property
+    def profile(self) -> dict[str, OpProfile]:
+        """Calls and times by operation."""
+        with self._changed:
+            owed, self._owed = self._owed, {}
+            for structure, calls in owed.items():
+                structure.note(calls, self.profiles)
+        return self.profiles
+
+    def owe(self, structure: Structure, times: Any) -> None:
+        """Note the times of a tape, with the lock held: in the profile when that is looked at."""
+        calls = self._owed.setdefault(structure, [])
+        calls.append(times)
+        if len(calls) > _MOST_OWED:
+            self.profile  # noqa: B018
 
     @property
     def held_bytes(self) -> int:
@@ -268,7 +293,7 @@ class Session(Evaluator):
         elapsed_ns = perf_counter_ns() - start
         node.value = found
         node.inputs = ()
-        self.profile.setdefault(op.name, OpProfile()).add(elapsed_ns)
+        self.profiles.setdefault(op.name, OpProfile()).add(elapsed_ns)
         self.computed += 1
         return True
 
@@ -663,5 +688,11 @@ Evaluator.default = Session()
 
 
 def current() -> Session:
-    """The session that new arrays belong to: that of the `session` block around, else one for the process."""
+    """The session that new arrays belong to: that of the `session` block around, else one for the process.
+
+    Example:
+        >>> with xp.session(memory_budget=2**20) as session:
+        ...     print(xp.current() is session)
+        True
+    """
     return cast("Session", current_evaluator())

@@ -11,6 +11,7 @@ import numpy as np
 
 from actorflow.array.engine.devices import Devices
 from actorflow.array.engine.memory import Memory
+from actorflow.array.engine.structures import Structure
 from actorflow.array.record.record import HOST, Input, OpStep, Record, failure
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.place import Place
@@ -70,7 +71,10 @@ class UnitSession(Protocol):
 
     memory: Memory
     devices: Devices
-    profile: dict[str, OpProfile]
+    profiles: dict[str, OpProfile]
+
+    def owe(self, structure: Structure, times: Any) -> None:
+        """Note the times of a tape later."""
 
     def take_back(self, unit: Unit) -> None:
         """End a unit that the devices have computed. Without the lock, on their thread."""
@@ -100,7 +104,7 @@ class Unit(ABC):
         elapsed_ns: Time it took so far, in all threads together.
     """
 
-    def __init__(self, group: Group, reads: list[Input]) -> None:
+    def __init__(self, group: Group, reads: list[Input], work: int | None = None) -> None:
         nodes, produced, _, twins = group
         self.evaluator = cast("UnitSession", nodes[0].evaluator)
         self.number = nodes[-1].number
@@ -110,7 +114,7 @@ class Unit(ABC):
         self.followers: list[Unit] = []
         self.operations = len(nodes)
         self.reads = reads
-        self.work = sum([read.size for read in reads]) + sum([node.size for node in nodes])
+        self.work = sum([each.size for each in (*reads, *nodes)]) if work is None else work
         self._codes = [node._code for node in nodes]
         self._instructions = [node._instruction for node in nodes]
         self._produced = produced
@@ -199,7 +203,7 @@ class Unit(ABC):
 
     def note(self, failed: bool) -> None:
         """Note a call in the profile, under the unit's name."""
-        profile = self.evaluator.profile.setdefault(self.name, OpProfile())
+        profile = self.evaluator.profiles.setdefault(self.name, OpProfile())
         if failed:
             profile.failed += 1
         else:

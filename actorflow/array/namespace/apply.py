@@ -17,8 +17,9 @@ from actorflow.ops.cpu.linalg import product
 from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
+from actorflow.ops.linalg import matrix_transpose as transpose_of
 from actorflow.ops.operation import Operation, apply
-from actorflow.ops.shaping import Reduction
+from actorflow.ops.shaping import Reduction, Transpose
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -61,8 +62,17 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
 def matmul(x1: Array, x2: Array, /) -> Array:
     """The matrix product over the last two axes; the others broadcast. A vector is a row on the left, a column right.
 
+    Args:
+        x1: Shape (..., rows, inner), or (inner,); numeric.
+        x2: Shape (..., inner, columns), or (inner,).
+    Returns:
+        Shape (..., rows, columns), without the axes that vectors do not have.
     Raises:
         ShapeError: if the lengths along which is summed differ, or an array is 0-d.
+    Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.
+    Example:
+        >>> xp.matmul(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 10]))
+        Array([21, 43], dtype=int64)
     """
     kind = Record.array_type
     if type(x1) is not kind or type(x2) is not kind:
@@ -76,6 +86,20 @@ def matmul(x1: Array, x2: Array, /) -> Array:
             return found
     (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
     return record(primitive, (a, b), *spec, (), a.evaluator, a.size * (b.shape[-1] if len(b.shape) > 1 else 1))
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """The array with its last two axes exchanged.
+
+    Raises:
+        ShapeError: if there are fewer.
+
+    Example:
+        >>> xp.matrix_transpose(xp.asarray([[1, 2, 3]])).shape
+        (3, 1)
+    """
+    rank = len(x._node.shape) if type(x) is Record.array_type else 0
+    return applied_to(x, Transpose, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else transpose_of(x)
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:

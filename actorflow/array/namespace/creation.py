@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from actorflow.array.namespace.manipulation import broadcast_to, reshape
 from actorflow.array.namespace.operate import cast, node_of, value_of
+from actorflow.array.namespace.types import checked_dtype
 from actorflow.array.record.placement import at, default_place, place_of, transfer
-from actorflow.array.record.primitives import DType, Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange
@@ -23,7 +24,6 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-_KINDS = "biufc"
 _DType = npt.DTypeLike | None
 _Device = Place | str | None
 
@@ -32,13 +32,6 @@ def made_on(device: _Device, array: Array) -> Array:
     """An array made on the CPU, on a device: the default one for None."""
     place = default_place() if device is None else place_of(device)
     return array if place is HOST else transfer(array, place)
-
-
-def _checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
-    kind = np.dtype(dtype)
-    if kind.kind not in _KINDS:
-        raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")
-    return kind if kind.isnative else kind.newbyteorder("=")
 
 
 def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: bool | None = None) -> Array:
@@ -52,6 +45,10 @@ def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: 
             to be computed from it; otherwise its elements are copied, at once.
     Raises:
         GraphError: if memory cannot be shared as asked.
+    Example:
+        >>> xp.asarray([[1, 2], [3, 4]], dtype="float32")
+        Array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     if type(obj) is Record.array_type:
         return _converted(obj, dtype, copy, device)
@@ -64,7 +61,7 @@ def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: 
         if isinstance(error, GraphError):
             raise
         raise ShapeError(f"asarray: {error}") from error
-    kind = _checked_dtype("asarray", dtype if dtype is not None else value.dtype)
+    kind = checked_dtype("asarray", dtype if dtype is not None else value.dtype)
     if value.dtype.kind == "c" and kind.kind in "iuf":
         raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
     if copy is False and (not foreign or value.dtype != kind):
@@ -84,7 +81,7 @@ def _converted(x: Array, dtype: _DType, copy: bool | None, device: _Device) -> A
         if copy is False:
             raise GraphError(f"asarray: copy=False, but the array must be copied from {x.device} to {moved.device}")
         return _converted(moved, dtype, None, None)
-    kind = x.dtype if dtype is None else _checked_dtype("asarray", dtype)
+    kind = x.dtype if dtype is None else checked_dtype("asarray", dtype)
     if kind != x.dtype:
         if copy is False:
             raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
@@ -103,17 +100,37 @@ def _unpacked(values: Sequence[Any]) -> Any:
 def from_numpy(value: npt.ArrayLike) -> Array:
     """An array with a copy of NumPy's elements; waits for room in the session's memory budget.
 
+    Args:
+        value: The numbers.
     Raises:
         OutOfMemoryError: if there is none even after all that was recorded has been computed.
+    Example:
+        >>> values = np.arange(3)
+        >>> x = xp.from_numpy(values)
+        >>> values[0] = 100
+        >>> print(x)
+        [0 1 2]
     """
     return asarray(value)
 
 
 def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) -> Array:
-    """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared."""
+    """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared.
+
+    Args:
+        x: What has ``__dlpack__``, of the CPU.
+        device: Where the array is to live; that of `at` if left out.
+        copy: True for memory of its own.
+    Raises:
+        GraphError, DTypeError: if memory cannot be shared as asked, or is not of numbers.
+    Example:
+        >>> xp.from_dlpack(np.arange(3))
+        Array([0, 1, 2], dtype=int64)
+    """
     if type(x) is Record.array_type:
         return _converted(x, None, copy, device)
     value = from_host_exchange(x, "from_dlpack")
+    checked_dtype("from_dlpack", value.dtype)
     return made_on(device, given(np.array(value) if copy else value, current_evaluator()))
 
 
@@ -133,39 +150,89 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def full(
     shape: int | Sequence[int], fill_value: complex | Array, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """An array with the same number everywhere."""
+    """An array with the same number everywhere.
+
+    Args:
+        shape: Length of each axis.
+        fill_value: The number; of an array with no axes it is computed when it is needed.
+        dtype: By default that of the number.
+        device: Where the array is to live; that of `at` if left out.
+    Raises:
+        ShapeError, DTypeError: if a length is negative, or the dtype is none of the standard's.
+    Example:
+        >>> xp.full((2, 2), 7)
+        Array([[7, 7],
+               [7, 7]], dtype=int64)
+    """
     wanted = _shape(shape)
     place = default_place() if device is None else place_of(device)
     if place is not HOST:
         with at(place):  # one number is copied there
             return broadcast_to(full((), fill_value, dtype=dtype, device=HOST), wanted)
     if type(fill_value) is Record.array_type:
-        kind = fill_value.dtype if dtype is None else _checked_dtype("full", dtype)
+        kind = fill_value.dtype if dtype is None else checked_dtype("full", dtype)
         return broadcast_to(cast(fill_value, kind), wanted)
     value = np.asarray(fill_value)
-    kind = _checked_dtype("full", value.dtype if dtype is None else dtype)
+    kind = checked_dtype("full", value.dtype if dtype is None else dtype)
     return record(FULL, (value_of(fill_value, kind),), wanted, kind, (wanted,), current_evaluator())
 
 
 def zeros(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros, float64 unless said otherwise."""
+    """An array of zeros, float64 unless said otherwise.
+
+    Args:
+        shape: Length of each axis.
+        dtype: Of the elements.
+        device: Where the array is to live; that of `at` if left out.
+    Raises:
+        ShapeError, DTypeError: if a length is negative, or the dtype is none of the standard's.
+    Example:
+        >>> xp.zeros((2, 3))
+        Array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float64)
+    """
     return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device)
 
 
 def ones(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of ones, float64 unless said otherwise."""
+    """An array of ones, float64 unless said otherwise.
+
+    Arguments and errors: those of `zeros`.
+    Example:
+        >>> xp.ones((2, 2), dtype="int32")
+        Array([[1, 1],
+               [1, 1]], dtype=int32)
+    """
     return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device)
 
 
 def empty(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros: contents are never undefined here."""
+    """An array of zeros: contents are never undefined here.
+
+    Arguments and errors: those of `zeros`.
+    Example:
+        >>> xp.empty(3)
+        Array([0., 0., 0.], dtype=float64)
+    """
     return zeros(shape, dtype=dtype, device=device)
 
 
 def full_like(x: Array, /, fill_value: complex, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``."""
+    """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``.
+
+    Args:
+        x: The array that says shape, dtype and device.
+        fill_value: The number.
+        dtype: Another dtype.
+        device: Another device.
+    Raises:
+        DTypeError: if the dtype is none of the standard's.
+    Example:
+        >>> xp.full_like(xp.asarray([1.0, 2.0]), 7)
+        Array([7., 7.], dtype=float64)
+    """
     node = node_of("full_like", "x", x)
-    kind = node.dtype if dtype is None else _checked_dtype("full_like", dtype)
+    kind = node.dtype if dtype is None else checked_dtype("full_like", dtype)
     place = node.place if device is None else place_of(device)
     if place is not HOST:
         return full(node.shape, fill_value, dtype=kind, device=place)
@@ -173,30 +240,69 @@ def full_like(x: Array, /, fill_value: complex, *, dtype: _DType = None, device:
 
 
 def zeros_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``."""
+    """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``.
+
+    Args:
+        x: The array that says shape, dtype and device.
+        dtype: Another dtype.
+        device: Another device.
+    Raises:
+        DTypeError: if the dtype is none of the standard's.
+    Example:
+        >>> xp.zeros_like(xp.asarray([1, 2, 3]))
+        Array([0, 0, 0], dtype=int64)
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``."""
+    """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``.
+
+    Arguments and errors: those of `zeros_like`.
+    Example:
+        >>> xp.ones_like(xp.asarray([[1, 2], [3, 4]]))
+        Array([[1, 1],
+               [1, 1]], dtype=int64)
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 def empty_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros, as `zeros_like`: contents are never undefined here."""
+    """An array of zeros, as `zeros_like`: contents are never undefined here.
+
+    Arguments and errors: those of `zeros_like`.
+    Example:
+        >>> xp.empty_like(xp.asarray([1, 2, 3]))
+        Array([0, 0, 0], dtype=int64)
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``."""
+    """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``.
+
+    Args:
+        start: The first number.
+        stop: What is not reached.
+        step: The distance, which may be negative.
+        dtype: By default int64, or float64 where a number is a float.
+        device: Where the array is to live; that of `at` if left out.
+    Returns:
+        Array with one axis.
+    Raises:
+        ShapeError: if ``step`` is 0.
+    Example:
+        >>> print(xp.arange(4), xp.arange(1, 2, 0.25))
+        [0 1 2 3] [1.   1.25 1.5  1.75]
+    """
     if stop is None:
         start, stop = 0, start
     if step == 0:
         raise ShapeError("arange: step must not be 0")
     whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
-    kind = _checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
+    kind = checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
     count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
     # Zeros of both signs are equal, and what is made of equal parameters is made once.
     params = (start, stop, step, kind, math.copysign(1.0, start))
@@ -206,10 +312,26 @@ def arange(
 def linspace(
     start: complex, stop: complex, /, num: int, *, dtype: _DType = None, device: _Device = None, endpoint: bool = True
 ) -> Array:
-    """``num`` numbers at equal distances from ``start`` to ``stop``."""
+    """``num`` numbers at equal distances from ``start`` to ``stop``.
+
+    Args:
+        start: The first number.
+        stop: The last one, or what would follow it without ``endpoint``.
+        num: How many.
+        dtype: By default float64, or complex128.
+        device: Where the array is to live; that of `at` if left out.
+        endpoint: Whether ``stop`` is the last number.
+    Returns:
+        Array of shape (num,).
+    Raises:
+        ShapeError, DTypeError: if ``num`` is negative, or the dtype is none of the standard's.
+    Example:
+        >>> xp.linspace(0, 1, 5)
+        Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float64)
+    """
     if num < 0:
         raise ShapeError(f"linspace: num must not be negative, got {num}")
-    kind = _checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
+    kind = checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
     params = (start, stop, int(num), bool(endpoint), False, kind)
     return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current_evaluator()))
 
@@ -217,14 +339,43 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere."""
-    kind = _checked_dtype("eye", np.float64 if dtype is None else dtype)
+    """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere.
+
+    Args:
+        n_rows: Number of rows.
+        n_cols: Number of columns; as many if left out.
+        k: The diagonal, to the right of the main one.
+        dtype: Of the elements, float64 if left out.
+        device: Where the array is to live; that of `at` if left out.
+    Raises:
+        ShapeError, DTypeError: if a number is negative, or the dtype is none of the standard's.
+    Example:
+        >>> xp.eye(2, 3, k=1)
+        Array([[0., 1., 0.],
+               [0., 0., 1.]], dtype=float64)
+    """
+    kind = checked_dtype("eye", np.float64 if dtype is None else dtype)
     shape = _shape((n_rows, n_rows if n_cols is None else n_cols))
     return made_on(device, record(_EYE, (), shape, kind, (*shape, int(k), kind), current_evaluator()))
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
-    """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not."""
+    """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not.
+
+    Args:
+        arrays: Vectors of one dtype.
+        indexing: "xy" or "ij".
+    Returns:
+        An array for each, of the grid's shape.
+    Raises:
+        ShapeError, DTypeError: if one is not a vector, or the dtypes differ.
+    Gradient: the sum of g over what was repeated.
+    Example:
+        >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
+        >>> x + y
+        Array([[11, 12, 13],
+               [21, 22, 23]], dtype=int64)
+    """
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     nodes = [node_of("meshgrid", "each argument", x) for x in arrays]
@@ -286,9 +437,17 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
     Args:
         shape: Length of each axis.
         mean: Of the distribution.
-        std: Its standard deviation.
+        std: Its standard deviation, not negative.
         seed: The same one gives the same numbers; None gives others each time.
+    Raises:
+        GraphError: if ``std`` is negative.
+    Example:
+        >>> x = xp.randn((200, 100), seed=1)
+        >>> print(x.shape, x.dtype, bool(xp.all(x == xp.randn((200, 100), seed=1))))
+        (200, 100) float32 True
     """
+    if not std >= 0:
+        raise GraphError(f"randn: std must not be negative, got {std}")
     return _drawn(RANDN if seed is None else _SEEDED_RANDN, shape, seed, float(mean), float(std))
 
 
@@ -299,6 +458,12 @@ def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = 
         shape: Length of each axis.
         probability: Of a one.
         seed: As for `randn`.
+    Raises:
+        ShapeError: if the probability is out of range.
+    Example:
+        >>> mask = xp.randb(1000, 0.25, seed=1)
+        >>> print(mask.dtype, 0.2 < float(xp.mean(mask)) < 0.3)
+        float32 True
     """
     if not 0 <= probability <= 1:
         raise ShapeError(f"randb: probability must be from 0 to 1, got {probability}")

@@ -9,6 +9,7 @@ from actorflow.array.namespace.operate import binary, cast, chosen, node_of, una
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.ops import elementwise as rows
 from actorflow.ops.elementwise import at_least, at_most, copy
+from actorflow.ops.rows import documentation
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -18,27 +19,27 @@ _OTHERS = ("at_least", "at_most", "copy", "deviation")
 _RENAMED = {"absolute": "abs", "power": "pow"}
 
 
-def _function(kind: Any, name: str, doc: str | None) -> Callable[..., Array]:
+def _function(kind: Any, name: str) -> Callable[..., Array]:
     """The function that records an operation at once."""
     op = elementwise_primitive(kind())
 
     def of_one(x: Array, /) -> Array:
         return unary(op, x)
 
-    def of_two(x1: Any, x2: Any, /) -> Array:
-        return binary(op, x1, x2)
+    def of_two(a: Any, b: Any, /) -> Array:
+        return binary(op, a, b)
 
-    def of_three(condition: Any, x1: Any, x2: Any, /) -> Array:
-        return chosen(op, condition, x1, x2)
+    def of_three(condition: Any, a: Any, b: Any, /) -> Array:
+        return chosen(op, condition, a, b)
 
     function: Any = (of_one, of_two, of_three)[len(kind.arguments) - 1]
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = documentation(kind, f"xp.{name}", blobs=False)
     return function  # type: ignore[no-any-return]
 
 
 FUNCTIONS = {
-    name: _function(form.operation, name, form.__doc__)
+    name: _function(form.operation, name)
     for known, form in vars(rows).items()
     if hasattr(form, "operation") and known not in _OTHERS
     for name in [_RENAMED.get(known, known)]
@@ -47,16 +48,42 @@ abs, pow = FUNCTIONS["abs"], FUNCTIONS["pow"]
 
 
 def add(x1: Any, x2: Any, /) -> Array:
-    """The sum: ``x1 + x2``."""
+    """The sum: ``x1 + x2``.
+
+    Args:
+        x1: Any shape, numeric or bool.
+        x2: A shape that broadcasts with it; one of them may be a number.
+    Returns:
+        Array of the common shape, of the dtype that the array API standard says.
+    Raises:
+        ShapeError, DTypeError: if the operands do not fit.
+    Gradient: g for each operand, summed over what was broadcast.
+    Example:
+        >>> xp.add(xp.asarray([1, 2]), xp.asarray([[10], [20]]))
+        Array([[11, 12],
+               [21, 22]], dtype=int64)
+    """
     return binary(_ADD, x1, x2)
 
 
 _ADD = elementwise_primitive(rows.Sum())
-FUNCTIONS.update(add=add, where=_function(rows.Where, "where", rows.where.__doc__))
+FUNCTIONS.update(add=add, where=_function(rows.Where, "where"))
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    """``x`` kept within bounds, in its own dtype; None leaves a side open."""
+    """``x`` kept within bounds, in its own dtype; None leaves a side open.
+
+    Args:
+        x: Any shape, real.
+        min: Least value: a number, or an array that broadcasts with ``x``.
+        max: Largest value, likewise.
+    Raises:
+        ShapeError, DTypeError: if the bounds do not fit.
+    Gradient: g where ``x`` is within the bounds, else 0; for a bound g where it is the result and ``x`` is not.
+    Example:
+        >>> xp.clip(xp.asarray([-5, 0, 5]), max=2)
+        Array([-5,  0,  2], dtype=int64)
+    """
     dtype = node_of("clip", "x", x).dtype
     if min is None and max is None:
         return copy(x)

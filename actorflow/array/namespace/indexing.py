@@ -118,12 +118,46 @@ _ENDS = (int, type(None))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The elements at these indices of an axis, which a one-dimensional array need not name."""
+    """The elements at these indices of an axis, which a one-dimensional array need not name.
+
+    Args:
+        x: At least one axis, any dtype.
+        indices: Integers; negative ones count from the end.
+        axis: The axis that they are of.
+    Returns:
+        Array of the shape of ``x``, with that of ``indices`` in the place of the axis.
+    Raises:
+        ShapeError, DTypeError: if the arrays do not fit.
+        OpError: where the value is asked for, if an index is out of range.
+    Gradient: g, added where its parts were taken from.
+    Example:
+        >>> xp.take(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 1, 0]), axis=0)
+        Array([[3, 4],
+               [3, 4],
+               [1, 2]], dtype=int64)
+    """
     if axis is None and len(node_of("take", "x", x).shape) != 1:
         raise ShapeError(f"take: axis must be given for shape {x.shape}")
     return applied_to_both(x, indices, Take, axis or 0)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each line along an axis, the elements at the indices of the same line of ``indices``."""
+    """For each line along an axis, the elements at the indices of the same line of ``indices``.
+
+    Args:
+        x: At least one axis, any dtype.
+        indices: The shape of ``x`` but for the axis, or one that broadcasts with it; integers.
+        axis: The axis, counted from the end if negative.
+    Returns:
+        Array of the shape of ``indices``, broadcast, and the dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: if the arrays do not fit.
+        OpError: where the value is asked for, if an index is out of range.
+    Gradient: g, added where its elements were taken from.
+    Example:
+        >>> x = xp.asarray([[10, 30, 20], [5, 4, 6]])
+        >>> xp.take_along_axis(x, xp.argsort(x), axis=1)
+        Array([[10, 20, 30],
+               [ 4,  5,  6]], dtype=int64)
+    """
     return ops.take_along_axis(x, indices, axis)

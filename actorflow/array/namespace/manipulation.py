@@ -35,21 +35,49 @@ Shape = tuple[int, ...]
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
-    """The array repeated along new axes and along those of length 1, to this shape."""
+    """The array repeated along new axes and along those of length 1, to this shape.
+
+    Args:
+        x: Any shape and dtype.
+        shape: Length of each axis of the result.
+    Raises:
+        ShapeError: if ``x`` does not broadcast to it.
+    Gradient: the sum of g over what was repeated.
+    Example:
+        >>> xp.broadcast_to(xp.asarray([1, 2]), (2, 2))
+        Array([[1, 2],
+               [1, 2]], dtype=int64)
+    """
     return applied_to(x, BroadcastTo, integers(shape))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
     """The shape that arrays of these shapes broadcast to.
 
+    Args:
+        shapes: Lengths of axes.
     Raises:
         ShapeError: if they do not.
+    Example:
+        >>> xp.broadcast_shapes((3, 1), (4,), ())
+        (3, 4)
     """
     return broadcast("broadcast_shapes", (), *map(tuple, shapes))
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
-    """The arrays, all of the shape that they broadcast to."""
+    """The arrays, all of the shape that they broadcast to.
+
+    Args:
+        arrays: Of any dtypes.
+    Raises:
+        ShapeError: if they do not broadcast.
+    Gradient: the sum of g over what was repeated.
+    Example:
+        >>> a, b = xp.broadcast_arrays(xp.asarray([1, 2]), xp.asarray([[10], [20]]))
+        >>> print(a.shape, b.shape)
+        (2, 2) (2, 2)
+    """
     if not arrays:
         return []
     shape = broadcast("broadcast_arrays", *(node_of("broadcast_arrays", "each argument", x).shape for x in arrays))
@@ -63,44 +91,136 @@ def reshape(
     *,
     copy: bool | None = None,  # noqa: ARG001  makes no difference: arrays are values of their own
 ) -> Array:
-    """The elements in another shape; one length may be -1, and is what the others leave."""
+    """The elements in another shape; one length may be -1, and is what the others leave.
+
+    Args:
+        x: Any shape and dtype.
+        shape: The new shape.
+        copy: Makes no difference: each array is a value of its own.
+    Raises:
+        ShapeError: if the number of elements does not fit.
+    Gradient: g in the shape of ``x``.
+    Example:
+        >>> xp.reshape(xp.arange(6), (2, -1))
+        Array([[0, 1, 2],
+               [3, 4, 5]], dtype=int64)
+    """
     return applied_to(x, Reshape, integers(shape))
 
 
 def expand_dims(x: Array, /, axis: int = 0) -> Array:
-    """The array with a new axis of length 1, at this position of the result."""
+    """The array with a new axis of length 1, at this position of the result.
+
+    Args:
+        x: Any shape and dtype.
+        axis: The position; a negative one counts from the end of the result.
+    Raises:
+        AxisError: if the result has no such axis.
+    Gradient: g in the shape of ``x``.
+    Example:
+        >>> xp.expand_dims(xp.asarray([1, 2, 3]), axis=1).shape
+        (3, 1)
+    """
     return applied_to(x, Reshape, shaping.expanded(node_of("expand_dims", "x", x).shape, integers(axis)))
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
-    """The array without these axes, which have length 1."""
+    """The array without these axes, which have length 1.
+
+    Args:
+        x: Any shape and dtype.
+        axis: One axis or several, negative ones counted from the end.
+    Raises:
+        ShapeError: if ``x`` has no such axis, or it is not of length 1.
+    Gradient: g in the shape of ``x``.
+    Example:
+        >>> xp.squeeze(xp.zeros((1, 3, 1)), axis=2).shape
+        (1, 3)
+    """
     return applied_to(x, Reshape, shaping.squeezed(node_of("squeeze", "x", x).shape, integers(axis)))
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
-    """The array with its axes in another order."""
+    """The array with its axes in another order.
+
+    Args:
+        x: Any shape and dtype.
+        axes: For each axis of the result, the axis of ``x`` that it is.
+    Raises:
+        ShapeError: if ``axes`` is not a permutation of the axes.
+    Gradient: g with the inverse permutation.
+    Example:
+        >>> xp.permute_dims(xp.zeros((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
     return applied_to(x, Transpose, integers(axes))
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """The arrays joined along an axis; flattened first if that is None."""
+    """The arrays joined along an axis; flattened first if that is None.
+
+    Args:
+        arrays: One or more of one shape but for the axis; they are promoted to one dtype.
+        axis: The axis, counted from the end if negative.
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    Gradient: g taken apart.
+    Example:
+        >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4], [5, 6]])])
+        Array([[1, 2],
+               [3, 4],
+               [5, 6]], dtype=int64)
+    """
     if axis is None or not arrays:
         return shaping.concat(arrays, axis)
     return applied_to_all(arrays, Concat, axis)
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    """The arrays, all of one shape, along a new axis at this position of the result."""
+    """The arrays, all of one shape, along a new axis at this position of the result.
+
+    Args:
+        arrays: One or more of one shape; they are promoted to one dtype.
+        axis: Position of the new axis; a negative one counts from the end of the result.
+    Raises:
+        ShapeError, DTypeError: if the shapes differ, or the dtypes have none in common.
+    Gradient: g taken apart.
+    Example:
+        >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])], axis=1)
+        Array([[1, 3],
+               [2, 4]], dtype=int64)
+    """
     return applied_to_all(arrays, Concat, axis, True) if arrays else shaping.stack(arrays, axis)
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """The matrices with zeros above a diagonal."""
+    """The matrices with zeros above a diagonal.
+
+    Args:
+        x: Shape (..., rows, columns), any dtype.
+        k: The diagonal, to the right of the main one.
+    Raises:
+        ShapeError: if ``x`` has less than two axes.
+    Gradient: g with the same zeros.
+    Example:
+        >>> xp.tril(xp.ones((3, 3)), k=-1)
+        Array([[0., 0., 0.],
+               [1., 0., 0.],
+               [1., 1., 0.]], dtype=float64)
+    """
     return _triangle("tril", x, k)
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """The matrices with zeros below a diagonal."""
+    """The matrices with zeros below a diagonal.
+
+    Arguments, errors and gradient: those of `tril`.
+    Example:
+        >>> xp.triu(xp.ones((3, 3)))
+        Array([[1., 1., 1.],
+               [0., 1., 1.],
+               [0., 0., 1.]], dtype=float64)
+    """
     return _triangle("triu", x, k)
 
 
@@ -114,11 +234,35 @@ def _triangle(name: str, x: Array, k: int) -> Array:
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements in reverse order along axes; along all if none is named."""
+    """The elements in reverse order along axes; along all if none is named.
+
+    Args:
+        x: Any shape and dtype.
+        axis: One axis or several, negative ones counted from the end.
+    Raises:
+        AxisError: if ``x`` does not have the axes.
+    Gradient: g, turned back.
+    Example:
+        >>> xp.flip(xp.asarray([[1, 2], [3, 4]]), axis=0)
+        Array([[3, 4],
+               [1, 2]], dtype=int64)
+    """
     return applied_to(x, Flip, None if axis is None else integers(axis))
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """Each element repeated along an axis, or of the flattened array; an array of counts is computed at once."""
+    """Each element repeated along an axis, or of the flattened array; an array of counts is computed at once.
+
+    Args:
+        x: Any shape and dtype.
+        repeats: How often, for all or for each part along the axis.
+        axis: The axis, counted from the end if negative.
+    Raises:
+        ShapeError: if ``x`` does not have the axis, or as many parts as there are counts.
+    Gradient: the sum of g over what was repeated.
+    Example:
+        >>> xp.repeat(xp.asarray([1, 2, 3]), 2)
+        Array([1, 1, 2, 2, 3, 3], dtype=int64)
+    """
     counts: Any = repeats._value() if type(repeats) is Record.array_type else repeats
     return repeat_counted(x, counts, axis)

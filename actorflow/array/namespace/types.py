@@ -36,15 +36,37 @@ _KINDS = {
 }
 
 
+def checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
+    """A dtype of the standard, in the machine's byte order.
+
+    Raises:
+        DTypeError: if it is another one.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind not in "biufc":
+        raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")
+    return kind if kind.isnative else kind.newbyteorder("=")
+
+
 def astype(
     x: Array, dtype: npt.DTypeLike, /, *, copy: builtins.bool = True, device: Place | str | None = None
 ) -> Array:
     """The elements converted; the array itself if there is nothing to do and ``copy`` is false.
 
+    Args:
+        x: Any shape and dtype.
+        dtype: The new dtype.
+        copy: Whether to give a new array even where nothing changes.
+        device: Where the result is to live; that of ``x`` if left out.
     Raises:
-        DTypeError: for complex numbers that would lose their imaginary parts.
+        DTypeError: for complex numbers that would lose their imaginary parts, and for a dtype of something else than
+            booleans and numbers.
+    Gradient: g in the dtype of ``x``, where both are floating.
+    Example:
+        >>> xp.astype(xp.asarray([1.9, -1.9]), "int32")
+        Array([ 1, -1], dtype=int32)
     """
-    node, kind = node_of("astype", "x", x), np.dtype(dtype)
+    node, kind = node_of("astype", "x", x), checked_dtype("astype", dtype)
     if device is not None and place_of(device) is not node.place:
         return astype(x.to_device(device), kind, copy=False)
     if node.dtype.kind == "c" and kind.kind in "iuf":
@@ -63,15 +85,28 @@ def _dtype_of(value: Any) -> Any:
 
 
 def can_cast(from_: DType | Array, to: npt.DTypeLike, /) -> builtins.bool:
-    """Return whether all values of a dtype have their place in another, by the rules of promotion."""
+    """Return whether all values of a dtype have their place in another, by the rules of promotion.
+
+    Args:
+        from_: A dtype, or an array for its own.
+        to: The other dtype.
+    Example:
+        >>> print(xp.can_cast("int32", "float64"), xp.can_cast("float64", "float32"))
+        True False
+    """
     return np.can_cast(_dtype_of(from_), np.dtype(to), "safe")
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype that arrays, dtypes and Python numbers have together.
 
+    Args:
+        arrays_and_dtypes: One or more; numbers of Python take the dtypes of the others where they can.
     Raises:
         DTypeError: if they have none.
+    Example:
+        >>> xp.result_type(xp.asarray([1], dtype="int32"), xp.float32, 1.0)
+        dtype('float64')
     """
     try:
         return np.result_type(*[_dtype_of(each) for each in arrays_and_dtypes])
@@ -80,7 +115,17 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
-    """Return whether a dtype is another, of a kind ("bool", "integral", "real floating", ...), or of one of several."""
+    """Return whether a dtype is another, of a kind ("bool", "integral", "real floating", ...), or of one of several.
+
+    Args:
+        dtype: The dtype.
+        kind: A dtype, the name of a kind, or a tuple of them.
+    Raises:
+        DTypeError: if there is no such kind.
+    Example:
+        >>> print(xp.isdtype(xp.float32, "real floating"), xp.isdtype(xp.int8, ("bool", "integral")))
+        True True
+    """
     own = np.dtype(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(own, each) for each in kind)
@@ -92,17 +137,42 @@ def isdtype(dtype: npt.DTypeLike, kind: Any) -> builtins.bool:
 
 
 def finfo(type: npt.DTypeLike | Array, /) -> SimpleNamespace:
-    """The limits of a floating dtype, or of an array's: bits, eps, max, min, smallest_normal, dtype."""
-    info = np.finfo(_dtype_of(type))
+    """The limits of a floating dtype, or of an array's: bits, eps, max, min, smallest_normal, dtype.
+
+    Args:
+        type: A dtype, or an array for its own.
+    Raises:
+        DTypeError: if it is not floating.
+    Example:
+        >>> print(xp.finfo("float32").bits, xp.finfo("float32").max)
+        32 3.4028234663852886e+38
+    """
+    info = np.finfo(_of_kinds("finfo", type, "fc"))
     limits = {name: float(getattr(info, name)) for name in ("eps", "max", "min", "smallest_normal")}
     return SimpleNamespace(bits=info.bits, dtype=np.dtype(info.dtype), **limits)
 
 
 def iinfo(type: npt.DTypeLike | Array, /) -> SimpleNamespace:
-    """The limits of an integer dtype, or of an array's: bits, max, min, dtype."""
-    kind = _dtype_of(type)
+    """The limits of an integer dtype, or of an array's: bits, max, min, dtype.
+
+    Args:
+        type: A dtype, or an array for its own.
+    Raises:
+        DTypeError: if it is not an integer one.
+    Example:
+        >>> xp.iinfo("int8").max
+        127
+    """
+    kind = _of_kinds("iinfo", type, "iu")
     info = np.iinfo(kind)
     return SimpleNamespace(bits=info.bits, dtype=kind, max=int(info.max), min=int(info.min))
+
+
+def _of_kinds(name: str, type: npt.DTypeLike | Array, kinds: str) -> DType:
+    kind: DType = np.dtype(_dtype_of(type))
+    if kind.kind not in kinds:
+        raise DTypeError(f"{name}: expected {'an integer' if kinds == 'iu' else 'a floating'} dtype, got {kind}")
+    return kind
 
 
 class _Info:
@@ -130,5 +200,11 @@ class _Info:
 
 
 def __array_namespace_info__() -> _Info:  # noqa: N807  the standard's name
-    """Capabilities of the namespace, its devices and dtypes."""
+    """Capabilities of the namespace, its devices and dtypes.
+
+    Example:
+        >>> info = xp.__array_namespace_info__()
+        >>> print(info.default_dtypes()["real floating"], info.capabilities()["boolean indexing"])
+        float64 True
+    """
     return _Info()

@@ -62,6 +62,11 @@ def at(device: Place | str) -> Iterator[None]:
         device: ``"cuda:0"``, ``"sim:0"``, ``"cpu"``, ...
     Raises:
         PlaceError, DeviceUnavailableError: if there is no such device.
+    Example:
+        >>> with xp.at("sim:0"):  # a simulated accelerator
+        ...     x = xp.asarray([1.0, 2.0])
+        >>> print(x.device, (x * 2).device, (x * 2).to_numpy())
+        sim:0 sim:0 [2. 4.]
     """
     place = place_of(device)
     _watch_places(place)

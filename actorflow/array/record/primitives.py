@@ -40,6 +40,7 @@ class Primitive:
         threaded: Whether ``compute`` uses all cores by itself.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
         work: Elements that it touches, of what is computed in a sequence, whatever its inputs; None if they tell.
+        parts: Steps that compute its results, and the positions of these; None if it is one step itself.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
@@ -49,6 +50,7 @@ class Primitive:
     operation: Any = None
     returns: Callable[..., Any] | None = None
     work: int | None = None
+    parts: tuple[Any, Any] | None = None
 
     def __init__(
         self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False, prompt: bool = False

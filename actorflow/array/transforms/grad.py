@@ -66,6 +66,14 @@ def value_and_grad(
         ShapeError: if the value is not 0-d.
         DTypeError: if the value, or an argument to differentiate by, is not floating; if an argument of a function
             whose recipes are kept is neither an array nor hashable.
+
+    Example:
+        >>> def loss(weights, x, target):
+        ...     return af.array.sum((x @ weights["w"] + weights["b"] - target) ** 2)
+        >>> weights = {"w": np.array([1.0, 2.0]), "b": np.array(0.0)}
+        >>> value, gradient = af.value_and_grad(loss)(weights, np.array([1.0, 1.0]), 2.0)
+        >>> value.item(), gradient["w"].tolist(), gradient["b"].item()
+        (1.0, [2.0, 2.0], 2.0)
     """
     if not callable(function):
         raise TypeError(f"grad: expected a function of arrays, got {type(function).__name__}")
@@ -111,6 +119,13 @@ def grad(
     """Return the function of the same arguments that gives the function's gradient, or ``(gradient, aux)``.
 
     Arguments and errors: those of `value_and_grad`.
+
+    Example:
+        >>> slope = af.grad(lambda x: x**3)
+        >>> slope(np.array(2.0)).item()
+        12.0
+        >>> af.grad(slope)(np.array(2.0)).item()  # the second derivative
+        12.0
     """
     both = value_and_grad(function, argnums, has_aux=has_aux, cache=cache)
 

@@ -28,9 +28,11 @@ from actorflow.array.record.record import (
     Record,
     failure,
     given,
+    shown,
 )
 from actorflow.array.record.tape import StepError, Tape
 from actorflow.array.record.work import CHAINED, MOST_WORK, measure
+from actorflow.devices.memory import POOLED_BYTES
 from actorflow.spec import TensorSpec
 
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
@@ -81,6 +83,7 @@ class Stage(Primitive):
         self.outputs = outputs
         self._results = [shift[i] for i in outputs]
         self._parts = [steps[i - first] for i in outputs]
+        self.parts = self._bound, self._results
         self._tapes: dict[tuple[bool, ...], Tape] = {}
         self._all = (True,) * len(outputs)
         shown = "+".join([step.name for step in self._steps[:_MOST_NAMES]])
@@ -92,7 +95,8 @@ class Stage(Primitive):
         values: list[Any] = [read.value for read in reads]
         if all(type(value) is np.ndarray for value in values):
             with suppress(StepError):  # it is raised where the value is asked for, as always
-                return [given(value, evaluator) for value in self._tape(self._all)(values)]
+                found = self._tape(self._all)(values)
+                return [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
         return None
 
     def record(self, reads: Sequence[Record], evaluator: Evaluator) -> list[Record]:

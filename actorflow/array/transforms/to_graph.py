@@ -46,6 +46,15 @@ def to_graph(
         function returns. Arrays that it uses besides are variables of the graph.
     Raises:
         GraphError: if the function asks for a value; `DTypeError` if it returns something else than arrays.
+
+    Example:
+        >>> def scores(x, weights):
+        ...     return af.array.sum(x * weights["w"], axis=1)
+        >>> graph = af.to_graph(scores, af.TensorSpec.of(["batch", 2]), {"w": af.TensorSpec.of([2])})
+        >>> [blob.name for blob in graph.sources]
+        ['x', 'weights.w']
+        >>> graph.run_sync({"x": [[1, 2]], "weights.w": [3, 4]})["result/out"]
+        array([11.], dtype=float32)
     """
     title = name or getattr(function, "__name__", "graph").strip("<>")
     arguments = Arguments(examples, {}, lambda _: False)

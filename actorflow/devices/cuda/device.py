@@ -39,6 +39,10 @@ class CudaOptions(DeviceOptions):
     Args:
         timing: Whether the profile knows what ops took on the device. It costs two timed events per turn of the
             dispatcher instead of one without; a trace turns it on in any case.
+
+    Example:
+        >>> options = {"cuda:0": af.devices.CudaOptions(memory_budget=1 << 30, timing=False)}
+        >>> graph = af.Graph("g", devices=options)  # the device is asked for when the graph runs
     """
 
     timing: bool = True

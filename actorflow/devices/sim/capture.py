@@ -105,6 +105,22 @@ class SimSegment(Segment):
         device: The device.
         works: Launch the work; see `Segment`.
         is_warm: Whether it has been launched before.
+
+    Example:
+        >>> from actorflow.devices.sim import SimDevice, launch_kernel
+        >>> device = SimDevice(af.Place.parse("sim:0"))
+        >>> x, stream = device.upload(np.array([1.0])), device.make_stream("main")
+        >>> def increase(inputs, outputs):
+        ...     outputs[0][...] = inputs[0] + 1
+        >>> work = [lambda argument: launch_kernel(increase, [x], [x], "increase")]
+        >>> segment = device.make_segment("increase", work)
+        >>> with stream.current():
+        ...     for _ in range(3):
+        ...         segment()
+        >>> stream.record().synchronize()
+        >>> x.get(), segment.state.name, segment.replays
+        (array([4.]), 'CAPTURED', 3)
+        >>> device.close()
     """
 
     def __init__(

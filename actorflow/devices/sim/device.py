@@ -36,6 +36,16 @@ class SimOptions(DeviceOptions):
         memory_bytes: Size of the device's memory.
         races: Whether use of memory that nothing orders is looked for.
         clock: Where the time of the model comes from, in nanoseconds.
+
+    Example:
+        >>> options = af.devices.SimOptions(latency_s=1e-5, bandwidth=1e9)
+        >>> options.copy_ns(1000)  # 10 us, and a nanosecond per byte
+        11000
+        >>> graph = af.Graph("g", devices={"sim:0": options})
+        >>> x = graph.blob("x", [2])
+        >>> y = af.ops.exp(af.nn.parallel.CopyTo("sim:0")(x))
+        >>> af.to_numpy(graph.run_sync({x: [0, 0]})[y])
+        array([1., 1.], dtype=float32)
     """
 
     latency_s: float = 0.0
@@ -87,6 +97,13 @@ class SimDevice(StreamDevice):
     Attributes:
         timeline: When the device does what.
         arena: Its memory.
+
+    Example:
+        >>> device = af.devices.SimDevice(af.Place.parse("sim:0"))
+        >>> array = device.upload(np.array([1.0, 2.0]))
+        >>> device.download(array)
+        array([1., 2.])
+        >>> device.close()
     """
 
     libraries = ("sim",)
@@ -240,6 +257,18 @@ def launch_kernel(function: Function, inputs: Sequence[Any], outputs: Sequence[A
     Raises:
         DeviceError: if an array is not on the stream's device.
         RaceError: if it is not ordered with other work.
+
+    Example:
+        >>> from actorflow.devices.sim import SimDevice, launch_kernel
+        >>> device = SimDevice(af.Place.parse("sim:0"))
+        >>> x, y = device.upload(np.array([1.0, 4.0])), device.allocate(af.TensorSpec.of([2], "float64"))
+        >>> stream = device.make_stream("main")
+        >>> with stream.current():
+        ...     launch_kernel(lambda inputs, outputs: np.sqrt(*inputs, out=outputs[0]), [x], [y], "sqrt")
+        >>> stream.record().synchronize()
+        >>> y.get()
+        array([1., 2.])
+        >>> device.close()
     """
     stream = current_stream()
     for array in (*inputs, *outputs):

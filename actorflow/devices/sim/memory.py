@@ -139,6 +139,21 @@ class SimArray:
         block: Its memory.
         contents: Its elements, for work that runs on the device alone.
         shape, dtype, ndim, size, nbytes, itemsize: As those of NumPy's arrays.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2])
+        >>> with graph.at("sim:0"):
+        ...     y = x * 2
+        >>> value = graph.run_sync({x: [1, 2]})[y]
+        >>> value, value.shape, value.nbytes
+        (<SimArray float32[2] on sim:0>, (2,), 8)
+        >>> value.get()
+        array([2., 4.], dtype=float32)
+        >>> np.asarray(value)
+        Traceback (most recent call last):
+            ...
+        TypeError: <SimArray float32[2] on sim:0> is in the memory of sim:0, where Python and NumPy cannot reach it...
     """
 
     __slots__ = (

@@ -32,6 +32,15 @@ def current_stream() -> SimStream:
 
     Raises:
         DeviceError: if none is.
+
+    Example:
+        >>> from actorflow.devices.sim import SimDevice, current_stream
+        >>> device = SimDevice(af.Place.parse("sim:0"))
+        >>> stream = device.make_stream("main")
+        >>> with stream.current():
+        ...     current_stream() is stream
+        True
+        >>> device.close()
     """
     if not _currents.streams:
         raise DeviceError("no simulated stream is current: launch work inside `with stream.current():`")
@@ -63,6 +72,16 @@ class SimEvent(Event):
         behind: All work that it comes behind.
         finish_ns: When it passes, on the model's clock.
         busy_ns: How long the stream has worked in all, once it has passed.
+
+    Example:
+        >>> device = af.devices.SimDevice(af.Place.parse("sim:0"))
+        >>> first, second = device.make_stream("first"), device.make_stream("second")
+        >>> event = first.record()
+        >>> second.wait(event)  # on the device
+        >>> event.synchronize()  # on the host
+        >>> event.query()
+        True
+        >>> device.close()
     """
 
     __slots__ = ("_error", "_failures", "_number", "_thread", "behind", "busy_ns", "finish_ns", "passed", "stream")
@@ -159,6 +178,22 @@ class SimStream(Stream):
         busy_ns: How long it has worked: by the model, or if nothing takes modelled time, really.
         failures: Of work behind the last mark.
         captured: What takes the launches instead, while they are captured.
+
+    Example:
+        >>> from actorflow.devices.sim import SimDevice, launch_kernel
+        >>> device = SimDevice(af.Place.parse("sim:0"))
+        >>> x = device.upload(np.array([1.0, 2.0]))
+        >>> first, second = device.make_stream("first"), device.make_stream("second")
+        >>> def double(inputs, outputs):
+        ...     outputs[0][...] = 2 * inputs[0]
+        >>> with first.current():
+        ...     launch_kernel(double, [x], [x], "double")
+        >>> with second.current():  # nothing orders it behind the first
+        ...     launch_kernel(double, [x], [x], "double again")
+        Traceback (most recent call last):
+            ...
+        actorflow.errors.RaceError: double again on lane 'second' of sim:0 reads array float64[2],...
+        >>> device.close()
     """
 
     def __init__(self, name: str, place: Place, options: SimOptions, timeline: Timeline) -> None:

@@ -41,6 +41,14 @@ class BucketedAllReduce(Composite[Any]):
         GraphError: if the bottom is not a blob for each place, or ``bucket_bytes`` not positive.
         ShapeError, DTypeError: when built, naming the tensor, if its blobs differ or are not numbers.
     Gradient: the sum of all places' gradients, at each of them.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> weight = [graph.blob(f"weight{i}", [2, 2], place=f"sim:{i}") for i in range(2)]
+        >>> bias = [graph.blob(f"bias{i}", [2], place=f"sim:{i}") for i in range(2)]
+        >>> sums = af.nn.parallel.BucketedAllReduce(2, average=True)(*weight, *bias)
+        >>> [(str(blob.spec), str(blob.place)) for blob in sums]
+        [('float32[2, 2]', 'sim:0'), ('float32[2, 2]', 'sim:1'), ('float32[2]', 'sim:0'), ('float32[2]', 'sim:1')]
     """
 
     def __init__(

@@ -24,12 +24,6 @@ class ParameterServer:
     where the variable lives, those of one rank first. An optimizer's update of a variable runs there as soon as that
     variable's gradient is complete, and the next frame's readers get the new value as soon as that update is done.
 
-    ::
-
-        server = nn.parallel.ParameterServer(["0/cpu", "1/cpu"])
-        server.hold(net.variables)
-        train = optimizer.descend(server.gather({weight: grads_of_all_places}))
-
     Args:
         places: Where the variables live; the same variables go to the same places on every rank.
     Attributes:
@@ -38,6 +32,19 @@ class ParameterServer:
     Raises:
         GraphError: if there are no places; PlaceError if a text is not a place.
     Source: Li et al., Scaling distributed machine learning with the parameter server, 2014; Purine2's server at rank 0.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> net = af.nn.MLP(10, hidden=[32], name="net")
+        >>> _ = net(graph.blob("x", ["batch", 64]))
+        >>> server = af.nn.parallel.ParameterServer(["sim:0", "sim:1"])
+        >>> server.hold(net.variables)
+        >>> for variable in net.variables:
+        ...     print(variable)
+        <Variable 'net/hidden0/weight' float32[32, 64] on sim:0>
+        <Variable 'net/hidden0/bias' float32[32] on sim:1>
+        <Variable 'net/scores/weight' float32[10, 32] on sim:1>
+        <Variable 'net/scores/bias' float32[10] on sim:1>
     """
 
     def __init__(self, places: Iterable[Place | str]) -> None:
@@ -52,7 +59,17 @@ class ParameterServer:
             variable.place = place
 
     def gather(self, gradients: Mapping[Variable, Sequence[Blob]]) -> dict[Variable, Blob]:
-        """The sum of the gradients that all places have of each variable, where the variable lives."""
+        """The sum of the gradients that all places have of each variable, where the variable lives.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> w = graph.variable("w", [2])
+            >>> server = af.nn.parallel.ParameterServer(["sim:0"])
+            >>> server.hold([w])
+            >>> found = [graph.blob(f"found{i}", [2], place=f"sim:{i}") for i in range(2)]
+            >>> server.gather({w: found})
+            {<Variable 'w' float32[2] on sim:0>: <Blob 'w_1/sum/out' float32[2] on sim:0>}
+        """
         found = {}
         for variable, grads in gradients.items():
             with variable.graph.root.unique_subgraph(variable.name.replace("/", ".")):
@@ -65,12 +82,6 @@ _SCHEMES = ("allreduce", "server", "aggregate")
 
 class DataParallel(Layer):
     """A network at several places, each on its share of the batch; trained as one network on the whole batch.
-
-    ::
-
-        model = nn.parallel.DataParallel(nn.LeNet(10), ["0/cuda:0", "1/cuda:0"], loss=ops.softmax_loss)
-        loss = model(images, labels)
-        train = model.minimize(nn.SGD(0.1, momentum=0.9))
 
     Bottom: batches, of which the first is the network's input and the others are the targets of ``loss``. Each is cut
     along its first axis into a share for each place; with ``split=False`` give them in shares instead: the inputs of
@@ -109,6 +120,18 @@ class DataParallel(Layer):
         GraphError: if the scheme is unknown, there are no places, or ``net`` has been built; PlaceError if a place is
             none.
     Source: Purine2 composite ``DataParallel``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> images, labels = graph.blob("images", [8, 16]), graph.blob("labels", [8], "int64")
+        >>> net = af.nn.MLP(10, hidden=[32])
+        >>> model = af.nn.parallel.DataParallel(net, ["sim:0", "sim:1"], loss=af.ops.softmax_loss)
+        >>> loss = model(images, labels)
+        >>> train = model.minimize(af.nn.SGD(0.1, momentum=0.9))
+        >>> batch = {images: np.zeros([8, 16], "float32"), labels: np.zeros(8, "int64")}
+        >>> result = graph.run_sync(batch, fetch=[loss, train])
+        >>> round(af.to_numpy(result[loss]).item(), 4)  # log(10)
+        2.3026
     """
 
     def __init__(

@@ -75,6 +75,12 @@ class CopyTo(Composite[Any]):
     Raises:
         PlaceError: if it is not a place.
     Source: Purine2 composite ``Copy``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2])
+        >>> af.nn.parallel.CopyTo("sim:0")(x)
+        <Blob 'copyto/copy/out' float32[2] on sim:0>
     """
 
     def __init__(self, place: Place | str, name: str | None = None) -> None:
@@ -98,6 +104,12 @@ class Distribute(Composite[Any]):
         GraphError: if there are no places; PlaceError if a text is not a place.
     Gradient: the sum of all places' gradients.
     Source: Purine2 composite ``Distribute``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [2])
+        >>> [str(blob.place) for blob in af.nn.parallel.Distribute(["sim:0", "sim:1"])(x)]
+        ['sim:0', 'sim:1']
     """
 
     def __init__(self, places: Iterable[Place | str], name: str | None = None) -> None:
@@ -126,6 +138,13 @@ class Scatter(Composite[Any]):
         GraphError: if there are no places; PlaceError if a text is not a place. ShapeError, when built, if there is no
             such axis or it is shorter than there are places.
     Source: Purine2 composite ``Split``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> batch = graph.blob("batch", [5, 2])
+        >>> first, second = af.nn.parallel.Scatter(["sim:0", "sim:1"])(batch)
+        >>> first.spec.shape, second.spec.shape, str(second.place)
+        ((3, 2), (2, 2), 'sim:1')
     """
 
     def __init__(self, places: Iterable[Place | str], axis: int = 0, name: str | None = None) -> None:
@@ -154,6 +173,14 @@ class Gather(Layer):
     Raises:
         PlaceError: if it is not a place. ShapeError, DTypeError, when built, as for `ops.concat`.
     Source: Purine2 composite ``Concat``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [4])
+        >>> parts = af.nn.parallel.Scatter(["sim:0", "sim:1"])(x)
+        >>> y = af.nn.parallel.Gather("cpu")(*(part * 10 for part in parts))
+        >>> graph.run_sync({x: [1, 2, 3, 4]})[y]
+        array([10., 20., 30., 40.], dtype=float32)
     """
 
     def __init__(self, place: Place | str, axis: int = 0, name: str | None = None) -> None:
@@ -222,6 +249,13 @@ class Aggregate(Layer):
         PlaceError: if it is not a place. ShapeError, DTypeError, when built, if the blobs differ or are not numbers.
     Gradient: to all places.
     Source: Purine2 composite ``Aggregate``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> a, b = graph.blob("a", [2], place="sim:0"), graph.blob("b", [2], place="sim:1")
+        >>> mean = af.nn.parallel.Aggregate("cpu", average=True)(a, b)
+        >>> graph.run_sync({a: [1, 2], b: [3, 6]})[mean]
+        array([2., 4.], dtype=float32)
     """
 
     def __init__(self, place: Place | str, average: bool = False, name: str | None = None) -> None:
@@ -251,6 +285,14 @@ class AllReduce(Composite[Any]):
         ShapeError, DTypeError: when built, if the blobs differ or are not numbers.
     Gradient: the sum of all places' gradients, at each of them.
     Source: Purine2 composite ``AllReduce``; MPI ``Iallreduce``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> a, b = graph.blob("a", [2], place="sim:0"), graph.blob("b", [2], place="sim:1")
+        >>> sums = af.nn.parallel.AllReduce()(a, b)
+        >>> result = graph.run_sync({a: [1, 2], b: [3, 6]}, fetch=sums)
+        >>> [(str(blob.place), af.to_numpy(result[blob]).tolist()) for blob in sums]
+        [('sim:0', [4.0, 8.0]), ('sim:1', [4.0, 8.0])]
     """
 
     def __init__(self, average: bool = False, priority: int = 0, name: str | None = None) -> None:

@@ -22,12 +22,6 @@ _SCHEDULES = ("gpipe", "1f1b")
 class PipelineParallel(Layer):
     """A network cut into stages, each at a place of its own, which work on different parts of the batch at a time.
 
-    ::
-
-        model = nn.parallel.PipelineParallel([front, back], ["0/cpu", "1/cpu"], 4, loss=ops.softmax_loss)
-        loss = model(images, labels)
-        train = model.minimize(nn.SGD(0.1))
-
     Bottom: batches, of which the first is the first stage's input and the others are the targets of ``loss``. They are
     cut along their first axis into micro-batches. Top: the loss, 0-d, at the last place: the mean of the micro-batches'
     losses, weighted by their sizes. Gradients are summed up over the micro-batches, in their order, and each variable
@@ -52,6 +46,18 @@ class PipelineParallel(Layer):
         GraphError: if there is not a place for each stage, ``micro_batches`` is not positive, or the schedule is
             unknown; PlaceError if a place is none.
     Source: Huang et al., GPipe, 2019; Narayanan et al., PipeDream, 2019 (1F1B).
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> images, labels = graph.blob("images", [8, 16]), graph.blob("labels", [8], "int64")
+        >>> stages = [af.nn.InnerProduct(32, activation="relu"), af.nn.InnerProduct(10)]
+        >>> model = af.nn.parallel.PipelineParallel(stages, ["sim:0", "sim:1"], 4, loss=af.ops.softmax_loss)
+        >>> loss = model(images, labels)
+        >>> train = model.minimize(af.nn.SGD(0.1))
+        >>> batch = {images: np.zeros([8, 16], "float32"), labels: np.zeros(8, "int64")}
+        >>> result = graph.run_sync(batch, fetch=[loss, train])
+        >>> round(af.to_numpy(result[loss]).item(), 4)  # log(10)
+        2.3026
     """
 
     def __init__(

@@ -104,6 +104,13 @@ class Vectorize(Composite[Any]):
     Raises:
         GraphError: if there are no places, or ``layer`` makes no composite; PlaceError if a text is not a place.
     Source: Purine2 composite ``Vectorize``.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> inputs = [graph.blob(f"x{i}", ["batch", 3], place=f"sim:{i}") for i in range(2)]
+        >>> layer = af.nn.parallel.Vectorize(af.nn.InnerProduct(2), ["sim:0", "sim:1"])
+        >>> [str(blob.place) for blob in layer(*inputs)], len(graph.variables)  # one weight, one bias
+        (['sim:0', 'sim:1'], 2)
     """
 
     def __init__(

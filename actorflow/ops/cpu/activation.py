@@ -35,6 +35,9 @@ _DOUBLE = (
 #: ``erf(x) / x`` as a polynomial in ``x * x``, highest power first: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
 _SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(14))])
 
+#: Zeros beside which elements are compared.
+_ZEROS = {zeros.dtype: zeros for zeros in (np.zeros(1024, np.float32), np.zeros(1024, np.float64))}
+
 _Function = Callable[..., None]
 
 
@@ -93,7 +96,16 @@ def tail(x: Array, out: Array) -> Array:
 @kernel(ops.Relu, inplace=True)
 @elementwise
 def _relu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    np.maximum(inputs[0], 0, out=outputs[0])
+    x, y = inputs[0], outputs[0]
+    zeros = _ZEROS.get(x.dtype)
+    if zeros is None or x.size < zeros.size or not (x.flags.c_contiguous and y.flags.c_contiguous):
+        np.maximum(x, 0, out=y)
+        return
+    # Beside a number NumPy takes four times as long as beside an array.
+    whole = x.size - x.size % zeros.size
+    x, y = x.reshape(-1), y.reshape(-1)
+    np.maximum(x[:whole].reshape(-1, zeros.size), zeros, out=y[:whole].reshape(-1, zeros.size))
+    np.maximum(x[whole:], 0, out=y[whole:])
 
 
 @kernel(ops.ReluDown, inplace=True)
@@ -108,7 +120,7 @@ def _logistic(x: Array, out: Array) -> None:
     np.negative(x, out=out)
     np.exp(out, out=out)  # infinity gives the right limit, 0
     np.add(out, 1, out=out)
-    np.reciprocal(out, out=out)
+    np.divide(1, out, out=out)  # the same to the bit as a reciprocal, in half the time
 
 
 @_by_blocks(ops.Silu)

@@ -10,6 +10,9 @@ from actorflow.ops.cpu.parallel import by_rows
 from actorflow.ops.nn import loss as ops
 from actorflow.ops.registry import kernel
 
+#: Elements of a row that is short.
+_SHORT = 32
+
 
 class _Samples:
     """Labels as indices, and what each sample counts.
@@ -65,6 +68,8 @@ class _Samples:
 def _check_range(
     kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
 ) -> None:
+    if kept is None and flat.size and flat.min() >= 0 and flat.max() < classes:
+        return
     is_wrong = (flat < 0) | (flat >= classes)
     wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
     if wrong.size:
@@ -76,6 +81,15 @@ def _column(values: Array) -> Array:
     return values[:, np.newaxis]
 
 
+def _greatest(rows: Array) -> Array:
+    """The greatest element of each row, as a column; of short rows NumPy finds it sooner across them."""
+    if rows.shape[1] > _SHORT:
+        found: Array = np.max(rows, axis=1, keepdims=True)
+    else:
+        found = np.max(np.ascontiguousarray(rows.T), axis=0)[:, np.newaxis]
+    return found
+
+
 @kernel(ops.SoftmaxLoss)
 @in_float32
 def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list[Array]) -> None:
@@ -85,7 +99,7 @@ def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list
 
     def compute(*lines: Array) -> None:
         for rows, own, loss in row_blocks(*lines):
-            shifted = np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=scratch("scores", rows.shape, x.dtype))
+            shifted = np.subtract(rows, _greatest(rows), out=scratch("scores", rows.shape, x.dtype))
             picked = np.take_along_axis(shifted, own, axis=1)
             np.log(np.sum(np.exp(shifted, out=shifted), axis=1, keepdims=True), out=loss)
             np.subtract(loss, picked, out=loss)
@@ -99,11 +113,12 @@ def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list
 def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, x, labels, *weights = inputs
     samples = _Samples.of(operation, labels, x.shape[-1], weights)
-    shares = np.broadcast_to(samples.shares(operation, g), (labels.size, 1))
+    shares = np.empty((labels.size, 1), x.dtype)
+    shares[...] = samples.shares(operation, g)
 
     def compute(*lines: Array) -> None:
         for rows, own, share, dx in row_blocks(*lines):
-            np.subtract(rows, np.max(rows, axis=1, keepdims=True), out=dx)
+            np.subtract(rows, _greatest(rows), out=dx)
             np.exp(dx, out=dx)
             np.divide(dx, np.sum(dx, axis=1, keepdims=True), out=dx)
             dx[np.arange(len(dx)), own[:, 0]] -= 1

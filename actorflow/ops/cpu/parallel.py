@@ -74,7 +74,7 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             for piece in pieces:
                 work(piece)
         else:
-            team.spread(pieces, work)
+            team.spread(pieces, work, (getattr(work, "__code__", None), len(pieces), work_ns))
 
 
 def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:

@@ -33,20 +33,25 @@ ReluDown, relu_down = binary(
     None, lambda c, g, y: relu_down(c, y), ZERO, arguments=("g", "y"), kinds=_REAL, cuda="y > T(0) ? g : T(0)")
 Relu, relu = unary(
     "relu", "The positive part: ``max(x, 0)``. Source: Purine2 ``Activation`` (relu).",
-    None, lambda g, x, y: relu_down(g, y), kinds=_REAL, cuda="x < T(0) ? T(0) : x")
+    None, lambda g, x, y: relu_down(g, y), kinds=_REAL, cuda="x < T(0) ? T(0) : x",
+    example=("[-1.0, 2.0]", "[0. 2.]"))
 Sigmoid, sigmoid = unary(
     "sigmoid", "The logistic function: ``1 / (1 + exp(-x))``. Source: Purine2 ``Activation`` (sigmoid).",
-    None, slope(lambda x, y: y * (1.0 - y)), kinds=_REAL, cuda="W(1) / (W(1) + exp(-W(x)))")
+    None, slope(lambda x, y: y * (1.0 - y)), kinds=_REAL, cuda="W(1) / (W(1) + exp(-W(x)))",
+    example=("[0.0, 2.0]", "[0.5        0.88079708]"))
 Silu, silu = unary(
     "silu", "The sigmoid linear unit, or swish: ``x * sigmoid(x)``. "
     "Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2017.",
-    None, slope(_silu_slope), kinds=_REAL, cuda="W(x) * (W(1) / (W(1) + exp(-W(x))))")
+    None, slope(_silu_slope), kinds=_REAL, cuda="W(x) * (W(1) / (W(1) + exp(-W(x))))",
+    example=("[-1.0, 0.0, 2.0]", "[-0.26894142  0.          1.76159416]"))
 NormalDensity, normal_density = unary(
     "normal_density", "The density of the normal distribution: ``exp(-x * x / 2) / sqrt(2 * pi)``.",
-    None, lambda g, x, y: -g * (x * y), kinds=_REAL, cuda="W(0.39894228040143268) * exp(W(-0.5) * W(x) * W(x))")
+    None, lambda g, x, y: -g * (x * y), kinds=_REAL, cuda="W(0.39894228040143268) * exp(W(-0.5) * W(x) * W(x))",
+    example=("[0.0, 1.0]", "[0.39894228 0.24197072]"))
 NormalCdf, normal_cdf = unary(
     "normal_cdf", "The probability that a normal number is at most ``x``, exact to the last digits on both sides.",
-    None, slope(lambda x: normal_density(x)), kinds=_REAL, cuda=_CDF)
+    None, slope(lambda x: normal_density(x)), kinds=_REAL, cuda=_CDF,
+    example=("[0.0, 1.96]", "[0.5       0.9750021]"))
 Gelu, _gelu = unary(
     "gelu", "The Gaussian error linear unit: ``x * normal_cdf(x)``.",
     None, slope(lambda x: normal_cdf(x) + x * normal_density(x)), kinds=_REAL, cuda=f"W(x) * ({_CDF})")
@@ -64,7 +69,15 @@ def gelu(x: X, tanh: bool = False, name: str | None = None) -> X:
         tanh: Approximate: ``y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``. The default is exact to
             the dtype's last digits.
         name: Name of the op.
+    Returns:
+        Blob or array of the type of ``x``.
+    Raises:
+        DTypeError: if ``x`` is not floating.
+    Gradient: of any order.
     Source: Hendrycks and Gimpel, Gaussian error linear units, 2016.
+    Example:
+        >>> af.ops.gelu(xp.asarray([-1.0, 0.0, 1.0]))
+        Array([-0.15865525,  0.        ,  0.84134475], dtype=float64)
     """
     return (_gelu_tanh if tanh else _gelu)(x, name=name)
 
@@ -111,9 +124,15 @@ def leaky_relu(x: X, slope: float = 0.01, name: str | None = None) -> X:
         x: Any shape, floating.
         slope: Slope for negative ``x``; not negative.
         name: Name of the op.
+    Returns:
+        Blob or array of the type of ``x``.
     Raises:
         GraphError: if ``slope`` is negative.
+    Gradient: g where ``x`` is positive, else g times the slope.
     Source: Maas, Hannun and Ng, Rectifier nonlinearities improve neural network acoustic models, 2013.
+    Example:
+        >>> af.ops.leaky_relu(xp.asarray([-2.0, 3.0]), slope=0.25)
+        Array([-0.5,  3. ], dtype=float64)
     """
     return blob_of(LeakyRelu(slope), x, name=name)
 
@@ -125,9 +144,15 @@ def elu(x: X, alpha: float = 1.0, name: str | None = None) -> X:
         x: Any shape, floating.
         alpha: Limit of ``-y`` for small ``x``; not negative.
         name: Name of the op.
+    Returns:
+        Blob or array of the type of ``x``.
     Raises:
         GraphError: if ``alpha`` is negative.
+    Gradient: g where ``x`` is positive, else ``g * (y + alpha)``.
     Source: Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by ELUs, 2015.
+    Example:
+        >>> af.ops.elu(xp.asarray([-1.0, 3.0]))
+        Array([-0.63212056,  3.        ], dtype=float64)
     """
     return blob_of(Elu(alpha), x, name=name)
 
@@ -140,19 +165,53 @@ def softplus(x: X, beta: float = 1.0, threshold: float = 20.0, name: str | None 
         beta: Sharpness of the bend; positive.
         threshold: ``y = x`` where ``beta * x`` is more, as in PyTorch.
         name: Name of the op.
+    Returns:
+        Blob or array of the type of ``x``.
     Raises:
         GraphError: if ``beta`` is not positive.
+    Gradient: ``g * sigmoid(beta * x)``; g above the threshold.
+    Example:
+        >>> af.ops.softplus(xp.asarray([0.0, 1000.0]))
+        Array([6.93147181e-01, 1.00000000e+03], dtype=float64)
     """
     return blob_of(Softplus(beta, threshold), x, name=name)
 
 
 def hard_sigmoid(x: X, slope: float = 1 / 6, offset: float = 0.5, name: str | None = None) -> X:
-    """Straight lines: ``min(max(slope * x + offset, 0), 1)``; by default PyTorch's, ONNX's slope is 0.2."""
+    """Straight lines: ``min(max(slope * x + offset, 0), 1)``; by default PyTorch's, ONNX's slope is 0.2.
+
+    Args:
+        x: Any shape, floating.
+        slope: Slope of the line in the middle.
+        offset: Its value at 0.
+    Returns:
+        Blob or array of the type of ``x``.
+    Raises:
+        DTypeError: if ``x`` is not floating.
+    Gradient: g times the slope between the bounds, else 0.
+    Source: `torch.nn.functional.hardsigmoid`, ONNX ``HardSigmoid``.
+    Example:
+        >>> af.ops.hard_sigmoid(xp.asarray([-4.0, 0.0, 1.5]))
+        Array([0.  , 0.5 , 0.75], dtype=float64)
+    """
     return clip(add(scale(x, slope), offset), 0.0, 1.0, name=name or "hardsigmoid")
 
 
 def hard_swish(x: X, name: str | None = None) -> X:
-    """``x * hard_sigmoid(x)``. Source: Howard and others, Searching for MobileNetV3, 2019."""
+    """``x * hard_sigmoid(x)``.
+
+    Args:
+        x: Any shape, floating.
+    Returns:
+        Blob or array of the type of ``x``.
+    Raises:
+        DTypeError: if ``x`` is not floating.
+    Gradient: through both factors.
+    Source: Howard and others, Searching for MobileNetV3, 2019.
+    Example:
+        >>> af.ops.hard_swish(xp.asarray([-4.0, 1.5, 6.0]))
+        Array([-0.   ,  1.125,  6.   ], dtype=float64)
+    """
     return multiply(x, hard_sigmoid(x), name=name or "hardswish")
 
 

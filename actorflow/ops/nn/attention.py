@@ -52,6 +52,12 @@ def attention(
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by q, k, v and a mask of numbers.
     Source: Vaswani et al., Attention is all you need, 2017; `torch.nn.functional.scaled_dot_product_attention`.
+    Example:
+        >>> q = k = xp.asarray([[[1.0, 0.0], [0.0, 1.0]]])  # (heads, positions, features)
+        >>> v = xp.asarray([[[10.0], [20.0]]])
+        >>> print(af.ops.attention(q, k, v, causal=True, scale=100.0))
+        [[[10.]
+          [20.]]]
     """
     if heads is not None:
         features = q.shape[-1] // max(heads, 1)
@@ -129,6 +135,12 @@ def rotary(x: Blob, cos: Blob, sin: Blob, *, interleaved: bool = False, name: st
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by all inputs; by x it is the rotation back.
     Source: Su et al., RoFormer, 2021, which interleaves; GPT-NeoX and LLaMA take halves.
+    Example:
+        >>> x = xp.asarray([[1.0, 0.0], [1.0, 0.0]])  # (positions, features)
+        >>> angles = xp.asarray([[0.0], [np.pi / 2]])  # (positions, pairs)
+        >>> print(np.round(af.ops.rotary(x, xp.cos(angles), xp.sin(angles)), 6))
+        [[1. 0.]
+         [0. 1.]]
     """
     pairs = cos.shape[-1]
     rest = x.shape[-1] - 2 * pairs

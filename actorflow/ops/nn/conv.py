@@ -209,6 +209,14 @@ def conv(
         GraphError: if a parameter is out of range.
     Gradient: dx by `ConvDown`, dweight by `ConvWeight`; both have gradients.
     Source: Purine2 ``Conv``.
+    Example:
+        >>> graph = af.Graph("edges")
+        >>> x = graph.blob("x", shape=("batch", 1, 5, 1))  # batch, height, width, channels
+        >>> weight = graph.variable("weight", (1, 3, 1, 1), init=np.reshape([-1, 0, 1], (1, 3, 1, 1)))
+        >>> y = af.ops.conv(x, weight, pad=(0, 1))
+        >>> image = np.reshape([0, 0, 5, 5, 5], (1, 1, 5, 1)).astype("float32")
+        >>> print(y.shape, graph.run_sync({x: image})[y].ravel())
+        (batch, 1, 5, 1) [ 0.  5.  5.  0. -5.]
     """
     operation = Conv(plain(stride), plain(pad), plain(dilation), groups)
     return blob_of(operation, x, weight, name=name)
@@ -246,6 +254,12 @@ def conv_transpose(
         GraphError: if a parameter is out of range.
     Gradient: dx by `Conv`, dweight by `ConvWeight`.
     Source: PyTorch ``conv_transpose2d``.
+    Example:
+        >>> x = xp.asarray([[[1.0], [2.0], [3.0]]])  # (batch, width, channels)
+        >>> weight = xp.ones((2, 1, 1))
+        >>> y = af.ops.conv_transpose(x, weight, stride=2)
+        >>> print(y.shape, xp.reshape(y, (-1,)))
+        (1, 6, 1) [1. 1. 2. 2. 3. 3.]
     """
     steps, pads, gaps = plain(stride), plain(pad), plain(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)

@@ -55,6 +55,13 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
         DTypeError: if ``x`` is not floating.
     Gradient: g / (1 - rate) where x was kept, else 0.
     Source: Purine2 layer ``Dropout`` (Bernoulli and Mul).
+    Example:
+        >>> graph = af.Graph("dropout")
+        >>> x = graph.blob("x", shape=8)
+        >>> y = af.ops.dropout(x, 0.5, seed=1)
+        >>> value = graph.run_sync({x: np.ones(8, "float32")})[y]
+        >>> print(np.unique(value))
+        [0. 2.]
     """
     if seed is None:
         seed = x.new_seed()

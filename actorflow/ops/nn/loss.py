@@ -208,6 +208,17 @@ def softmax_loss(
         GraphError: if the reduction does not exist.
     Gradient: dx = g * (softmax(x) - one_hot(labels)) * weight / total weight; none for labels and weights.
     Source: Purine2 ``SoftmaxLoss``; `torch.nn.functional.cross_entropy`.
+    Example:
+        >>> graph = af.Graph("classify")
+        >>> scores, labels = graph.blob("scores", shape=(2, 3)), graph.blob("labels", shape=2, dtype="int64")
+        >>> loss = af.ops.softmax_loss(scores, labels)
+        >>> slope = af.gradient(loss, scores)
+        >>> result = graph.run_sync({scores: [[0, 0, 0], [0, 100, 0]], labels: [2, 1]})
+        >>> print(result[loss].round(4))
+        0.5493
+        >>> print(result[slope].round(4))
+        [[ 0.1667  0.1667 -0.3333]
+         [ 0.      0.      0.    ]]
     """
     given: tuple[Blob, ...] = () if weights is None else (weights,)
     return blob_of(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
@@ -228,6 +239,10 @@ def nll_loss(
     Arguments, result and errors: those of `softmax_loss`, but ``x`` are logarithms of probabilities.
     Gradient: dx = -g * weight / total weight at each label, else 0.
     Source: `torch.nn.functional.nll_loss`.
+    Example:
+        >>> x = xp.log(xp.asarray([[0.25, 0.75], [0.5, 0.5]]))
+        >>> print(af.ops.nll_loss(x, xp.asarray([1, 0]), reduction="none"))
+        [0.28768207 0.69314718]
     """
     given: tuple[Blob, ...] = () if weights is None else (weights,)
     return blob_of(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
@@ -250,6 +265,10 @@ def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Bl
         GraphError: if ``top`` is not from 1 to the number of classes.
     Gradient: none.
     Source: Purine2 ``Accuracy``.
+    Example:
+        >>> scores = xp.asarray([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+        >>> print(af.ops.accuracy(scores, xp.asarray([1, 0, 0, 0])))
+        0.75
     """
     return blob_of(Accuracy(top), x, labels, name=name)
 
@@ -354,6 +373,14 @@ MseLoss, mse_loss = _pair_loss(
         GraphError: if the reduction does not exist.
     Gradient: dx = 2 * g * (x - target) / size; dtarget = -dx.
     Source: `torch.nn.functional.mse_loss`.
+    Example:
+        >>> graph = af.Graph("fit")
+        >>> x, target = graph.blob("x", shape=2), graph.blob("target", shape=2)
+        >>> loss = af.ops.mse_loss(x, target)
+        >>> slope = af.gradient(loss, x)
+        >>> result = graph.run_sync({x: [1, 5], target: [2, 2]})
+        >>> print(result[loss], result[slope])
+        5.0 [-1.  3.]
     """,
     lambda x, target: np.square(x - target),
     lambda g, x, target: (x - target) * scaled(g, 2.0),
@@ -367,6 +394,10 @@ L1Loss, l1_loss = _pair_loss(
 
     Gradient: dx = g * sign(x - target) / size, 0 where they are equal; dtarget = -dx.
     Source: `torch.nn.functional.l1_loss`.
+    Example:
+        >>> x, target = xp.asarray([1.0, 5.0]), xp.asarray([2.0, 2.0])
+        >>> print(af.ops.l1_loss(x, target))
+        2.0
     """,
     lambda x, target: np.abs(x - target),
     lambda g, x, target: sign(x - target) * g,
@@ -386,6 +417,10 @@ HingeLoss, hinge_loss = _pair_loss(
 
     Gradient: dx = -g * target / size where x * target < 1, else 0; dtarget likewise with x.
     Source: Rosasco et al., Are loss functions all the same?, 2004.
+    Example:
+        >>> x, target = xp.asarray([2.0, 0.5, 0.5]), xp.asarray([1.0, 1.0, -1.0])
+        >>> print(af.ops.hinge_loss(x, target, reduction="none"))
+        [0.  0.5 1.5]
     """,
     lambda x, target: np.maximum(1 - x * target, 0),
     _hinge_slope,
@@ -401,6 +436,10 @@ BinaryCrossEntropyWithLogits, binary_cross_entropy_with_logits = _pair_loss(
 
     Gradient: dx = g * (sigmoid(x) - target) / size; dtarget = -g * x / size.
     Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
+    Example:
+        >>> x, target = xp.asarray([0.0, 1000.0]), xp.asarray([1.0, 1.0])
+        >>> print(af.ops.binary_cross_entropy_with_logits(x, target, reduction="none"))
+        [0.69314718 0.        ]
     """,
     lambda x, target: np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x))),
     lambda g, x, target: (sigmoid(x) - target) * g,
@@ -430,6 +469,10 @@ BinaryCrossEntropy, binary_cross_entropy = _pair_loss(
 
     Gradient: dx = g * (x - target) / (x * (1 - x)) / size; dtarget = g * (log(1 - x) - log(x)) / size.
     Source: `torch.nn.functional.binary_cross_entropy`.
+    Example:
+        >>> x, target = xp.asarray([0.5, 0.9]), xp.asarray([1.0, 1.0])
+        >>> print(af.ops.binary_cross_entropy(x, target, reduction="none"))
+        [0.69314718 0.10536052]
     """,
     _entropies,
     lambda g, x, target: (x - target) / maximum((1.0 - x) * x, 1e-12) * g,
@@ -473,5 +516,9 @@ def huber_loss(
         GraphError: if ``delta`` is not positive.
     Gradient: dx = g * min(max(x - target, -delta), delta) / size; dtarget = -dx.
     Source: `torch.nn.functional.huber_loss`.
+    Example:
+        >>> x, target = xp.asarray([0.5, 10.0]), xp.asarray([0.0, 0.0])
+        >>> print(af.ops.huber_loss(x, target, reduction="none"))
+        [0.125 9.5  ]
     """
     return blob_of(HuberLoss(reduction, scale, delta), x, target, name=name)

@@ -138,6 +138,10 @@ def lrn(
         ShapeError, DTypeError: if ``x`` has no channels or is not floating.
     Gradient: g / scale ** beta, less 2 * alpha * beta / size * x times the windows' sums of g * y / scale.
     Source: Purine2 ``LRN``; Krizhevsky, Sutskever and Hinton, ImageNet classification, 2012.
+    Example:
+        >>> x = xp.asarray([3.0, 4.0])  # two channels
+        >>> print(af.ops.lrn(x, alpha=2.0, beta=0.5, size=2, k=0.0))
+        [1.  0.8]
     """
     y: Blob
     y, _ = apply(LRN(alpha, beta, size, k), x, name=name)

@@ -213,6 +213,15 @@ def batch_norm(
         GraphError: if epsilon or momentum is out of range, or a running statistic is not a variable in training.
     Gradient: by x through the batch's statistics, too; by scale and shift; none by running statistics.
     Source: Ioffe and Szegedy, Batch normalization, 2015; `torch.nn.functional.batch_norm`.
+    Example:
+        >>> graph = af.Graph("normalize")
+        >>> x = graph.blob("x", shape=(4, 1))
+        >>> mean, variance = graph.variable("mean", 1), graph.variable("variance", 1, init=1)
+        >>> y = af.ops.batch_norm(x, mean, variance, training=True)
+        >>> print(graph.run_sync({x: [[1], [3], [1], [3]]})[y].ravel().round(3))
+        [-1.  1. -1.  1.]
+        >>> print(mean.value, variance.value.round(3))  # a tenth of the way to the batch's
+        [0.2] [1.033]
     """
     scale = x.constant_like(1.0, x.shape[-1:]) if scale is None else scale
     shift = x.constant_like(0.0, x.shape[-1:]) if shift is None else shift
@@ -314,6 +323,11 @@ def layer_norm(
         GraphError: if epsilon is negative.
     Gradient: by x, scale and shift.
     Source: Ba, Kiros and Hinton, Layer normalization, 2016; `torch.nn.functional.layer_norm`.
+    Example:
+        >>> x = xp.asarray([[1.0, 3.0], [10.0, 30.0]])
+        >>> print(np.round(af.ops.layer_norm(x, xp.asarray([1.0, 2.0])), 3))
+        [[-1.  2.]
+         [-1.  2.]]
     """
     shape = x.shape[-axes:] if axes > 0 else ()
     scale = x.constant_like(1.0, shape) if scale is None else scale
@@ -348,6 +362,10 @@ def group_norm(
         scale: Shape (channels,), dtype of ``x``; None for 1.
         shift: Likewise; None for 0.
     Source: Wu and He, Group normalization, 2018; `torch.nn.functional.group_norm`, with channels last.
+    Example:
+        >>> x = xp.asarray([[1.0, 3.0, 10.0, 30.0]])
+        >>> print(np.round(af.ops.group_norm(x, groups=2), 3))
+        [[-1.  1. -1.  1.]]
     """
     if len(x.shape) < 2 or groups < 1 or not may_divide(x.shape[-1], groups):
         raise ShapeError(f"group_norm: x must have shape (batch, ..., channels) and {groups} groups, got {x.spec}")
@@ -362,7 +380,13 @@ def instance_norm(
 ) -> Blob:
     """`group_norm` with a group for each channel.
 
+    Arguments, result, errors and gradient: those of `group_norm`.
     Source: Ulyanov, Vedaldi and Lempitsky, Instance normalization, 2016; `torch.nn.functional.instance_norm`.
+    Example:
+        >>> x = xp.asarray([[[1.0, 10.0], [3.0, 30.0]]])  # (batch, positions, channels)
+        >>> print(np.round(af.ops.instance_norm(x), 3))
+        [[[-1. -1.]
+          [ 1.  1.]]]
     """
     return group_norm(x, x.shape[-1], scale, shift, epsilon=epsilon, name=name)
 
@@ -375,6 +399,10 @@ def rms_norm(
 
     Arguments, result, errors and gradient: those of `layer_norm`, but ``epsilon`` is added to the mean square.
     Source: Zhang and Sennrich, Root mean square layer normalization, 2019; `torch.nn.functional.rms_norm`.
+    Example:
+        >>> print(np.round(af.ops.rms_norm(xp.asarray([[3.0, 4.0], [0.0, 2.0]])), 3))
+        [[0.849 1.131]
+         [0.    1.414]]
     """
     wide = as_dtype(x, wide_dtype(x.dtype))
     squares = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)

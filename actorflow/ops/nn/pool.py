@@ -260,6 +260,11 @@ def max_pool(
     Gradient: the whole of each window's gradient to its first maximum, in the order of memory; sums where windows
         overlap. The indices have none.
     Source: Purine2 ``Pool`` (max); the indices are those of `torch.nn.functional.max_pool2d`.
+    Example:
+        >>> x = xp.reshape(xp.arange(16.0), (1, 4, 4, 1))
+        >>> y, places = af.ops.max_pool(x, 2, return_indices=True)
+        >>> print(y.shape, xp.reshape(y, (-1,)), xp.reshape(places, (-1,)))
+        (1, 2, 2, 1) [ 5.  7. 13. 15.] [ 5  7 13 15]
     """
     operation = MaxPool(plain(kernel), plain(stride), plain(pad), ceil, plain(dilation), return_indices)
     found: Blob | tuple[Blob, Blob] = apply(operation, x, name=name)
@@ -289,6 +294,11 @@ def average_pool(
         DTypeError: if ``x`` is not floating.
     Gradient: each window's gradient, spread evenly over the elements that it averages.
     Source: Purine2 ``Pool`` (average; average_exclude_padding is ``count_pad=False``), divisors as in Caffe.
+    Example:
+        >>> x = xp.reshape(xp.arange(16.0), (1, 4, 4, 1))
+        >>> print(xp.reshape(af.ops.average_pool(x, 2), (2, 2)))
+        [[ 2.5  4.5]
+         [10.5 12.5]]
     """
     how = (plain(kernel), plain(stride), plain(pad), ceil, count_pad)
     return blob_of(AveragePool(*how, dilation=plain(dilation)), x, name=name)
@@ -306,6 +316,10 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
         DTypeError: if ``x`` is not floating.
     Gradient: g, divided by the number of pixels, at each pixel.
     Source: Purine2 ``GlobalAverage``.
+    Example:
+        >>> x = xp.asarray([[[1.0, 10.0], [3.0, 30.0]]])  # (batch, width, channels)
+        >>> print(af.ops.global_average(x))
+        [[ 2. 20.]]
     """
     return blob_of(GlobalAverage(), x, name=name)
 
@@ -314,7 +328,17 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
 def global_max(x: Blob, name: str | None = None) -> Blob:
     """The maximum of each channel over the whole image, (batch, channels): `max_pool` with one window.
 
+    Args:
+        x: Images, shape (batch, [[depth,] height,] width, channels), floating or integers.
+    Returns:
+        Blob of shape (batch, channels), dtype of ``x``.
+    Raises:
+        ShapeError, DTypeError: as for `max_pool`.
     Gradient: g at the first maximum of each channel.
+    Example:
+        >>> x = xp.asarray([[[1.0, 30.0], [3.0, 10.0]]])  # (batch, width, channels)
+        >>> print(af.ops.global_max(x))
+        [[ 3. 30.]]
     """
     y: Blob = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
     return reshape(y, (x.shape[0], x.shape[-1]))

@@ -156,7 +156,7 @@ class LSTMDown(Operation):
 
 @dataclass(frozen=True)
 class LSTMGates(Operation):
-    """The new state of one step, from the gates before their activations.
+    """The new state of one step, from the gates before their activations; see `lstm_cell`.
 
     ``i, f, o`` are sigmoids and ``z`` a tanh of a quarter of ``gates`` each; ``cell = f * cell + i * z`` and
     ``hidden = o * tanh(cell)``. The third output is the gates' activations, for the gradient.
@@ -254,6 +254,11 @@ def lstm_cell(
     Gradient: by all inputs.
     Source: Hochreiter and Schmidhuber, 1997, with forget gates (Gers et al., 2000) and peepholes (Gers and Schmidhuber,
         2000); `torch.nn.LSTMCell`.
+    Example:
+        >>> x, weight_x, weight_h = xp.ones((2, 3)), xp.zeros((16, 3)), xp.zeros((16, 4))
+        >>> hidden, cell = af.ops.lstm_cell(x, xp.zeros((2, 4)), xp.ones((2, 4)), weight_x, weight_h)
+        >>> print(hidden.shape, cell[0])
+        (2, 4) [0.5 0.5 0.5 0.5]
     """
     gates = plus(inner(x, weight_x), inner(hidden, weight_h))
     return _lstm_step(gates if bias is None else add_bias(gates, bias), cell, peepholes, name)
@@ -302,6 +307,11 @@ def lstm(
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by all inputs.
     Source: As `lstm_cell`; `torch.nn.LSTM`.
+    Example:
+        >>> x, weight_x, weight_h = xp.ones((5, 2, 3)), xp.zeros((16, 3)), xp.zeros((16, 4))
+        >>> steps, hidden, cell = af.ops.lstm(x, weight_x, weight_h, cell=xp.ones((2, 4)))
+        >>> print(steps.shape, hidden.shape, cell[0, 0])  # half of the cell is kept in each step
+        (5, 2, 4) (2, 4) 0.03125
     """
     if peepholes is not None or lengths is not None:
 
@@ -352,6 +362,11 @@ def rnn(
         GraphError: if the activation is unknown.
     Gradient: by all inputs.
     Source: Elman, Finding structure in time, 1990; `torch.nn.RNN`.
+    Example:
+        >>> x, weight_x, weight_h = xp.ones((3, 1, 1)), xp.ones((1, 1)), xp.ones((1, 1))
+        >>> steps, last = af.ops.rnn(x, weight_x, weight_h, activation="relu")
+        >>> print(xp.reshape(steps, (-1,)), last)
+        [1. 2. 3.] [[3.]]
     """
     activate = {"tanh": tanh, "relu": relu}.get(activation)
     if activate is None:
@@ -399,6 +414,13 @@ def gru(
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by all inputs.
     Source: Cho et al., Learning phrase representations using RNN encoder-decoder, 2014; `torch.nn.GRU`.
+    Example:
+        >>> x, weight_x, weight_h = xp.ones((5, 2, 3)), xp.zeros((12, 3)), xp.zeros((12, 4))
+        >>> steps, last = af.ops.gru(x, weight_x, weight_h, hidden=xp.ones((2, 4)))
+        >>> print(steps.shape, last.shape)
+        (5, 2, 4) (2, 4)
+        >>> print(last[0, 0])  # half of it is kept in each step
+        0.03125
     """
     width = weight_h.shape[-1]
     weights = [weight_h] if reset_after else split(weight_h, [2 * width, width])
@@ -469,8 +491,16 @@ def scan(
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
     Gradient: by the inputs, the first states, and whatever the cell reads.
+    Example:
+        >>> graph = af.Graph("sums")
+        >>> x, start = graph.blob("x", shape=(3, "batch")), graph.blob("start", shape="batch")
+        >>> sums, last = af.ops.scan(lambda x, total: [total + x], x, [start])
+        >>> print(graph.run_sync({x: [[1, 10], [2, 20], [3, 30]], start: [0, 0]})[sums])
+        [[ 1. 10.]
+         [ 3. 30.]
+         [ 6. 60.]]
     """
-    order = range(known(name or "scan", x.shape[0]))[:: -1 if reverse else 1]
+    order = range(known("scan", x.shape[0]))[:: -1 if reverse else 1]
     steps, found = _steps(x), {}
     for t in order:
         new = cell(steps[t], *states)

@@ -171,6 +171,12 @@ def resize(
     Gradient: g, weighted, added where its elements were made from.
     Source: `torch.nn.functional.interpolate`, whose mode "nearest" has ``coordinates="asymmetric"`` and
         ``rounding="floor"``, "nearest-exact" ``rounding="round_prefer_ceil"``; ONNX ``Resize``.
+    Example:
+        >>> x = xp.asarray([[[0.0], [10.0]]])  # (batch, width, channels)
+        >>> print(xp.reshape(af.ops.resize(x, 4), (-1,)))
+        [ 0.   2.5  7.5 10. ]
+        >>> print(xp.reshape(af.ops.resize(x, 4, mode="nearest"), (-1,)))
+        [ 0.  0. 10. 10.]
     """
     spec = spec_of("resize", "x", x)
     lengths, given = spec.shape[1:-1], scale if size is None else size

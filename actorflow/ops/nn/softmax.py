@@ -81,6 +81,10 @@ def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
         ShapeError: if ``x`` does not have the axis.
     Gradient: y * (g - sum(g * y)).
     Source: Purine2 ``Softmax``.
+    Example:
+        >>> print(af.ops.softmax(xp.asarray([[0.0, 0.0], [0.0, np.log(3.0)]])))
+        [[0.5  0.5 ]
+         [0.25 0.75]]
     """
     return blob_of(Softmax(axis), x, name=name)
 
@@ -90,5 +94,9 @@ def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
 
     Arguments, result and errors: those of `softmax`.
     Gradient: g - exp(y) * sum(g).
+    Source: `torch.nn.functional.log_softmax`.
+    Example:
+        >>> print(af.ops.log_softmax(xp.asarray([0.0, 1000.0])))
+        [-1000.     0.]
     """
     return blob_of(LogSoftmax(axis), x, name=name)

@@ -54,7 +54,7 @@ class Update(Operation):
 
 @dataclass(frozen=True)
 class SgdUpdate(Update):
-    """One step of stochastic gradient descent with momentum and weight decay.
+    """One step of stochastic gradient descent with momentum and weight decay; see `nn.SGD`.
 
     ::
 
@@ -90,7 +90,7 @@ class SgdUpdate(Update):
 
 @dataclass(frozen=True)
 class AdamUpdate(Update):
-    """One step of Adam or AdamW.
+    """One step of Adam or AdamW; see `nn.Adam`.
 
     ::
 
@@ -127,7 +127,7 @@ class AdamUpdate(Update):
 
 @dataclass(frozen=True)
 class AdagradUpdate(Update):
-    """One step of Adagrad.
+    """One step of Adagrad; see `nn.Adagrad`.
 
     ::
 
@@ -155,7 +155,7 @@ class AdagradUpdate(Update):
 
 @dataclass(frozen=True)
 class RmsPropUpdate(Update):
-    """One step of RMSProp.
+    """One step of RMSProp; see `nn.RMSProp`.
 
     ::
 
@@ -298,6 +298,13 @@ def clip_by_global_norm(grads: Sequence[Blob], max_norm: float, name: str | None
     Gradient: by all gradients, through the norm, too; the norm's share is 0 where it is not limited.
     Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013; the factor is
         that of PyTorch's ``clip_grad_norm_``.
+    Example:
+        >>> graph = af.Graph("clip")
+        >>> a, b = graph.blob("a", shape=2), graph.blob("b", shape=1)
+        >>> shorter = af.ops.clip_by_global_norm([a, b], 1.0)  # the norm of both is 5
+        >>> result = graph.run_sync({a: [3, 0], b: [4]})
+        >>> print(*[result[grad].round(3) for grad in shorter])
+        [0.6 0. ] [0.8]
     """
     if not grads:
         raise GraphError("clip_by_global_norm: give at least one gradient")

@@ -227,7 +227,7 @@ class CompileQueue:
             routine.error.__cause__ = error
             if not self._leaving and str(error) not in self._told:  # before those that wait for it go on
                 self._told.add(str(error))
-                _logger.warning("%s; NumPy computes instead", routine.error)
+                _logger.warning("%s; NumPy computes instead (more: actorflow docs slow)", routine.error)
         with self._changed:
             self._pending.pop(routine, None)
             if routine.error is not None:

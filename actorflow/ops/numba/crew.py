@@ -2,7 +2,8 @@
 
 The calling thread writes down what is to be called and for which pieces, and takes one after the other itself. Threads
 of the team that linger look at that place all the time, so they begin a microsecond later, where waking one takes 50.
-They linger for 100 us after the last piece, then they park; see `actorflow.devices.team`.
+They linger for 100 us after the last piece, then they park; at once where the last times there was nothing to share for
+longer than that. See `actorflow.devices.team`.
 
 All of it is one block of memory: whether there is a call, how many helpers are inside, the next piece. A helper says
 that it is inside before it looks whether there is a call, and the caller ends the call before it looks whether somebody
@@ -19,7 +20,7 @@ from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
 
-from actorflow.devices.team import team
+from actorflow.devices.team import Worth, team
 from actorflow.ops.cpu import parallel
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.numba.assembly import Text, entry, leave
@@ -28,15 +29,16 @@ from actorflow.ops.numba.routine import Routine
 from actorflow.threads import forget_in_child, held_at_fork
 
 #: Where what is in the block, counted in words; what different threads write to lies in different lines of the cache.
-_OPEN, _INSIDE, _NEXT, _WAITING, _STOP, _TAKEN, _CALL, _GIVEN, _WORDS = 0, 16, 32, 48, 64, 80, 96, 102, 128
+_OPEN, _INSIDE, _NEXT, _WAITING, _STOP, _TAKEN, _WAITED, _CALL, _GIVEN, _WORDS = 0, 16, 32, 48, 64, 80, 81, 96, 102, 128
 #: Arguments of a routine at most.
 _ARGUMENTS = 14
 #: How often the caller looks for helpers that still are at a piece before it lets other threads have the core.
 _LOOKS = 2_000
 #: Looks of a helper that measures how long one takes, and how long a helper looks for the next call.
 _MEASURED, _LINGER_NS = 2_000, 100_000
-#: Work that takes less is not worth waking a thread for; threads that linger take part in it.
-_WORTH_WAKING_NS = 100_000
+#: Work that takes less is not worth waking a thread for; threads that linger take part in it. What takes less than the
+#: second is over when the thread has come: that is worth it where there will soon be more.
+_WORTH_WAKING_NS, _LONG_NS = 100_000, 200_000
 
 
 def _pause() -> tuple[str, str]:
@@ -120,6 +122,7 @@ def _call() -> Routine:
     text.do("br label %look")
     text.do("out:")
     text.store("i64", text.load("i64", taken), text.at("i64", state, _TAKEN))
+    text.store("i64", text.let(f"sub i64 {_LOOKS}, {text.load('i64', left)}"), text.at("i64", state, _WAITED))
     source = "\n\n".join([pause, _work_off(), leave(text)])
     return Routine(source, "crew_call", [kind for kind, _ in arguments], is_python=False)
 
@@ -161,7 +164,7 @@ class Crew:
     """The block, and the rules by which a call is shared.
 
     One call is shared at a time. Others, of other lanes, are worked off by their own threads alone, as is what runs on
-    the loop, and what is not worth it (`Team.may_spread`).
+    the loop, and what is not worth it (`actorflow.devices.team.Worth`).
     """
 
     def __init__(self) -> None:
@@ -174,12 +177,26 @@ class Crew:
     def forget_parent(self) -> None:
         """Begin: at first, and in the child of a fork, in which nobody is inside."""
         self._own = threading.local()
+        self._before: Worth | None = None  # of the last call that was shared
+        self._ended_ns = 0
         self._block, self._words, self._address = _block()
 
     @property
     def is_ready(self) -> bool:
         """Whether what shares calls is compiled; else it is asked for."""
         return _call().function is not None
+
+    def may_share(self, work_ns: float) -> bool:
+        """Return whether others would take part in a call now, which else need not be in pieces.
+
+        Not in what runs on the loop.
+
+        Args:
+            work_ns: Estimated time of one thread.
+        """
+        if not team.is_here:
+            return False
+        return bool(self._words[_WAITING]) or (work_ns >= _WORTH_WAKING_NS and team.idle > 0)
 
     def work_off(self, routine: Routine, given: Sequence[int], pieces: Array, work_ns: float) -> None:
         """Call a compiled routine with ``(*given, *piece)`` for all pieces, in no order and on idle cores, too.
@@ -195,20 +212,25 @@ class Crew:
         told += (0,) * (6 + _ARGUMENTS - 1 - len(told))
         call = _call().function
         assert call is not None
-        if not team.may_spread() or not self._turn.acquire(blocking=False):
+        worth = team.worth((routine.name, count, work_ns))
+        if worth is None or not worth.may_spread() or not self._turn.acquire(blocking=False):
             call(self._own_address(), self._give_way, *told)
             return
         try:
-            if not self._words[_WAITING]:
-                if work_ns >= _WORTH_WAKING_NS:
-                    team.call_in(count - 1)  # who comes late, as it may be, lingers
-                call(self._address, self._give_way, *told)
-                return
             start, busy = perf_counter_ns(), thread_time_ns()
+            if self._before is not None:
+                self._before.shared_again(start - self._ended_ns)
+            is_soon = worth.gap_ns <= _LINGER_NS
+            if not self._words[_WAITING] and work_ns >= (_WORTH_WAKING_NS if is_soon else _LONG_NS):
+                team.call_in(count - 1)  # who comes late, as it may be, lingers
             call(self._address, self._give_way, *told)
-            taken = self._words[_TAKEN]
-            if taken < count:  # else they have parked just then
-                team.judge(perf_counter_ns() - start, (thread_time_ns() - busy) * count / max(1, taken))
+            taken, end = self._words[_TAKEN], perf_counter_ns()
+            if taken < count:  # else nobody has come, or they have parked just then
+                waited_ns = self._words[_WAITED] * _LINGER_NS / max(1, self._looks)
+                worth.judge(end - start, (thread_time_ns() - busy - waited_ns) * count / max(1, taken))
+            if not is_soon and self._words[_WAITING]:
+                self.part()
+            self._before, self._ended_ns = worth, end
         finally:
             self._turn.release()
 
@@ -234,9 +256,9 @@ class Crew:
             return
         self._words[_STOP] = 0
         if not self._looks:
-            start = perf_counter_ns()
-            wait(self._address, _MEASURED)
-            self._looks = max(1, _LINGER_NS * _MEASURED // max(1, perf_counter_ns() - start))
+            start = thread_time_ns()  # other programs may have the core meanwhile
+            wait(self._own_address(), _MEASURED)  # where nothing comes that it would take part in
+            self._looks = max(1, _LINGER_NS * _MEASURED // max(1, thread_time_ns() - start))
         wait(self._address, self._looks)
 
     def part(self) -> None:
@@ -263,6 +285,11 @@ def _give_way() -> int:
 
 crew = Crew()
 team.lingering = crew
+
+
+def may_share(work_ns: float) -> bool:
+    """See `Crew.may_share`."""
+    return crew.may_share(work_ns)
 
 
 def spread(routine: Routine, given: Sequence[int], pieces: Array, work_ns: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
+from actorflow.ops.numba.crew import may_share
 from actorflow.ops.numba.crew import spread as spread_compiled
 from actorflow.ops.numba.following import larger
 from actorflow.ops.numba.fused import LATEST, Direct, Ending, ending
@@ -246,24 +246,19 @@ class Depthwise:
 
     def direct(self, weight: Array) -> Direct | None:
         """See `Call`."""
-        if len(self._cuts) > 1:
-            factors, told, own = id(weight), id(self._told), (self, weight)
+        told, factors = id(self._told), id(weight)
 
-            def compute_together(x: Array, y: Array, given: int, address: int, _kept: Any = own) -> None:
-                self._together(x, (id(x), factors, id(y)), (told, given, address))
-
-            return compute_together
-        function, room, (cut,) = self._routine.wait(), (self._room,), self._cuts
-        told, kept, factors = id(self._told), (self, weight), id(weight)
-
-        def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
-            row = scratch("row of sums", room, x.dtype)
-            function(id(x), factors, id(y), id(row), told, given, address, cut.start, cut.stop)
+        def compute(x: Array, y: Array, given: int, address: int, _kept: Array = weight) -> None:
+            self._compute(x, (id(x), factors, id(y)), (told, given, address))
 
         return compute
 
-    def _together(self, x: Array, arrays: tuple[int, ...], following: tuple[int, ...]) -> None:
+    def _compute(self, x: Array, arrays: tuple[int, ...], following: tuple[int, ...]) -> None:
         """Compute all rows, by several threads where that pays, with a row of sums for each piece."""
+        if len(self._cuts) == 1 or not may_share(self._work_ns):
+            row = scratch("row of sums", (self._room,), x.dtype)
+            self._routine.wait()(*arrays, id(row), *following, 0, self._cuts[-1].stop)
+            return
         rows = [*scratch("rows of sums", (len(self._cuts), self._room), x.dtype)]
         pieces = [(id(row), *following, cut.start, cut.stop) for row, cut in zip(rows, self._cuts, strict=True)]
         spread_compiled(self._routine, arrays, np.array(pieces, np.int64), self._work_ns)
@@ -284,12 +279,10 @@ class Depthwise:
             if ending.following is None:
                 ending.take(cut.start * width, cut.stop * width)
 
-        if len(self._cuts) == 1:
-            part(self._cuts[0])
-        elif ending.following is None and ending.finish is not None:
+        if ending.following is None and ending.finish is not None:
             spread(self._cuts, part, self._work_ns)
         else:
-            self._together(x, arrays, (id(self._told), where, address))
+            self._compute(x, arrays, (id(self._told), where, address))
 
 
 def forward(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish | None) -> bool:

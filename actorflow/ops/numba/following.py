@@ -149,6 +149,7 @@ _RULES: dict[type[Operation], _Rule] = {
     ew.LogicalAnd: _truths("and"),
     ew.LogicalOr: _truths("or"),
     ew.Where: _choose,
+    ew.Cast: lambda text, v, values: text.let(f"uitofp {v.mask} {values[0]} to {v.vector}"),  # of truths
     activation.Relu: _where_positive("ugt"),
     activation.ReluDown: _where_positive("ogt"),
 }

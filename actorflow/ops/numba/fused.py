@@ -59,6 +59,7 @@ _TEXTS: dict[type[Operation], str] = {
     ew.LogicalAnd: "{0} and {1}",
     ew.LogicalOr: "{0} or {1}",
     ew.Where: "{1} if {0} else {2}",
+    ew.Cast: "one if {0} else zero",  # of truths: other dtypes are not in one loop
     activation.Relu: "{0} if {0} > zero or {0} != {0} else zero",
     activation.ReluDown: "{0} if {1} > zero else zero",
 }
@@ -256,6 +257,8 @@ class _Rewriter:
             return False
         if _text(self._kind(i), len(step.arguments)) is None:
             return False
+        if type(self._kind(i)) is ew.Cast and (self._found[step.arguments[0]].dtype != _BOOL or step.dtype == _BOOL):
+            return False
         kinds = {self._found[position].dtype for position in (*step.arguments, position)} - {_BOOL}
         return (
             len(kinds) <= 1
@@ -395,6 +398,20 @@ def _without_last(compute: Callable[..., Any]) -> Callable[..., Any]:
 @registry.kernel(Fused, library="numba")
 def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
+
+
+def in_one_loop(operation: Fused, specs: Sequence[TensorSpec]) -> Callable[..., None] | None:
+    """A chain with one result as a loop that is called with its inputs and ``out``; None if it is not one."""
+    calls = prepared(operation, specs, False).chain.calls  # type: ignore[arg-type]
+    (_, loop, order), *more = calls
+    if more or not isinstance(loop, _Loop):
+        return None
+    if [*order] == [*range(len(specs))]:
+        return loop
+    return lambda *inputs, out: loop(*[inputs[i] for i in order], out=out)
+
+
+_fused.in_one_loop = in_one_loop  # type: ignore[attr-defined]
 
 
 #: Computes an operation with what follows: called with x, y, and `Following.call`.

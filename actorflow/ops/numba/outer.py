@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts, product_ns, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts, product_ns
 from actorflow.ops.cpu.windows import put_in_border
 from actorflow.ops.linalg import InnerWeight
 from actorflow.ops.nn.conv import ConvWeight
@@ -37,6 +37,7 @@ from actorflow.ops.numba.assembly import (
     vectors,
 )
 from actorflow.ops.numba.assembly import spread as to_all_lanes
+from actorflow.ops.numba.crew import spread
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.product import TILE_ROWS, ready, tiles_of
 from actorflow.ops.numba.routine import Routine
@@ -202,7 +203,7 @@ class Sums:
     ) -> None:
         v = vectors(dtype)
         assert v is not None
-        self._function = compute.wait()
+        self._routine, self._function = compute, compute.wait()
         inputs, own = channels // groups, outputs // groups
         taps = [axis.taps for axis in axes]
         rows = inputs * (taps.pop() if joined else 1)
@@ -233,20 +234,20 @@ class Sums:
         by_part = even_cuts(count, wanted)
         by_rows = even_cuts(rows, min(-(-wanted // len(by_part)), -(-rows // _PIECE_ROWS)))
         by_panels = even_cuts(len(panels), -(-wanted // (len(by_part) * len(by_rows))))
-        self._pieces = [
+        pieces = [
             (*[end for cut in (of_blocks, *cuts) for end in (cut.start, cut.stop)], number * size)
             for number, of_blocks in enumerate(by_block)
             for cuts in combinations(by_part, by_rows, by_panels)
         ]
+        self._pieces = np.array(pieces, np.int64)
 
     def __call__(self, x: Array, g: Array, y: Array) -> None:
         shares = y if self._shares == 1 else scratch("sums", (self._shares, y.size), y.dtype)
         given = (id(x), id(g), id(shares), id(self._parts), id(self._told))
-
-        def piece(numbers: tuple[int, ...]) -> None:
-            self._function(*given, *numbers)
-
-        spread(self._pieces, piece, self._work_ns)
+        if len(self._pieces) == 1:
+            self._function(*given, *self._pieces[0].tolist())
+        else:
+            spread(self._routine, given, self._pieces, self._work_ns)
         if shares is not y:
             np.add.reduce(shares, axis=0, out=y.reshape(-1))
 

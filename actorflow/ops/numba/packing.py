@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
@@ -21,11 +22,14 @@ from actorflow.ops.numba.assembly import (
     store_vector,
     vectors,
 )
+from actorflow.ops.numba.crew import spread
 from actorflow.ops.numba.product import pack, panels_of, room_for
 from actorflow.ops.numba.routine import Routine
 
 _ENTRY = "pack_turned"
 _OF_PANEL = 5
+#: Elements of a piece that a thread turns, at least: some 20 us.
+_PIECE_ELEMENTS = 1 << 16
 
 
 @lru_cache(maxsize=4)
@@ -34,9 +38,9 @@ def _routine(dtype: str) -> Routine:
     v = vectors(dtype)
     assert v is not None
     arrays = [(f"{dtype}*", "weight"), (f"{dtype}*", "packed"), ("int64*", "panels")]
-    arguments = [*arrays, *[("intp", name) for name in ("count", "taps", "inputs", "outputs", "own")]]
+    arguments = [*arrays, *[("intp", name) for name in ("taps", "inputs", "outputs", "own", "begin", "end")]]
     text = entry(_ENTRY, arguments)
-    with text.loop(0, "%count") as number, text.loop(0, "%taps") as tap:
+    with text.loop("%begin", "%end") as number, text.loop(0, "%taps") as tap:
         panel = text.at("i64", "%panels", text.times(number, _OF_PANEL))
         first, columns, length, to, group = [text.load("i64", panel, i) for i in range(_OF_PANEL)]
         back = text.let(f"sub i64 {text.let('sub i64 %taps, 1')}, {tap}")
@@ -100,5 +104,15 @@ def pack_turned(weight: Array, groups: int = 1) -> Array:
     assert v is not None
     panels = _table(taps * own, groups * inputs, groups, v)
     packed = room_for(panels[:, 2].sum() * taps * own, weight.dtype)
-    function(id(weight), id(packed), id(panels), len(panels), taps, inputs, outputs, own)
+    given = (id(weight), id(packed), id(panels), taps, inputs, outputs, own)
+    pieces = _pieces(len(panels), min(MOST_PIECES, weight.size // _PIECE_ELEMENTS))
+    if len(pieces) == 1:
+        function(*given, 0, len(panels))
+    else:
+        spread(_routine(weight.dtype.name), given, pieces, element_ns(2 * weight.size))
     return packed
+
+
+@lru_cache(maxsize=1024)
+def _pieces(panels: int, pieces: int) -> Array:
+    return np.array([(cut.start, cut.stop) for cut in even_cuts(panels, pieces)], np.int64)

@@ -19,7 +19,7 @@ import numpy as np
 from actorflow.errors import DeviceError
 from actorflow.ops.cpu import parallel
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, even_cuts, product_ns
+from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, element_ns, even_cuts, product_ns
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
@@ -33,7 +33,7 @@ from actorflow.ops.numba.assembly import (
     vectors,
 )
 from actorflow.ops.numba.assembly import spread as to_all_lanes
-from actorflow.ops.numba.crew import spread
+from actorflow.ops.numba.crew import may_share, spread
 from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
 
@@ -97,11 +97,14 @@ def pack(weight: Array, groups: int = 1) -> Array:
     depth, columns = weight.shape
     panels = panels_of(depth, columns, groups, v)
     packed = room_for(depth * sum(panel.width for panel in panels) * v.lanes, weight.dtype)
-    for panel in panels:
+
+    def copy(panel: _Panel) -> None:
         length = panel.width * v.lanes
         to = packed[panel.at : panel.at + depth * length].reshape(depth, length)
         to[:, : panel.columns] = weight[:, panel.first : panel.first + panel.columns]
         to[:, panel.columns :] = 0
+
+    parallel.spread(panels, copy, element_ns(2 * weight.size))
     return packed
 
 
@@ -321,24 +324,25 @@ class Product:
         panels = panels_of(depth, columns, groups, v)
         self._routine, self._function, self._offsets = compute, compute.wait(), rows.offsets
         self._count, self._panels = count, len(panels)
-        self._told = _told(rows.runs, rows.apart, columns, panels, v)
         self._work_ns = product_ns(count, depth, columns // groups)
         pieces = max(1, min(MOST_PIECES, count * depth * columns // groups // _PIECE_PRODUCTS))
         by_rows = even_cuts(count, min(pieces, -(-count // _PIECE_ROWS)))
         by_panels = even_cuts(len(panels), pieces // len(by_rows))
         self._is_by_rows = len(by_panels) == 1
         parts = [(0, one.start, one.stop, other.start, other.stop) for one in by_rows for other in by_panels]
-        self._parts = np.array(parts, np.int64)
+        self._parts, self._whole = np.array(parts, np.int64), (0, 0, count, 0, len(panels))
+        lengths = tuple({count, *[cut.stop - cut.start for cut in by_rows]})
+        self._told = _told(rows.runs, rows.apart, columns, panels, lengths, v)
 
     def direct(self, panels: Array) -> Direct:
         """As `run`, with a packed weight that stays, and what follows compiled."""
         routine, parts, work_ns = self._routine, self._parts, self._work_ns
         function, offsets, told, kept = self._function, id(self._offsets), id(self._told), (self, panels)
-        weight, last = id(panels), parts[0].tolist()
+        weight, whole = id(panels), self._whole
 
         def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
-            if len(parts) == 1:
-                function(id(x), offsets, weight, id(y), told, given, address, *last)
+            if len(parts) == 1 or not may_share(work_ns):
+                function(id(x), offsets, weight, id(y), told, given, address, *whole)
             else:
                 spread(routine, (id(x), offsets, weight, id(y), told, given, address), parts, work_ns)
 
@@ -350,8 +354,8 @@ class Product:
         left = ending.finish if ending.following is None else None
         if left is not None and self._is_by_rows:
             self._finishing(given, left)
-        elif len(parts) == 1:
-            self._function(*given, *parts[0].tolist())
+        elif len(parts) == 1 or not may_share(self._work_ns):
+            self._function(*given, *self._whole)
         else:
             spread(self._routine, given, parts, self._work_ns)
         if left is not None and not self._is_by_rows:
@@ -384,8 +388,18 @@ class Product:
 
 
 @lru_cache(maxsize=4096)
-def _told(runs: tuple[tuple[int, int], ...], apart: int, columns: int, panels: tuple[_Panel, ...], v: Vectors) -> Array:
-    """What the routine is told of a product: numbers, then tables of panels, blocks and runs."""
+def _told(
+    runs: tuple[tuple[int, int], ...],
+    apart: int,
+    columns: int,
+    panels: tuple[_Panel, ...],
+    lengths: tuple[int, ...],
+    v: Vectors,
+) -> Array:
+    """What the routine is told of a product: numbers, then tables of panels, blocks and runs.
+
+    ``lengths``: how many rows calls may have, besides a single one.
+    """
     pieces: list[tuple[int, int]] = []
     blocks: list[list[int]] = []
     depth = length = 0
@@ -402,6 +416,8 @@ def _told(runs: tuple[tuple[int, int], ...], apart: int, columns: int, panels: t
     tables = [np.array(each, np.int64).reshape(-1) for each in (panels, blocks, pieces)]
     starts = np.cumsum([_TABLES, *[table.size for table in tables]])
     rows_at_once = max(_PIECE_ROWS, _ROWS_BYTES // (min(depth, _DEPTH) * v.size))
+    while any(length % rows_at_once == 1 < length for length in lengths):
+        rows_at_once += 1  # a row that is left over would be added up in another order than in a call of other rows
     return np.concatenate([np.array([rows_at_once, columns, apart, len(blocks), *starts[:3]], np.int64), *tables])
 
 

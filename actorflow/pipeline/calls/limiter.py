@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 class Limiter:
     """Bounds the calls that stages make at once, of one loader or of several on one loop.
 
-    ::
-
-        disk = af.pipeline.Limiter(4, "disk")
-        images = af.pipeline.source(a).map(read, concurrency=8, limiter=disk)
-        labels = af.pipeline.source(b).map(read, concurrency=8, limiter=disk)
-
     Args:
         limit: Calls at once, at least 1.
         name: For messages.
@@ -30,6 +24,13 @@ class Limiter:
 
     Raises:
         PipelineError: if the limit is less than 1.
+
+    Example:
+        >>> disk = af.pipeline.Limiter(4, "disk")
+        >>> images = af.pipeline.source("ab").map(str.upper, concurrency=8, limiter=disk)
+        >>> labels = af.pipeline.source("01").map(int, concurrency=8, limiter=disk)
+        >>> list(images.zip(labels).iter_sync())  # with at most 4 of these calls at once
+        [('A', 0), ('B', 1)]
     """
 
     def __init__(self, limit: int, name: str = "limiter") -> None:

@@ -177,6 +177,13 @@ class Skip(NamedTuple):
         number: Number of the item in the stage, counted from 0 in this iteration.
         item: Text of the item, shortened.
         error: Text of the error.
+
+    Example:
+        >>> loader = af.pipeline.source(["1", "two"]).map(int, name="parse", on_error="skip")
+        >>> _ = list(loader.iter_sync())
+        >>> skip = loader.skips[0]
+        >>> skip.stage, skip.number, skip.item, skip.error
+        ('parse', 1, "'two'", "ValueError: invalid literal for int() with base 10: 'two'")
     """
 
     time_s: float
@@ -199,4 +206,5 @@ class Skips:
         self.records.append(record)
         if stage not in self._told:
             self._told.add(stage)
-            _log.warning("stage %r leaves out item %d (%s): %s", stage, number, record.item, record.error)
+            text = "stage %r leaves out item %d (%s): %s (more: actorflow docs pipelines)"
+            _log.warning(text, stage, number, record.item, record.error)

@@ -26,6 +26,11 @@ def stack(items: Sequence[Any]) -> Any:
     Raises:
         PipelineError: if rows are of different types, an int and a text or None say; if arrays differ in shape (`pad`
             is for those), or the parts do not correspond. The message says which rows are what.
+
+    Example:
+        >>> af.pipeline.stack([(np.array([1, 2]), "a"), (np.array([3, 4]), "b")])
+        (array([[1, 2],
+               [3, 4]]), ['a', 'b'])
     """
     return _joined(items, _stacked, "")
 
@@ -40,6 +45,13 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
         The function; for items of shape (n, ...) it gives an array of shape (batch, max n, ...).
     Raises:
         PipelineError: later, if arrays differ in the number of axes or in dtype.
+
+    Example:
+        >>> collate = af.pipeline.pad(-1, multiple=2)
+        >>> collate([np.array([1, 2, 3]), np.array([4])])
+        array([[ 1,  2,  3, -1],
+               [ 4, -1, -1, -1]])
+        >>> loader = af.pipeline.source([np.array([1]), np.array([2, 3])]).batch(2, collate=collate)
     """
 
     def padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -63,6 +75,10 @@ def unstack(batch: Any) -> Iterator[Any]:
 
     Raises:
         PipelineError: if the parts of the batch are not of one length.
+
+    Example:
+        >>> list(af.pipeline.unstack({"x": np.array([[1, 2], [3, 4]]), "name": ["a", "b"]}))
+        [{'x': array([1, 2]), 'name': 'a'}, {'x': array([3, 4]), 'name': 'b'}]
     """
     if isinstance(batch, Mapping):
         for values in _together(list(batch.values())):

@@ -52,11 +52,6 @@ def words_of(key: np.uint64 | _Words, counters: npt.NDArray[Any]) -> _Words:
 class Sampler:
     """The order of the examples in each epoch: a function of the seed and the epoch, with no state.
 
-    ::
-
-        sampler = Sampler(50_000, seed=0)
-        sampler.rows(epoch=3)[1_000:1_128]  # what the examples 1,000 to 1,127 of the fourth epoch are
-
     Attributes:
         count: Examples of the data set, at least 1.
         seed: Seed of the permutations, not negative; None for the examples in order.
@@ -67,6 +62,15 @@ class Sampler:
     Raises:
         DataError: if a number is out of range.
     Source: Purine2 ``ImageLabel`` (random, offset, interval).
+
+    Example:
+        >>> sampler = af.data.Sampler(10, seed=0)
+        >>> sorted(sampler.rows(epoch=3).tolist()) == list(range(10))
+        True
+        >>> np.array_equal(sampler.rows(epoch=3), sampler.rows(epoch=4))
+        False
+        >>> af.data.Sampler(10, offset=1, interval=3).rows(epoch=0)  # the share of the second of three ranks
+        array([1, 4, 7])
     """
 
     count: int

@@ -36,7 +36,30 @@ class Indexed(Protocol[T_co]):
 
 @runtime_checkable
 class Resumable(Protocol):
-    """An iterable that knows its place: iterated, it goes on where it is, to the end of the epoch."""
+    """An iterable that knows its place: iterated, it goes on where it is, to the end of the epoch.
+
+    Example:
+        >>> class Lines:
+        ...     def __init__(self, lines):
+        ...         self.lines, self.taken = lines, 0
+        ...
+        ...     def __iter__(self):
+        ...         while self.taken < len(self.lines):
+        ...             self.taken += 1
+        ...             yield self.lines[self.taken - 1]
+        ...         self.taken = 0
+        ...
+        ...     def state_dict(self):
+        ...         return {"taken": self.taken}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self.taken = state["taken"]
+        >>> isinstance(Lines([]), af.data.Resumable)
+        True
+        >>> loader = af.pipeline.source(Lines(["a", "b", "c"]))
+        >>> next(loader.iter_sync()), list(loader.iter_sync())
+        ('a', ['b', 'c'])
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """The place behind the last item that was taken, as what JSON can hold."""

@@ -40,10 +40,6 @@ async def check_device(
 ) -> Report:
     """Check that a device does what `actorflow.devices.Device` asks for, alone and in graphs.
 
-    ::
-
-        print(await check_device("shm:0"))
-
     Each requirement is checked with devices of its own, opened by the place's kind, and closed again. Work that many
     may see, such as threads, should not begin or end elsewhere in the process meanwhile.
 
@@ -58,6 +54,16 @@ async def check_device(
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the device breaks.
         DeviceUnavailableError: if there is no such device here.
+
+    Example:
+        >>> class Broken(af.devices.CPU):
+        ...     def allocate(self, spec):
+        ...         return np.empty(spec.shape)  # whatever the dtype is
+        >>> af.devices.register_device("broken", Broken)
+        >>> af.run(af.testing.check_device("broken:0"))
+        Traceback (most recent call last):
+            ...
+        actorflow.testing.conformance.report.ConformanceError: device 'broken:0' breaks 'arrays.allocate'...
     """
     place = Place.parse(place)
     check_place(place)
@@ -78,10 +84,6 @@ async def check_transport(
 ) -> Report:
     """Check that a transport does what `actorflow.transport.Transport` asks for.
 
-    ::
-
-        print(await check_transport(MPITransport()))
-
     All ranks call this at the same time, with the same arguments; each checks its own part. The transport is closed
     at the end.
 
@@ -96,6 +98,12 @@ async def check_transport(
         All requirements, with what was not checked and why.
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the transport breaks on this rank.
+
+    Example:
+        >>> from actorflow.transport import LocalWorld
+        >>> report = af.run(af.testing.check_transport(LocalWorld(1).transports[0]))
+        >>> report.passed[:2], report.skipped["edges.order"]
+        (('edges.address', 'notes.kept'), 'there is no other rank')
     """
     peers = RankBench(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
     who = f"rank {transport.rank} of {transport.size} over {transport.name}"

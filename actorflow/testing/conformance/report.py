@@ -97,6 +97,17 @@ class Report:
         place: Which device, or which rank.
         kind: Its class.
         checks: All requirements, in the order in which they were checked.
+
+    Example:
+        >>> from actorflow.testing.conformance import Checked
+        >>> checks = Checked("lanes.fifo", "work runs in its order"), Checked("memory.budget", "is kept", "no budget")
+        >>> report = af.testing.Report("cpu", af.devices.CPU, checks)
+        >>> report.passed, report.skipped
+        (('lanes.fifo',), {'memory.budget': 'no budget'})
+        >>> print(report)
+        cpu (CPU): 1 of 2 requirements hold
+          lanes.fifo     work runs in its order
+          memory.budget  not checked: no budget
     """
 
     place: Place | str

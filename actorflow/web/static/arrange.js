@@ -11,7 +11,9 @@ export const PADDING = 14, TITLE = 24;
 /** The least scale at which all can be read: titles of 12.5 px are then 11 px. */
 const READABLE = 0.88;
 /** Around the drawing, for what lies over it: the legend has several lines in a narrow window. */
-const MARGIN = { top: 58, bottom: 52, left: 18, right: 18 }, NARROW = 700, NARROW_BOTTOM = 94;
+const MARGIN = { top: 58, bottom: 76, left: 18, right: 18 };
+/** In a narrow window, with what lies on the drawing there made for fingers. */
+const NARROW = 700, NARROW_MARGIN = { ...MARGIN, top: 66, bottom: 94 };
 /** So many items are shown at first, if they can be read; else fewer. */
 const FIRST = [150, 120, 100, 86, 76, 68, 60, 53, 47, 41, 35, 30, 25, 20, 15, 10, 0];
 /** So many more scopes are tried one by one then; fewer in a large graph, by its nodes and edges. */
@@ -274,7 +276,7 @@ export class Arranger {
 
 /** The part of a window that the drawing may take: its middle and its size. */
 export function roomIn({ width, height }) {
-  const { top, left, right } = MARGIN, bottom = width < NARROW ? NARROW_BOTTOM : MARGIN.bottom;
+  const { top, bottom, left, right } = width < NARROW ? NARROW_MARGIN : MARGIN;
   return {
     x: (left + width - right) / 2, y: (top + height - bottom) / 2,
     width: Math.max(width - left - right, 100), height: Math.max(height - top - bottom, 100),

@@ -18,6 +18,11 @@ export class Arranging {
   /** @param {() => void} changed called when the worker begins or ends */
   constructor(changed) {
     this.changed = changed;
+    try {
+      this.#start(); // it takes a while, in which the graph comes
+    } catch {
+      this.#hasWorker = false; // a frame may forbid it
+    }
   }
 
   /** Whether a picture is being made. */

@@ -18,6 +18,8 @@ export const LIT_MS = 350;
 
 export class Drawing {
   #labels = new Map();
+  /** Items of ops that have made what is not finite, with what that is. @type {Map<number, string>} */
+  marks = new Map();
   #context;
   #calm = matchMedia("(prefers-reduced-motion: reduce)");
   framesDrawn = 0;
@@ -61,6 +63,9 @@ export class Drawing {
     camera.apply(context, ratio);
     const seen = camera.view();
     this.colouring.begin(this.view);
+    this.marks = new Map(this.model.foundOps.map(([node, { not_finite: { results } }]) => [
+      this.view.itemOf(node), results.some(({ nan }) => nan) ? "NaN" : "∞",
+    ]));
     this.#grid(seen);
     this.#boxes(seen);
     this.stages.drawLines(context, camera.scale);
@@ -137,6 +142,7 @@ export class Drawing {
     }
     context.globalAlpha = 1;
     for (let i = 0; i < view.count; i++) if (this.#isPointed(i)) this.#ring(i);
+    for (const i of this.marks.keys()) this.#ring(i, this.theme.failed);
   }
 
   #items(seen, now) {
@@ -147,6 +153,7 @@ export class Drawing {
       const strength = focus && !focus.has(i) ? FAINT : 1;
       context.globalAlpha = strength;
       if (this.#isPointed(i) || this.critical.has(i)) this.#ring(i);
+      if (this.marks.has(i)) context.globalAlpha = 1;
       const kind = view.kind[i];
       if (kind === BLOB || kind === VARIABLE) this.#blob(i);
       else this.#card(i, now, strength);
@@ -172,11 +179,11 @@ export class Drawing {
     return view.x[i] + w > seen.left && view.x[i] - w < seen.right && view.y[i] + h > seen.top && view.y[i] - h < seen.bottom;
   }
 
-  #ring(i) {
+  #ring(i, colour) {
     const { view, theme, camera } = this, context = this.#context;
     const gap = 4, width = view.width[i] + 2 * gap, height = view.height[i] + 2 * gap;
     const selected = view.subject[i] === this.selected;
-    context.strokeStyle = selected ? theme.accent : this.critical.has(i) ? theme.hot : theme["line-strong"];
+    context.strokeStyle = colour ?? (selected ? theme.accent : this.critical.has(i) ? theme.hot : theme["line-strong"]);
     context.lineWidth = Math.max(2, 2 / camera.scale);
     context.beginPath();
     context.roundRect(view.x[i] - width / 2, view.y[i] - height / 2, width, height, 11);
@@ -197,7 +204,7 @@ export class Drawing {
     context.fillStyle = theme.surface;
     context.fill();
     context.fillStyle = colour;
-    context.globalAlpha = strength * (camera.scale < TEXT_SCALE ? 0.55 : lit ? 0.2 : 0.07);
+    context.globalAlpha = strength * (camera.scale < TEXT_SCALE ? 0.55 : lit ? 0.16 : 0.07);
     context.fill();
     context.globalAlpha = strength;
     context.strokeStyle = lit || state === 4 ? colour : theme["line-strong"];
@@ -216,6 +223,25 @@ export class Drawing {
     context.fill();
     if (isScope) this.#shares(subject, left + 14, top + height - 9, width - 24);
     if (camera.scale >= TEXT_SCALE) this.#cardText(i, subject, left, top, width);
+    if (this.marks.has(i)) this.#mark(left, top, width, height, this.marks.get(i));
+  }
+
+  /** A red border, and on it what is wrong. */
+  #mark(left, top, width, height, text) {
+    const context = this.#context, { theme } = this;
+    context.strokeStyle = context.fillStyle = theme.failed;
+    context.lineWidth = Math.max(2.5, 2 / this.camera.scale);
+    context.beginPath();
+    context.roundRect(left, top, width, height, 8);
+    context.stroke();
+    if (this.camera.scale < TEXT_SCALE) return;
+    context.beginPath();
+    context.roundRect(left + width - 40, top - 8, 34, 16, 8);
+    context.fill();
+    context.fillStyle = theme.surface;
+    context.font = `700 11px ${theme.font}`;
+    context.textAlign = "center";
+    context.fillText(text, left + width - 23, top + 0.5);
   }
 
   /** What shows from behind a closed scope, so that it looks like several things. */

@@ -105,7 +105,7 @@ export class Charts {
   }
 }
 
-class Chart {
+export class Chart {
   #scale = null;
   #lines = [];
   #drag = null;
@@ -118,7 +118,8 @@ class Chart {
       role: "img", tabindex: "0", "aria-label": `Curve of ${name} by frame. Arrow keys point at frames, drag to zoom, double-click for all.`,
     });
     this.said = element("b");
-    this.root = element("div", { class: "curve" }, element("div", { class: "curve-head" }, element("span", { title: name }, name), this.said), this.canvas);
+    this.title = element("span", { title: name }, name);
+    this.root = element("div", { class: "curve" }, element("div", { class: "curve-head" }, this.title, this.said), this.canvas);
     list.append(this.root);
     this.#listen();
   }
@@ -150,6 +151,8 @@ class Chart {
     context.clip();
     for (const line of drawn) stroke(context, line, scale, { isLog, smoothing });
     for (const { points } of drawn) marks(context, theme, points, scale, isLog);
+    const began = own ? beganAt(drawn.at(-1).points) : null;
+    if (began !== null) breakAt(context, theme, scale.x(began), height);
     if (pointed !== null) this.#cross(context, theme, drawn, scale, pointed, height, isLog);
     if (this.#drag) {
       context.fillStyle = theme.accent;
@@ -158,7 +161,7 @@ class Chart {
       context.globalAlpha = 1;
     }
     context.restore();
-    setText(this.said, pointed === null ? latest(own, bad) : this.#at(drawn, pointed, smoothing));
+    setText(this.said, pointed === null ? latest(own, bad, began) : this.#at(drawn, pointed, smoothing));
     this.root.classList.toggle("has-bad", bad > 0);
   }
 
@@ -354,8 +357,28 @@ function nearest(points, frame) {
   return before && Math.abs(before.frame - frame) < Math.abs(here.frame - frame) ? before : here;
 }
 
-function latest(own, bad) {
+/** The frame from which on all values of a curve are not finite; null if the last one is, or there are none. */
+export function beganAt(points) {
+  let began = null;
+  for (let k = points.length - 1; k >= 0 && points[k].value === null; k--) began = points[k].frame;
+  return began;
+}
+
+/** Where a curve has ended, as from there on it is not finite. */
+function breakAt(context, theme, at, height) {
+  context.strokeStyle = theme.failed;
+  context.lineWidth = 1.6;
+  context.setLineDash([4, 3]);
+  context.beginPath();
+  context.moveTo(at, TOP);
+  context.lineTo(at, height - BOTTOM);
+  context.stroke();
+  context.setLineDash([]);
+}
+
+function latest(own, bad, began) {
   if (!own || !own.curve.values.length) return "";
+  if (began !== null) return `not finite since frame ${format.count(began)}`;
   const text = format.value(own.curve.values.at(-1));
   return bad ? `${text} · ${format.count(bad)} not finite` : text;
 }

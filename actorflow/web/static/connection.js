@@ -44,6 +44,12 @@ export class Connection {
     if (this.state === "live") this.#send({ type: "timeline", on });
   }
 
+  /** Send a request if there is a connection; returns whether there is. */
+  ask(request) {
+    if (this.state === "live") this.#send(request);
+    return this.state === "live";
+  }
+
   open() {
     const address = new URL("stream", document.baseURI);
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";

@@ -23,6 +23,9 @@ export class ControlBar {
     byId("step").addEventListener("click", () => this.step());
     byId("cancel").addEventListener("click", () => this.askToCancel());
     byId("save").addEventListener("click", () => this.save());
+    byId("check-finite").addEventListener("change", ({ target: { value } }) => {
+      this.#command("check_finite", { on: value !== "off", pause: value === "pause" });
+    });
     byId("cancel-dialog").addEventListener("close", () => this.#answered());
     byId("stop-dialog").addEventListener("close", (event) => {
       if (event.target.returnValue === "yes") this.#command("stop", { stream: Number(event.target.dataset.stream) });
@@ -32,6 +35,37 @@ export class ControlBar {
   /** Whether this reader may do more than look; known only when the server has said so. */
   get allowed() {
     return this.#offer.allowed;
+  }
+
+  /** The call whose inputs can be saved: frame, and id of the op; null if there is none. */
+  get kept() {
+    return (this.allowed && this.model.control?.kept) || null;
+  }
+
+  /** Whether the inputs of a call that has failed can be saved by this reader. */
+  canSave({ frame, op_id: id }) {
+    return this.kept?.frame === frame && this.kept.op_id === id;
+  }
+
+  /** What saves them: a graph of that call alone, to be loaded and run elsewhere. */
+  saveButton({ frame }) {
+    const button = element("button", { type: "button", class: "action save-call", title: "A file of this call alone, with its inputs, for af.load" }, `Save call of frame ${format.count(frame)}`);
+    button.addEventListener("click", () => this.#saveCall(frame, button));
+    return button;
+  }
+
+  async #saveCall(frame, button) {
+    button.disabled = true;
+    try {
+      const headers = { "Content-Type": "application/json", ...shown() };
+      const response = await fetch("api/control/call", { method: "POST", headers, body: JSON.stringify({ frame }) });
+      if (response.ok) download(await response.blob(), `frame-${frame}.af`);
+      else this.#tell(visible(await response.text()).replace(/^\d+: /, "").trim(), true);
+    } catch {
+      this.#tell(GONE, true);
+    }
+    button.disabled = false;
+    this.refresh();
   }
 
   /** A connection has begun: forget what another one said, and ask what this server lets the reader do. */
@@ -107,6 +141,9 @@ export class ControlBar {
     byId("step").disabled = !paused || this.#busy;
     for (const id of ["pause", "cancel", "save"]) byId(id).disabled = this.#busy;
     byId("save").hidden = !this.allowed || !this.#offer.saves;
+    const check = control?.check_finite ?? null, look = byId("check-finite");
+    if (document.activeElement !== look || !this.#busy) look.value = check ? (check.pause ? "pause" : "fail") : "off";
+    look.disabled = this.#busy;
     this.#streams(control?.streams ?? []);
     this.#say(paused, ranks);
     const waiting = paused?.waiting ?? 0;
@@ -186,6 +223,13 @@ export class ControlBar {
     });
     return element("div", { class: "stream", "data-stream": String(number) }, label, stop);
   }
+}
+
+/** Have the browser save a file that has been fetched, as a link could not show the token. */
+function download(blob, name) {
+  const address = URL.createObjectURL(blob);
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), TOLD_MS);
 }
 
 function reason({ reason: text }) {

@@ -14,9 +14,14 @@ export class FailuresCard {
   /** Messages without their frames, in the order in which they came first. @type {string[]} */
   #kinds = [];
 
-  /** @param {(node: number) => void} choose called when the reader wants to see the op that failed */
-  constructor(model, tabs, choose) {
-    Object.assign(this, { model, tabs, choose });
+  #warned = 0;
+
+  /**
+   * @param {(node: number) => void} choose called when the reader wants to see the op that failed
+   * @param {ControlBar} controlBar knows whose inputs can be saved
+   */
+  constructor(model, tabs, choose, controlBar) {
+    Object.assign(this, { model, tabs, choose, controlBar });
     byId("failures-more").addEventListener("click", () => {
       this.#isWhole = !this.#isWhole;
       this.#shown = "";
@@ -26,13 +31,16 @@ export class FailuresCard {
 
   refresh() {
     const { model } = this, newest = model.failures.at(-1);
-    const key = newest ? `${model.revision} ${model.failures.length} ${newest.frame} ${newest.time}` : "";
+    const kept = this.controlBar.kept;
+    const key = newest ? `${model.revision} ${model.failures.length} ${newest.frame} ${newest.time} ${kept?.frame} ${kept?.op_id}` : "";
     byId("failure-none").hidden = Boolean(newest);
     this.#badge();
     if (key === this.#shown) return;
     this.#shown = key;
-    const { failed } = model.frames, kept = model.failures.length;
-    setText(byId("failure-count"), newest ? `${frames(failed)} failed${failed > kept ? `; the newest ${kept} are shown` : ""}` : "");
+    const { failed } = model.frames, known = model.failures.length - this.#warnings().length;
+    const parts = failed ? [`${frames(failed)} failed${failed > known ? `; the newest ${known} are shown` : ""}`] : [];
+    if (model.found.size) parts.push(`${model.found.size === 1 ? "1 op has" : `${format.count(model.found.size)} ops have`} made what is not finite`);
+    setText(byId("failure-count"), parts.join(" · "));
     const kinds = this.#alike(), shown = this.#isWhole ? kinds : kinds.slice(0, FEW);
     byId("failure-list").replaceChildren(...shown.map((failure) => this.#item(failure)));
     const more = byId("failures-more");
@@ -41,15 +49,24 @@ export class FailuresCard {
     setText(more, this.#isWhole ? "Show fewer" : `Show ${format.count(kinds.length - FEW)} more`);
     if (newest && newest.time > this.#newest) {
       this.#newest = newest.time;
-      setText(byId("announcement"), `Frame ${newest.frame} failed: ${this.#where(newest)}`);
+      const what = newest.not_finite?.paused ? "has a NaN or an infinity" : "failed";
+      setText(byId("announcement"), `Frame ${newest.frame} ${what}: ${this.#where(newest)}`);
     }
   }
 
-  /** Frames that have failed since the reader last looked. */
+  /** What has paused the graph where a frame would have failed. */
+  #warnings() {
+    return this.model.failures.filter((each) => each.not_finite?.paused);
+  }
+
+  /** Frames that have failed, and have paused the graph, since the reader last looked. */
   #badge() {
-    const { failed } = this.model.frames;
-    if (this.tabs.selected === "Failures" && !document.hidden) this.#seen = failed;
-    this.tabs.mark("Failures", Math.max(0, failed - this.#seen));
+    const { failed } = this.model.frames, warnings = this.#warnings();
+    if (this.tabs.selected === "Failures" && !document.hidden) {
+      this.#seen = failed;
+      this.#warned = warnings.at(-1)?.time ?? 0;
+    }
+    this.tabs.mark("Failures", Math.max(0, failed - this.#seen) + warnings.filter(({ time }) => time > this.#warned).length);
   }
 
   /**
@@ -60,7 +77,8 @@ export class FailuresCard {
     const alike = new Map();
     for (const failure of this.model.failures) {
       const key = failure.message.replaceAll(/\bframe \d+/g, "frame");
-      alike.set(key, { ...failure, times: (alike.get(key)?.times ?? 0) + 1 });
+      const before = alike.get(key);
+      alike.set(key, { ...(before && this.controlBar.canSave(before) ? before : failure), times: (before?.times ?? 0) + 1 });
     }
     this.#kinds = [...this.#kinds.filter((key) => alike.has(key)), ...[...alike.keys()].filter((key) => !this.#kinds.includes(key))];
     return this.#kinds.map((key) => alike.get(key)).reverse();
@@ -77,10 +95,13 @@ export class FailuresCard {
     const kept = this.model.failures.length, of = this.model.frames.failed > kept ? ` of the newest ${format.count(kept)}` : "";
     const latest = times > 1 ? `${format.count(times)}${of || " times"}, latest in frame` : "frame";
     const detail = element("span", { class: "when" }, `${latest} ${format.count(frame)} at ${when}`);
-    const button = element("button", { type: "button" }, element("span", { class: "where" }, this.#where(failure)), detail);
+    const where = element("span", { class: "where" }, this.#where(failure));
+    if (failure.not_finite) where.append(" ", element("b", { class: "not-finite" }, "not finite"));
+    const button = element("button", { type: "button" }, where, detail);
     const index = this.model.indexById.get(id);
     button.addEventListener("click", () => index !== undefined && this.choose(index));
-    return element("li", {}, button, element("pre", {}, message));
+    const save = this.controlBar.canSave(failure) ? [this.controlBar.saveButton(failure)] : [];
+    return element("li", {}, button, element("pre", {}, message), ...save);
   }
 }
 

@@ -39,6 +39,14 @@ export function value(number) {
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? number.toExponential(2) : number.toFixed(size < 10 ? 4 : 2);
 }
 
+/** What an array held, in words. */
+export function held({ shape: axes, dtype, nan, infinite, minimum, maximum, mean, std }) {
+  const bad = [[nan, "NaN"], [infinite, "infinite"]].filter(([number]) => number).map(([number, what]) => `${count(number)} ${what}`);
+  const figures = minimum === null ? [] : [["min", minimum], ["max", maximum], ["mean", mean], ["std", std]];
+  const said = figures.map(([name, number]) => `${name} ${number === null ? "–" : Number(number.toPrecision(4))}`);
+  return [`${dtype} ${shape(axes)}`, ...bad, ...said].join(", ");
+}
+
 /** The end of a long name, which tells it from its neighbours. */
 export function tail(name, length) {
   return name.length <= length ? name : `…${name.slice(1 - length)}`;

@@ -30,6 +30,7 @@ import { OP, Structure, VARIABLE } from "./structure.js";
 import { panelTabs } from "./tabs.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
+import { Values } from "./values.js";
 import { nodeLines, scopeLines } from "./tooltip.js";
 import { View } from "./view.js";
 import { VitalsCards } from "./vitals.js";
@@ -57,23 +58,24 @@ const stages = new Stages(model, view, theme);
 const drawing = new Drawing(byId("graph"), camera, model, view, colouring, theme, stages);
 const overview = new Overview(byId("overview"), camera, view, colouring, theme, moved);
 const explorer = new Explorer(model, view, camera, drawing, colouring, overview, { changed: moved, selected: showSelected });
+const controlBar = new ControlBar(model);
 const panel = new Panel(model, theme, {
   choose: (subject) => explorer.choose(subject),
   toggle: (scope) => explorer.toggle(scope),
   isOpen: (scope) => view.open.has(scope),
   showCall,
-});
+}, controlBar);
 const charts = new Charts(model, theme);
 const costs = new CostTable(model, (subject) => explorer.choose(subject));
 const lanes = new LanesCard(model, (node) => explorer.choose(node));
 const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model), batches = new BatchesCard(model);
-const controlBar = new ControlBar(model);
 const fullness = new FullnessCard(model, (node) => explorer.choose(node));
-const tabs = panelTabs(() => {
+const tabs = panelTabs((name) => {
   stale = true;
+  if (isStarted) values.show(name === "Values");
   if (isStarted) refresh();
 });
-const failures = new FailuresCard(model, tabs, (node) => explorer.choose(node));
+const failures = new FailuresCard(model, tabs, (node) => explorer.choose(node), controlBar);
 const timeline = new Timeline(
   { canvas: byId("timeline"), tooltip: byId("timeline-tooltip"), live: byId("timeline-live"), sums: byId("timeline-sums") }, calls, model, theme,
   { changed: redraw, chosen: (node) => explorer.choose(node) },
@@ -85,8 +87,15 @@ const link = new Link(
 const connection = new Connection(receive, (state) => {
   byId("connection").dataset.state = state;
   setText(byId("connection"), CONNECTION_TEXT[state]);
-  if (state === "live") controlBar.ask();
+  if (state === "live") {
+    controlBar.ask();
+    values.connected();
+  }
 });
+const values = new Values(model, theme, connection, (node) => explorer.choose(node));
+
+/** Messages about values, which belong to no snapshot. */
+const VALUES = new Set(["values", "sample", "norms"]);
 
 /** What the menu of openings offers. */
 const OPENINGS = {
@@ -114,11 +123,15 @@ function redraw() {
   requestAnimationFrame((now) => {
     scheduled = false;
     takeNews(now);
-    const sketch = drawing.draw(now);
-    overview.draw(now);
-    if (isTimelineOpen()) timeline.draw();
-    if (sketch) redraw();
+    paint(now);
   });
+}
+
+function paint(now) {
+  const sketch = drawing.draw(now);
+  overview.draw(now);
+  if (isTimelineOpen()) timeline.draw();
+  if (sketch) redraw();
 }
 
 /** The reader has moved or changed something. */
@@ -138,6 +151,7 @@ function placeStages() {
 
 /** Picture, legend and panel change together, in the browser's turn to draw, or they would not agree in between. */
 function receive(message) {
+  if (VALUES.has(message.type)) return values.take(message);
   if (held) return void held.push(message);
   if (message.type === "graph") {
     news = [];
@@ -154,7 +168,9 @@ function takeNews(now) {
   if (!whole) return;
   const messages = news.splice(0, whole);
   whole = 0;
+  const { found } = model;
   for (const message of messages) apply(message, now);
+  if (model.found.size !== found.size) legend();
   stale = true;
   panel.refreshState();
   lanes.refresh();
@@ -177,6 +193,7 @@ function apply(message, now) {
   else if (message.type === "control") {
     model.control = message;
     controlBar.refresh();
+    stale = true;
   } else if (message.type === "tracks") calls.announce(message);
   else if (message.type === "calls" && message.revision === model.revision) calls.add(message);
 }
@@ -253,6 +270,7 @@ const TABS = {
   Now: () => vitals.refresh(),
   Ops: () => costs.refresh(),
   Curves: () => charts.draw(),
+  Values: () => {},
   Failures: () => {},
   Data: () => {
     pipelines.refresh();
@@ -265,8 +283,9 @@ const TABS = {
 function showSelected(subject) {
   panel.criticalUs = explorer.pathUs;
   panel.select(subject);
-  if (subject >= 0) tabs.show("Node");
-  else tabs.leave("Node");
+  values.select(subject);
+  if (subject >= 0 && tabs.selected !== "Values") tabs.show("Node"); // there, one looks at one after the other
+  else if (subject < 0) tabs.leave("Node");
   timeline.select(subject >= 0 && !model.isScope(subject) ? subject : -1);
 }
 
@@ -329,6 +348,7 @@ function legend() {
   const time = element("li", {}, "little", element("i", { class: "scale" }), "most of the time");
   const kind = (name, text) => element("li", {}, element("i", { class: name }), text);
   const kinds = [kind("blob", "blob"), kind("variable", "variable")];
+  if (model.found.size) kinds.push(kind("not-finite", "made what is not finite"));
   if (stages.boxes.length) kinds.push(kind("stage-mark", "pipeline stage"));
   if (view.edges.some((edge) => edge.rank)) kinds.push(kind("channel", "between ranks"));
   if (view.edges.some((edge) => edge.device && !edge.rank)) kinds.push(kind("copy", "between devices"));
@@ -420,7 +440,7 @@ byId("colour").addEventListener("change", (event) => colourBy(event.target.value
 new ResizeObserver(() => {
   drawing.resize();
   stale = true;
-  redraw();
+  paint(performance.now()); // at once, as a canvas of another size is black
 }).observe(byId("graph"));
 resizable(byId("panel-edge"), "--panel", {
   least: 300, most: () => innerWidth / 2, first: 404, from: (event) => innerWidth - event.clientX, grows: "ArrowLeft", shrinks: "ArrowRight",
@@ -437,6 +457,6 @@ legend();
 connection.open();
 
 window.actorflow = probe({
-  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs,
+  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values,
   isBusy: () => held !== null || arranging.isBusy,
 });

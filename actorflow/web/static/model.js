@@ -21,6 +21,8 @@ export class Model {
   /** @type {Map<string, {frames: number[], values: (number | null)[]}>} */
   curves = new Map();
   failures = [];
+  /** Of each op that a check has found to make what is not finite, by its id: the newest such failure. @type {Map<number, object>} */
+  found = new Map();
   /** What is said of a node, by its id. @type {Map<number, string[]>} */
   notes = new Map();
   /** The latest message on memory, the loop and old frames. */
@@ -148,8 +150,28 @@ export class Model {
       curve.values = curve.values.concat(values).slice(-MAX_POINTS);
       this.curves.set(name, curve);
     }
-    this.failures = this.failures.concat(failures).slice(-MAX_FAILURES);
+    if (full || failures.length) {
+      this.failures = this.failures.concat(failures).slice(-MAX_FAILURES);
+      this.found = new Map(this.failures.filter((each) => each.not_finite).map((each) => [each.op_id, each]));
+    }
     for (const { id, text } of notes) this.notes.set(id, [...(this.notes.get(id) ?? []), text]);
+  }
+
+  /** Ops that have made what is not finite and are still there. @returns {[number, object][]} node, failure */
+  get foundOps() {
+    return [...this.found].flatMap(([id, failure]) => (this.indexById.has(id) ? [[this.indexById.get(id), failure]] : []));
+  }
+
+  /** Those of them that a node or a scope shows: itself, and what is folded into it or inside. */
+  foundIn(subject) {
+    const { scopes, owner, count } = this;
+    const isIn = (node) => {
+      if (subject < count) return node === subject || owner[node] === subject;
+      let at = scopes.of[node];
+      while (at > subject - count) at = scopes.parent[at];
+      return at === subject - count;
+    };
+    return this.foundOps.filter(([node]) => isIn(node));
   }
 
   get inFlight() {

@@ -10,13 +10,15 @@ const MAX_NEIGHBOURS = 12, MAX_INSIDE = 6;
 export class Panel {
   #live = new Map();
   #shownNotes = 0;
+  #shownFound = "";
 
   /**
    * @param {{choose: (subject: number) => void, toggle: (scope: number) => void, isOpen: (scope: number) => boolean,
    *   showCall: (node: number) => void}} on what the reader asks for; no subject is -1
+   * @param {ControlBar} controlBar knows whose inputs can be saved
    */
-  constructor(model, theme, on) {
-    Object.assign(this, { model, theme, on, selected: -1, criticalUs: 0 });
+  constructor(model, theme, on, controlBar) {
+    Object.assign(this, { model, theme, on, controlBar, selected: -1, criticalUs: 0 });
   }
 
   select(subject) {
@@ -27,6 +29,7 @@ export class Panel {
     this.#live.clear();
     if (subject < 0) section.replaceChildren();
     else section.replaceChildren(...(this.model.isScope(subject) ? this.#scopeParts(subject) : this.#nodeParts(subject)));
+    this.#shownFound = this.#foundKey(subject);
     this.refresh();
   }
 
@@ -79,6 +82,7 @@ export class Panel {
     const inside = [...model.costliest(Infinity)].filter((i) => this.#isIn(i, scope)).slice(0, MAX_INSIDE);
     const list = inside.length ? inside : [...scopes.children[scope].map((s) => model.count + s), ...scopes.members[scope]];
     const parts = [...this.#head(scopes.label(scope), "Scope", subject), element("div", { class: "actions" }, button), facts];
+    parts.push(this.#list("Not finite inside", model.foundIn(subject).map(([node]) => node)));
     return [...parts, this.#list(inside.length ? "Costliest inside" : "Inside", list)];
   }
 
@@ -118,11 +122,32 @@ export class Panel {
     const notes = model.notes.get(node.id) ?? [];
     for (const note of notes) fact("Note", note);
     this.#shownNotes = notes.length;
+    if (isOp) parts.push(...model.foundIn(index).map(([node, failure]) => this.#found(node, failure)));
     parts.push(facts, this.#list(isOp ? "Reads" : "Written by", [...model.writers.of(index)]));
     parts.push(this.#list(isOp ? "Writes" : "Read by", [...model.readers.of(index)]));
     const scope = model.scopes.of[index];
     if (scope) parts.push(this.#list("In scope", [model.count + scope]));
     return parts;
+  }
+
+  /** What changes what is said of ops that have made what is not finite. */
+  #foundKey(subject) {
+    const { kept } = this.controlBar;
+    return subject < 0 ? "" : [...this.model.foundIn(subject).map(([node, { time }]) => `${node} ${time}`), kept?.frame, kept?.op_id].join();
+  }
+
+  /** What an op has made that is not finite: when, where, of what. */
+  #found(node, failure) {
+    const { model } = this, { frame, not_finite: { inputs, results } } = failure;
+    const [facts, fact] = this.#facts();
+    fact("Line", element("code", {}, model.nodes[node].site));
+    for (const { name, ...held } of inputs) fact("Read", element("span", {}, element("b", {}, name), `: ${format.held(held)}`));
+    for (const held of results) fact("Made", format.held(held));
+    const title = `Not finite in frame ${format.count(frame)}`;
+    const head = element("h3", {}, node === this.selected ? title : `${model.nodes[node].label}: ${title}`);
+    const { kept } = this.controlBar, isKept = kept?.op_id === model.nodes[node].id;
+    const save = isKept ? [element("div", { class: "actions" }, this.controlBar.saveButton(kept))] : [];
+    return element("div", { class: "found", role: "note" }, head, facts, ...save);
   }
 
   #list(title, subjects) {
@@ -150,6 +175,7 @@ export class Panel {
   #refreshSelected(subject) {
     const { model } = this, isScope = model.isScope(subject);
     if (!isScope && (model.notes.get(model.nodes[subject].id)?.length ?? 0) !== this.#shownNotes) this.select(subject);
+    if (this.#foundKey(subject) !== this.#shownFound) this.select(subject);
     this.refreshState();
     const live = (name, text) => this.#live.has(name) && setText(this.#live.get(name), text);
     if (!isScope) live("fullness", [model.occupancy.textOf(subject), ...model.occupancy.waitsOf(subject)].filter(Boolean).join(", ") || "–");

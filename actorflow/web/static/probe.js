@@ -3,7 +3,7 @@
 import { STATES } from "./model.js";
 
 /** @returns {object} `window.actorflow`: what the page knows and shows, read when it is asked for */
-export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, isBusy }) {
+export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values, isBusy }) {
   const nameOfCall = (i) => model.nodes[calls.node[i]]?.name;
   const flowsOf = () => {
     const flows = timeline.flows;
@@ -28,6 +28,12 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get calls() { return Object.fromEntries(model.nodes.map((node, i) => [node.name, model.calls[i]])); },
     get curves() { return Object.fromEntries([...model.curves].map(([name, curve]) => [name, [...curve.values]])); },
     get failures() { return model.failures.map((failure) => ({ ...failure })); },
+    /** Ops that have made what is not finite, with the frames. */
+    get found() { return model.foundOps.map(([node, { frame }]) => ({ name: model.nodes[node].name, frame })); },
+    /** What is marked red in the picture, as in `items`, with what is written there. */
+    get marks() { return Object.fromEntries([...drawing.marks].map(([item, text]) => [this.items[item], text])); },
+    /** The newest sample of a value, how it is drawn, and the newest norms. */
+    get values() { return { allowed: values.isAllowed, sample: values.sample, bars: values.bars, layout: values.layout, norms: values.norms.latest }; },
     get tab() { return tabs.selected; },
     get load() { return model.load.map(([name, running, queued]) => ({ name, running: running.map((id) => model.nodes[model.indexById.get(id)]?.name), queued })); },
     get colour() { return colouring.mode; },

@@ -9,7 +9,7 @@ export const KIND_NAMES = ["op", "blob", "variable", "scope"];
 /** Parts of a training. */
 export const FORWARD = 0, BACKWARD = 1, UPDATE = 2, PARTS = 3;
 
-const LETTERS_OF_TIME = 6;
+const LETTERS_OF_TIME = 7;
 
 const KINDS = { op: OP, blob: BLOB, variable: VARIABLE };
 

@@ -16,7 +16,8 @@ function take() {
   return given;
 }
 
-const token = take();
+/** The token; null if there is none. */
+export const token = take();
 
 /** Headers that show it; a header's text is bytes. */
 export function shown() {

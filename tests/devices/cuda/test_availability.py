@@ -60,7 +60,7 @@ class TestCheck:
         monkeypatch.delitem(sys.modules, "cupy", raising=False)
         monkeypatch.setattr(sys, "meta_path", [BrokenFinder(), *sys.meta_path])
         with pytest.raises(
-            DeviceUnavailableError, match=r"'cuda:0': CuPy does not load: ImportError: libfoo\.so: cann.*n$"
+            DeviceUnavailableError, match=r"(?m)'cuda:0': CuPy does not load: ImportError: libfoo\.so: cann.*n$"
         ):
             CudaDevice.check(PLACE)
         (finding,) = describe_cuda()
@@ -70,7 +70,7 @@ class TestCheck:
         ("version", "status", "said"),
         [
             (None, 35, "'cuda:0': there is no NVIDIA driver .*; install the driver"),
-            ((11, 8), 35, r"supports CUDA 11\.8, the CuPy that is installed needs 12\.0 or later; update the driver$"),
+            ((11, 8), 35, r"supports CUDA 11\.8, the CuPy that is installed needs 12\.0 or later; update the driver"),
             ((12, 4), 100, "no CUDA device; check that CUDA_VISIBLE_DEVICES"),
             ((12, 4), 999, "CUDA does not start: FakeCUDARuntimeError: cudaError999; look"),
         ],

@@ -57,7 +57,7 @@ class TestPlantedBugs:
     def test_a_missing_wait(self, w: World) -> None:
         w.run(w.main, "a", [], [w.x])
         message = f"{B} reads array float32[4], which {A} writes: lane 'side' of sim:0 has not waited for it"
-        with pytest.raises(RaceError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(RaceError, match=f"(?m)^{re.escape(message)}$"):
             w.run(w.side, "b", [w.x], [w.y])
 
     def test_an_event_recorded_too_early(self, w: World) -> None:

@@ -204,7 +204,7 @@ class TestClose:
         stream, other = device.make_stream("main"), device.make_stream("other")
         stream.close()
         stream.close()
-        with pytest.raises(af.DeviceError, match=r"^lane 'main' of sim:0 is closed$"):
+        with pytest.raises(af.DeviceError, match=r"(?m)^lane 'main' of sim:0 is closed$"):
             sim.launch(stream, "a")
         sim.launch(other, "b")
         device.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_each_piece_is_called_once(helped: bool, lengths: list[int]) -> None:
         with lingering(shared):
             shared.work_off(COUNT, (id(x), 3), pieces_of(cuts), 1e9)
     else:
-        shared.work_off(COUNT, (id(x), 3), pieces_of(cuts), 1e9)
+        shared.work_off(COUNT, (id(x), 3), pieces_of(cuts), 0.0)
     np.testing.assert_array_equal(x[:-1], 3)
     assert x[-1] == 0
 
@@ -100,6 +101,24 @@ def test_threads_that_linger_take_part(crew: Crew) -> None:
             assert met.tolist() == [1, 1]
 
 
+def test_a_call_is_shared_where_somebody_takes_part(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.devices.team.cores", lambda: 2)
+    assert not crew.may_share(1e9), "no lane's thread"
+    member = module.team.join()
+    assert crew.may_share(1e9)
+    assert not crew.may_share(10.0), "not worth waking a thread for"
+    member.at_work = True
+    other = module.team.join()
+    other.at_work = True
+    assert not crew.may_share(1e9), "no core is idle"
+    for each in (other, member):
+        module.team.leave(each)
+    with lingering(crew):
+        while not crew.waiting:
+            threading.Event().wait(0)
+        assert crew.may_share(10.0)
+
+
 def test_those_who_linger_come_back(crew: Crew) -> None:
     crew.linger()  # measures
     crew._looks = 1 << 60
@@ -110,6 +129,76 @@ def test_those_who_linger_come_back(crew: Crew) -> None:
     crew.part()
     thread.join()
     assert not crew.waiting
+
+
+@pytest.mark.parametrize(("gaps_ns", "stays"), [([0, 50_000, 90_000], True), ([900_000, 900_000], False)])
+def test_nobody_lingers_where_there_will_be_nothing(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, gaps_ns: list[int], stays: bool
+) -> None:
+    """The last two times it took long until there was work to share again."""
+    now_ns, parted = [0], []
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr(crew, "part", lambda: parted.append(now_ns[0]))
+    x, pieces = np.zeros(9, np.int64), pieces_of([3, 6, 9])
+    member = module.team.join()
+    crew._words[module._WAITING] = 1  # so it looks
+    try:
+        for gap_ns in [*gaps_ns, 0]:
+            crew.work_off(COUNT, (id(x), 1), pieces, 1e5)
+            now_ns[0] += gap_ns
+        crew.work_off(COUNT, (id(x), 1), pieces, 1e5)
+    finally:
+        module.team.leave(member)
+    assert bool(parted) is not stays
+    np.testing.assert_array_equal(x, len(gaps_ns) + 2)
+
+
+def test_a_thread_is_woken_for_long_work_and_for_what_is_followed_by_more(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[float] = []
+    x, pieces = np.zeros(9, np.int64), pieces_of([3, 6, 9])
+    member = module.team.join()
+
+    def wakes(work_ns: float, gap_ns: int) -> bool:
+        called.clear()
+        worth = module.team.worth((COUNT.name, len(pieces), work_ns))
+        assert worth is not None
+        crew._before, worth.gap_ns = None, gap_ns
+        monkeypatch.setattr(module.team, "call_in", lambda most: called.append(most))
+        crew.work_off(COUNT, (id(x), 1), pieces, work_ns)
+        return bool(called)
+
+    try:
+        assert [wakes(*each) for each in ((5e4, 0), (1.5e5, 0), (1.5e5, 10**6), (5e5, 10**6))] == [
+            False,
+            True,
+            False,
+            True,
+        ]
+    finally:
+        module.team.leave(member)
+
+
+def test_time_that_the_caller_waits_is_no_work(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help that comes late has not helped: one piece each, and the caller waits as long as it has computed."""
+    judged: list[tuple[int, float]] = []
+    worth = module.team.worth(None)
+    assert worth is None, "not on a lane"
+    monkeypatch.setattr(module.Worth, "judge", lambda self, *times: judged.append(times))
+    monkeypatch.setattr(module, "thread_time_ns", iter([0, 2_000_000]).__next__)
+
+    def call(place: int, give_way: int, *told: int) -> None:
+        crew._words[module._TAKEN], crew._words[module._WAITED] = 1, 5_000
+
+    monkeypatch.setattr(module, "_call", lambda: SimpleNamespace(function=call))
+    crew._looks = 500  # in 100 us
+    member = module.team.join()
+    try:
+        crew.work_off(COUNT, (0, 1), pieces_of([1, 2]), 0.0)
+    finally:
+        module.team.leave(member)
+    assert [alone_ns for _, alone_ns in judged] == [2_000_000.0]
 
 
 def test_calls_of_two_lanes_at_once(crew: Crew) -> None:

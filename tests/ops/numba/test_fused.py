@@ -14,6 +14,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep, Operation
 from actorflow.ops.cpu import blocks
+from actorflow.ops.elementwise import Cast
 from actorflow.ops.numba import compiled, fused
 from actorflow.ops.registry import load_library, lookup
 from actorflow.spec import TensorSpec
@@ -48,9 +49,10 @@ def everything(dtype: str) -> Fused:
     chosen = steps.add(ops.Sum(), 0, 1, 0)
     kinds = [kind for kind in fused._TEXTS if kind is not ops.Where]
     for number, kind in enumerate(kinds):
-        operation: Any = kind(0.3) if kind is ops.Scale else kind()
+        parameters: dict[Any, Any] = {ops.Scale: (0.3,), Cast: (steps.dtype,)}
+        operation: Any = kind(*parameters.get(kind, ()))
         taken: Sequence[int] = (0, 1)[: len(operation.arguments)]
-        if "logical" in operation.function_name:
+        if "logical" in operation.function_name or kind is Cast:  # of truths
             taken = [steps.add(ops.Greater(), position, steps.number(0.5)) for position in taken]
         value = steps.add(operation, *taken)
         spec = steps.chain(value).specs([TensorSpec((), steps.dtype)] * 3)[-1]
@@ -127,6 +129,16 @@ def block(dtype: str) -> Fused:
 def test_blocks(dtype: str, whole: tuple[int, ...], in_place: bool) -> None:
     inputs = arrays(dtype, [whole, whole[-1:], (1,) * (len(whole) - 1) + whole[-1:], (), whole], 1)
     check(block(dtype), inputs, in_place)
+
+
+@pytest.mark.parametrize("to", ["float32", "float64", "bool", "int32"])
+def test_casts_of_numbers_are_numpys(to: str) -> None:
+    steps = Steps(2, "float32")
+    cast = steps.add(Cast(np.dtype(to)), steps.add(ops.Scale(0.5), steps.add(ops.Sum(), 0, 1)))
+    value = steps.add(ops.Scale(3.0), cast) if to.startswith("f") else steps.add(Cast(steps.dtype), cast)
+    x, y = np.random.default_rng(4).standard_normal((2, 4_000)).astype("f") * 3
+    with np.errstate(all="ignore"):
+        check(steps.chain(value), [x, y], is_looped=to == "bool")
 
 
 def test_steps_that_numpy_computes_are_between_loops() -> None:

@@ -215,10 +215,10 @@ def test_the_order_of_sums_makes_no_difference(images: Any, kernel: Any, how: An
     x, g = values(1, images), values(2, (*images[:-1], kernel[-1]))
     expected, counts = attempt(operation, [g, x]), []
 
-    def backwards(pieces: Any, work: Any, work_ns: float) -> None:
+    def backwards(routine: Any, given: Any, pieces: Any, work_ns: float) -> None:
         counts.append(len(pieces))
-        for piece in reversed(pieces):
-            work(piece)
+        for piece in reversed(pieces.tolist()):
+            routine.function(*given, *piece)
 
     monkeypatch.setattr(outer, "spread", backwards)
     np.testing.assert_array_equal(attempt(operation, [g, x]), expected)
@@ -226,14 +226,24 @@ def test_the_order_of_sums_makes_no_difference(images: Any, kernel: Any, how: An
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize(("taps", "inputs", "outputs", "groups"), [(1, 5, 7, 1), (9, 33, 130, 1), (4, 17, 40, 2)])
+@pytest.mark.parametrize(
+    ("taps", "inputs", "outputs", "groups"), [(1, 5, 7, 1), (9, 33, 130, 1), (4, 17, 40, 2), (9, 260, 130, 1)]
+)
 def test_turned_weights_are_packed_alike_before_they_are_compiled(
     taps: int, inputs: int, outputs: int, groups: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight = values(1, (taps, inputs, outputs), dtype)
+    weight, counts = values(1, (taps, inputs, outputs), dtype), []
+
+    def backwards(routine: Any, given: Any, pieces: Any, work_ns: float) -> None:
+        counts.append(len(pieces))
+        for piece in reversed(pieces.tolist()):
+            routine.function(*given, *piece)
+
     packing.pack_turned(weight, groups)
     compile_queue.settled(60)
+    monkeypatch.setattr(packing, "spread", backwards)
     found = packing.pack_turned(weight, groups)
+    assert bool(counts) == (inputs > 200), "large ones in pieces"
     monkeypatch.setattr(packing, "_routine", lambda _dtype: SimpleNamespace(function=None))
     assert_same_bits(found, packing.pack_turned(weight, groups))
 
@@ -265,16 +275,60 @@ def test_inner_products(rows: int, columns: int, depth: int, dtype: str) -> None
 def test_the_order_of_pieces_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = values(1, (1, 60, 60, 64)), values(2, (3, 3, 64, 160))
     expected = attempt(Conv(pad=1), [x, weight])
-    counts = []
+    counts: list[int] = []
+    in_pieces(monkeypatch, counts)
+    np.testing.assert_array_equal(attempt(Conv(pad=1), [x, weight]), expected)
+    assert counts[0] > 1
+
+
+def in_pieces(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> None:
+    """Have calls computed as if threads shared them, the last piece first."""
 
     def backwards(routine: Routine, given: Any, pieces: Any, work_ns: float) -> None:
         counts.append(len(pieces))
         for piece in pieces[::-1].tolist():
             routine.wait()(*given, *piece)
 
-    monkeypatch.setattr(product, "spread", backwards)
-    np.testing.assert_array_equal(attempt(Conv(pad=1), [x, weight]), expected)
+    for module, name in ((product, "spread"), (row, "spread"), (depthwise, "spread_compiled")):
+        monkeypatch.setattr(module, name, backwards)
+        monkeypatch.setattr(module, "may_share", lambda work_ns: True)
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize(
+    ("operation", "images", "kernel"),
+    [
+        (Conv(pad=1), (1, 33, 41, 40), (3, 3, 40, 97)),
+        *[(Inner(), (rows, 300), (700, 300)) for rows in (50, 193, 385, 577)],
+        (Conv(), (1, 1, 193, 300), (1, 1, 300, 700)),
+        (Inner(), (1, 1031), (900, 1031)),
+        (Conv(pad=1, groups=48), (2, 60, 61, 48), (3, 3, 1, 48)),
+    ],
+)
+def test_pieces_are_what_one_call_for_all_is(
+    monkeypatch: pytest.MonkeyPatch, operation: Any, images: Any, kernel: Any, dtype: str
+) -> None:
+    x, weight = values(1, images, dtype, 0.001), values(2, kernel, dtype)
+    counts: list[int] = []
+    compute(replace(operation), [x, weight])
+    compiled()
+    expected = attempt(replace(operation), [x, weight])
+    in_pieces(monkeypatch, counts)
+    np.testing.assert_array_equal(attempt(replace(operation), [x, weight]), expected)
     assert counts[0] > 1
+
+
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@given(rows=st.integers(1, 2_000), depth=st.integers(1, 600), columns=st.integers(1, 300))
+@settings(deadline=None)
+def test_no_row_is_left_over(rows: int, depth: int, columns: int, dtype: str) -> None:
+    """A row by itself is added up in another order."""
+    compute = product.ready(product.multiply, np.dtype(dtype).name)
+    assert compute is not None
+    made = product.Product(compute, dense._rows(rows, depth), columns, 1, np.dtype(dtype).name)
+    at_once = made._told[0]
+    for _, begin, end, _, _ in [*made._parts.tolist(), made._whole]:
+        assert (end - begin) % at_once != 1 or rows == 1
 
 
 def test_weights_that_change_are_packed_anew() -> None:

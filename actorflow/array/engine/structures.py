@@ -1,0 +1,250 @@
+"""Structures: what records that follow each other compute, apart from their values, so that it is planned once.
+
+The steps of a training are recorded again and again, with other values. Their structure is a key: operations, shapes,
+dtypes, which of them reads what, and which values are wanted. From the second time on, a tape computes what has a key.
+What differs from step to step is given to it, like values: numbers, bounds of slices, streams of random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow.array.record.primitives import PART, DType, Primitive
+from actorflow.array.record.record import OpStep, Origin, Record
+from actorflow.array.record.tape import Tape
+from actorflow.array.transforms.cache import RecentCache
+from actorflow.devices.memory import POOLED_BYTES
+from actorflow.spec import TensorSpec
+from actorflow.trace.counters import OpProfile
+
+#: Structures that are kept, and the lines that begin some.
+_MOST_STRUCTURES = 256
+_MOST_STARTS = 1_024
+#: Least operations between two lines that begin the same structure.
+_FEWEST = 16
+
+
+#: One operation of a structure, or its name if it is given, as the first of what it reads; its further arguments, or
+#: the slot where they are given; shape and dtype of its result; slots of what it reads. What is given has slots from -1
+#: on downwards, the operations count from 0. A plain tuple, since one is made whenever records are planned.
+Entry = tuple[Any, Any, tuple[int, ...], DType, tuple[int, ...]]
+
+
+class Description(NamedTuple):
+    """Records, as a structure and what differs.
+
+    Attributes:
+        entries: The operations.
+        given: Records and constants that are read; operations, and parameters.
+        produced: Records whose values are wanted, by position.
+        key: The same for all records of one structure.
+    """
+
+    entries: list[Entry]
+    given: list[Any]
+    produced: dict[int, Record]
+    key: Hashable
+
+
+def describe(nodes: Sequence[Record], wanted: set[Record]) -> Description:
+    """The structure of records, of which these are wanted besides those that an array shows."""
+    slots: dict[Any, int] = {}
+    given: list[Any] = []
+    types: list[Any] = []
+    entries: list[Entry] = []
+    produced: dict[int, Record] = {}
+
+    def give(key: Any, value: Any, kind: Any = None) -> int:
+        slot = slots.get(key)
+        if slot is None:
+            given.append(value)
+            types.append(kind)
+            slot = slots[key] = -len(given)
+        return slot
+
+    for i, node in enumerate(nodes):
+        row: list[int] = []
+        for each in node.inputs:
+            slot = slots.get(id(each))
+            if slot is None:
+                kind = each.shape, each.dtype
+                if type(each) is Record or each.size > 1:
+                    slot = give(id(each), each, kind)
+                else:  # equal numbers are one
+                    slot = slots[id(each)] = give((kind, each.tobytes()), each, kind)  # type: ignore[union-attr]
+            row.append(slot)
+        slots[id(node)] = i
+        op: Any = node.op
+        params: Any = node.params
+        if op.work is not None:
+            params = op.settled(params)
+        elif not op.pure:
+            params = give(id(params), params)
+        elif op.view and not params:
+            row.insert(0, give(op, op))
+            op = op.name
+        entries.append((op, params, node.shape, node.dtype, tuple(row)))
+        if node in wanted or (
+            (held := node.handle) is not None
+            and (shows := held()) is not None
+            and (shows is node or shows._node is node)
+        ):
+            produced[i] = node
+    return Description(entries, given, produced, (tuple(entries), tuple(types), tuple(produced)))
+
+
+def name_of(entry: Entry) -> str:
+    """Name of an operation."""
+    op = entry[0]
+    return op if isinstance(op, str) else str(op.name)
+
+
+class Structure:
+    """What is known of records of one structure.
+
+    Args:
+        is_fit: Whether they may be computed as one sequence.
+
+    Attributes:
+        work: Elements that it touches.
+        repeats: How many of the records repeat others.
+        entries: The operations, once there is a tape.
+        tape: What computes them; None if it was not needed yet, or cannot be.
+    """
+
+    _given = Primitive("given", lambda op, *inputs: op.compute(*inputs), view=True)
+
+    def __init__(self, is_fit: bool, work: int) -> None:
+        self.is_fit = is_fit
+        self.work = work
+        self.repeats = 0
+        self.entries: list[Entry] = []
+        self.tape: Tape | None = None
+        self._owners: list[int] = []
+        self._names: list[str | None] = []
+
+    def bind(self, description: Description, repeated: Iterable[int]) -> bool:
+        """Make the tape, if there is none yet; return whether there is one."""
+        if self.tape is None and self.is_fit:
+            entries, given, produced, _ = description
+            steps, positions, owners = self._steps(entries, len(given))
+            found = [positions[i] for i in produced]
+            if not all(type(each) is int and each >= len(given) for each in found):
+                self.is_fit = False
+                return False
+            skipped = {*repeated}
+            self.repeats = len(skipped)
+            self._names = [None if i in skipped else name_of(entry) for i, entry in enumerate(entries)]
+            self.entries, self._owners = entries, owners
+            types = [TensorSpec(x.shape, x.dtype) if isinstance(x, Record | np.ndarray) else None for x in given]
+            self.tape = Tape(steps, len(given), found, types=types, most_bytes=POOLED_BYTES, is_timed=True)
+        return self.tape is not None
+
+    def _steps(self, entries: Sequence[Entry], first: int) -> tuple[list[OpStep], list[Any], list[int]]:
+        """The steps of the tape; where the result of each operation is among the values; whose each of the steps is."""
+        steps: list[OpStep] = []
+        owners: list[int] = []
+        positions: list[Any] = []
+        for i, entry in enumerate(entries):
+            op, params, shape, dtype, row = entry
+            reads = [-1 - slot if slot < 0 else positions[slot] for slot in row]
+            if op is PART and type(reads[0]) is dict:
+                positions.append(reads[0][params[0]])
+                continue
+            if not isinstance(op, str) and op.parts is not None:
+                bound, results = op.parts
+                places = [*reads, *range(first + len(steps), first + len(steps) + len(bound))]
+                steps += [
+                    step._replace(arguments=tuple([places[a] if type(a) is int else a for a in step.arguments]))
+                    for step in bound
+                ]
+                positions.append({k: places[result] for k, result in enumerate(results)})
+            else:
+                positions.append(first + len(steps))
+                if isinstance(op, str):
+                    op = self._given
+                elif isinstance(params, int):
+                    reads = [-1 - params, *reads]
+                    op, params = _with_params(entry), ()
+                steps.append(OpStep(op, tuple(reads), params, shape, dtype, _NOWHERE))
+            owners += [i] * (len(steps) - len(owners))
+        return steps, positions, owners
+
+    def note(self, calls: Sequence[Sequence[int]], profiles: dict[str, OpProfile]) -> None:
+        """Note calls, for each of which the tape gives the times of its lines."""
+        assert self.tape is not None
+        spent = np.diff(np.asarray(calls, np.int64), axis=1)
+        times = [[0, 0] for _ in self._names]
+        for at, total_ns, last_ns in zip(self.tape.order, spent.sum(axis=0).tolist(), spent[-1].tolist(), strict=True):
+            own = times[self._owners[at]]
+            own[0] += total_ns
+            own[1] += last_ns
+        for name, (total_ns, last_ns) in zip(self._names, times, strict=True):
+            if name is not None:
+                profile = profiles.setdefault(name, OpProfile())
+                profile.calls += len(calls)
+                profile.total_ns += total_ns
+                profile.last_ns = last_ns
+
+
+#: What is named for errors: of a tape's there are none, as operations that fail are computed again one by one.
+_NOWHERE: Origin = (describe.__code__, 0)
+
+
+def _with_params(entry: Entry) -> Primitive:
+    """The operation, which is given its parameters first."""
+    op, _, shape, dtype, _ = entry
+
+    def compute(params: tuple[Any, ...], *inputs: Any) -> Any:
+        if not (op.elementwise or op.into):
+            return op.compute(*inputs, *params, **({"owned": False} if op.owns else {}))
+        out = np.empty(shape, dtype)
+        op.compute(*inputs, *params, out=out)
+        return out
+
+    return Primitive(op.name, compute, pure=False)
+
+
+class Structures:
+    """The structures that were seen last, and the lines that began them."""
+
+    def __init__(self) -> None:
+        self._known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
+        self._starts: dict[Origin, None] = {}
+
+    def get(self, key: Hashable) -> Structure | None:
+        """What is known of a structure."""
+        return self._known.get(key)
+
+    def put(self, key: Hashable, structure: Structure) -> None:
+        """Remember a structure."""
+        self._known.put(key, structure)
+
+    def begin(self, node: Record) -> None:
+        """Remember that a structure that has come again begins with a record."""
+        if node.origin not in self._starts:
+            if len(self._starts) >= _MOST_STARTS:
+                self._starts.clear()
+            self._starts[node.origin] = None
+
+    def stretches(self, nodes: list[Record]) -> list[list[Record]]:
+        """Records in order, cut where the line comes again that began them, or one that has begun others."""
+        starts, begun = [0], self._starts
+        first = nodes[0].origin
+        after = _FEWEST
+        for i in range(_FEWEST, len(nodes)):
+            if i >= after:
+                node = nodes[i]
+                origin = node._code, node._instruction
+                if origin == first or origin in begun:
+                    starts.append(i)
+                    first, after = origin, i + _FEWEST
+        if len(starts) == 1:
+            return [nodes]
+        return [nodes[start:stop] for start, stop in zip(starts, [*starts[1:], len(nodes)], strict=True)]
+
+
+structures = Structures()

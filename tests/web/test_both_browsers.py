@@ -1,0 +1,88 @@
+"""What one does with the page first of all, in Chromium and in Firefox; everything else is tested in Chromium alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.web import serve
+
+pytestmark = pytest.mark.browser
+
+SQUARE = {"x": np.ones((4, 4), "float32")}
+
+
+async def test_first_view_states_panel(gated: Any, page_of_each: Any) -> None:
+    """That it says nothing in the console is seen to at the end of each test."""
+    async with serve(gated.graph, port=0) as view:
+        page = await page_of_each()
+        await page.open(view.url)
+        assert set(await page.look("actorflow.items")) == {node.name for node in gated.graph.nodes}
+        assert await page.page.inner_text("#connection") == "Live"
+        run = gated.start()
+        await page.until("actorflow.states.hold === 'running' && actorflow.states.last === 'waiting'")
+        assert await page.page.inner_text('#legend b[data-state="running"]') == "1"
+        await page.click_node("first")
+        await page.until("actorflow.selected === 'first' && actorflow.tab === 'Node'")
+        await page.page.locator("#node").get_by_text("Op · first").wait_for()
+        await page.page.locator("#node .pill").get_by_text("done").wait_for()
+        gated.release.set()
+        await run
+        await page.until("actorflow.states.last === 'done' && actorflow.frames.finished === 1")
+        await page.show("curves")
+        await page.page.locator("#curve-list canvas").wait_for()
+        assert await page.look("actorflow.curves['last/out']") == [1]
+        await page.show("ops")
+        await page.page.locator("#cost-table .cost").nth(2).wait_for()
+
+
+async def test_search_and_keys(training: Any, page_of_each: Any) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await page_of_each()
+        await page.open(view.url)
+        keyboard = page.page.keyboard
+        await keyboard.press("Shift+C")
+        await page.until("actorflow.items.includes('block0/')")
+        await keyboard.press("/")
+        await keyboard.type("UPDATE")
+        assert await page.page.locator("#search-results li").count() == 4
+        await keyboard.press("ArrowDown")
+        await keyboard.press("Enter")
+        await page.until("actorflow.selected === 'block2/update'")
+        assert await page.look("actorflow.open") == ["block2"]
+        await keyboard.press("[")
+        await page.until("actorflow.selected === 'block2/w'")
+        await keyboard.press("Escape")
+        assert await page.look("actorflow.selected") is None
+        await keyboard.press("t")
+        assert await page.page.locator("#dock").is_visible()
+        await training.run()
+        await page.until("actorflow.bars.length > 5")
+        await keyboard.press("?")
+        await page.page.locator("#help").get_by_text("Show the whole graph").wait_for()
+        await keyboard.press("Escape")
+        assert await page.page.locator("#help").is_hidden()
+
+
+async def test_a_large_graph_and_a_failure(make_training_graph: Any, page_of_each: Any) -> None:
+    graph, _, loss = make_training_graph("deep", blocks=60)
+    fail = graph.function("fail", lambda loss: 1 / 0, af.TensorSpec.of(()))(loss)
+    async with graph, serve(graph, port=0) as view:
+        page = await page_of_each()
+        await page.open(view.url)
+        assert await page.look("actorflow.open") == []
+        with pytest.raises(af.OpError):
+            await graph.run(SQUARE, fetch=fail)
+        await page.until("actorflow.states.fail === 'failed'")
+        await page.page.locator("#tab-failures .badge").get_by_text("1", exact=True).wait_for()
+        await page.show("failures")
+        await page.page.locator("#failure-list").get_by_text("division by zero").wait_for()
+        await page.click_node("block7")
+        await page.until("actorflow.selected === 'block7'")
+        await page.page.keyboard.press("o")
+        await page.until("actorflow.open.includes('block7')")
+        await page.page.click("#zoom-in")
+        await page.redrawn()
