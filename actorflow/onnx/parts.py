@@ -77,6 +77,7 @@ def forward_part(
             computed,
             1 if alone else None,
             folds=affords(types.constant_bytes, size=1),
+            loops=_loops(model.graph),
         )
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
@@ -127,6 +128,13 @@ def _model(
             made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     made.graph.output.extend([onnx.ValueInfoProto(name=name) for name in outputs])
     return made
+
+
+def _loops(graph: GraphProto) -> bool:
+    return any(
+        node.op_type == "Loop" or any(_loops(each.g) for each in node.attribute if each.HasField("g"))
+        for node in graph.node
+    )
 
 
 def _source(file: File, model: ModelProto, whole: bool) -> bytes | str:

@@ -49,6 +49,7 @@ class Session:
         outputs: Names of the outputs that are wanted.
         threads: Number of threads to begin with; by default, that of one lane more than there are now.
         folds: Whether what follows from constants alone is computed at once, and kept.
+        loops: Whether the model has loops, whose turns may depend on what it is fed.
     Raises:
         GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
@@ -62,8 +63,10 @@ class Session:
         threads: int | None = None,
         *,
         folds: bool = True,
+        loops: bool = True,
     ) -> None:
         self.name = name
+        self.loops = loops
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._model = model
@@ -144,6 +147,10 @@ class OnnxRuntime(Operation):
     session: Session
     takes: tuple[TensorSpec, ...]
     gives: tuple[TensorSpec, ...]
+
+    @property
+    def may_last(self) -> bool:
+        return self.session.loops
 
     def check_arity(self, count: int) -> None:
         if count != len(self.takes):

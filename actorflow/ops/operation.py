@@ -203,6 +203,12 @@ class Operation:
             cls.function_name = cls.__name__.lower()
 
     @property
+    def may_last(self) -> bool:
+        """Whether a call may take any time, as its inputs' values say, however short the last ones were: then it is never
+        computed on the loop, where nothing could stop it."""
+        return False
+
+    @property
     def kind(self) -> str:
         """Name under which kernels are registered: the class name."""
         return type(self).__name__

@@ -24,6 +24,7 @@ from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.operation import Operation
 from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
 from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
@@ -247,7 +248,7 @@ class Builder:
             tuple(followers),
             ChannelLane(op.lane) if speaks else device.lane(op.lane),
             profile,
-            FOREVER_NS if is_sequential else None if isinstance(op.operation, Function) else self._kernel_inline_ns,
+            FOREVER_NS if is_sequential else self._inline_ns(op.operation),
         )
         if speaks:
             return self._channel_actor(op, wiring)
@@ -259,6 +260,11 @@ class Builder:
         if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
             self._next = actor
         return actor
+
+    def _inline_ns(self, operation: Operation) -> int | None:
+        if operation.may_last:
+            return -1
+        return None if isinstance(operation, Function) else self._kernel_inline_ns
 
     def _channel_actor(self, op: PlannedOp, wiring: Wiring) -> ChannelActor:
         operation, exchange = op.operation, self.exchange

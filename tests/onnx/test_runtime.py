@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.actors.op import FOREVER_NS
 from actorflow.devices.blas import cores
 from tests.support.warm import ROOT, run_program
 
@@ -205,6 +206,28 @@ class TestStopping:
                 await task
             made.session._made = session
             assert np.array_equal((await made.run(turns=np.int64(1), x=x))[made.outputs["y"]], x)
+
+    async def test_what_has_loops_never_runs_on_the_event_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("actorflow.runtime.build.kernel_inline_ns", lambda: FOREVER_NS)  # as if each call were short
+        loaded = af.onnx.load(endless_model(), backend="onnxruntime")
+        x, threads = np.ones(2, "f"), []
+
+        class Spy:
+            def run(self, *args: Any) -> Any:
+                threads.append(threading.current_thread())
+                return session.run(*args)
+
+        async with loaded.graph:
+            await loaded.run({"turns": np.int64(1), "x": x})
+            operation = next(op.operation for op in loaded.graph.ops if isinstance(op.operation, OnnxRuntime))
+            session = operation.session._made
+            operation.session._made = Spy()
+            for _ in range(4):
+                await loaded.run({"turns": np.int64(1), "x": x})
+            assert threading.main_thread() not in threads
+            assert len(threads) == 4
+            with pytest.raises(af.RunTimeoutError):
+                await loaded.run({"turns": np.int64(2**62), "x": x}, timeout=0.05)
 
     async def test_the_end_of_the_graph(self) -> None:
         made, x = self.endless(), np.ones(2, "f")
