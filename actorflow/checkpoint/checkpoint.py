@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from actorflow.checkpoint.file import FORMAT, check_fit, dtype_code, find, require_format, write_atomically, write_file
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.graph.graph import Graph
+from actorflow.graph.graph import Graph, root_of
 from actorflow.graph.nodes import Variable
 from actorflow.interchange import to_numpy
 from actorflow.threads import in_thread
@@ -125,7 +125,7 @@ def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: P
         array(3., dtype=float32)
     """
     check_no_loop("save_checkpoint")
-    root = graph.root
+    root = root_of(graph)
     check_at_rest(root, "saved")
     variables, text = _saved(root, position)
     frame = next_frame(root)
@@ -152,7 +152,7 @@ class PendingSnapshot(NamedTuple):
 
 def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:
     """Begin a snapshot of this very moment; raises CheckpointError as for `save_checkpoint`."""
-    root = graph.root
+    root = root_of(graph)
     variables, text = _saved(root, position)
     frame, values = root.engine.snapshot(variables)
     metadata = metadata_of(root, variables, frame=str(frame), position=text)
@@ -330,7 +330,7 @@ async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict:
         >>> checkpoint.missing, checkpoint.unexpected
         (('bias',), ())
     """
-    root = graph.root
+    root = root_of(graph)
     check_at_rest(root, "loaded")
     content = await to_the_end(lambda: read(root, [Path(path)], strict))
     return put(root, content)
@@ -354,7 +354,8 @@ def load_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], *, strict: 
         array([1., 2.], dtype=float32)
     """
     check_no_loop("load_checkpoint")
-    return put(graph.root, read(graph.root, [Path(path)], strict))
+    root = root_of(graph)
+    return put(root, read(root, [Path(path)], strict))
 
 
 def read(

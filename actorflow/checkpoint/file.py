@@ -89,7 +89,7 @@ class DamagedError(CheckpointError):
     """A file is not what was written: cut off, changed, or no checkpoint at all."""
 
     def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
+        super().__init__(f"{path}: {problem}", page="files" if path.suffix == ".af" else None)
         self.path = path
         self.problem = problem
 

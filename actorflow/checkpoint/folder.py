@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from actorflow.checkpoint import checkpoint
 from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_after, require_format
 from actorflow.errors import CheckpointError, GraphError
-from actorflow.graph.graph import Graph
+from actorflow.graph.graph import Graph, root_of
 from actorflow.ranks.gathering import Announcements, gather
 from actorflow.threads import forget_in_child
 
@@ -92,7 +92,7 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
         require_format()  # now, not when the first one is to be saved
-        self._graph = graph.root
+        self._graph = root_of(graph)
         self._world = world = self._graph.world
         self._top = Path(folder)
         self.folder = self._top if world.size == 1 else self._top / f"rank-{world.rank}-of-{world.size}"

@@ -351,7 +351,7 @@ def _load(path: Path, names: Names) -> Graph:
     structure = _parsed_structure(path, members.structure)
     if (structure["format"], structure["version"]) != (FORMAT, VERSION):
         version = f"{structure['format']!r:.40}, version {structure['version']!r:.40}"
-        raise CheckpointError(f"{path}: expected {FORMAT!r}, version {VERSION}, got {version}")
+        raise CheckpointError(f"{path}: expected {FORMAT!r}, version {VERSION}, got {version}", page="files")
     _check_names(path, structure, names)
     tensors = parsed(path, members.tensors).tensors
     del members
@@ -461,7 +461,9 @@ def _check_names(path: Path, structure: dict[str, Any], names: Names) -> None:
             seen.add(name)
             if ":" not in name:
                 problem = f"op {op!r:.200}: unknown operation {name!r:.80}{did_you_mean(name[:80], kinds())}"
-                raise CheckpointError(f"{path}: {problem}; the file may be of a later version of actorflow")
+                raise CheckpointError(
+                    f"{path}: {problem}; the file may be of a later version of actorflow", page="files"
+                )
             if len(refused) <= _SHOWN and not names.allows(name):
                 refused[name] = f"{name:.200} (op {op!r:.200})"
     if refused:

@@ -1639,6 +1639,17 @@ def _constant_array(value: Any, dtype: npt.DTypeLike | None) -> npt.NDArray[Any]
     return as_array(array, TensorSpec(array.shape, kind), "constant", narrow=True)
 
 
+def root_of(graph: Graph) -> Graph:
+    """The graph that a graph is a part of, or itself.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"expected a Graph, got {graph!r:.80} of {type(graph).__name__}")
+    return graph.root
+
+
 def _checked_operation(name: str | None, operation: object) -> Operation:
     if not isinstance(operation, Operation):
         hint = ""

@@ -130,7 +130,7 @@ def fill(
     Returns:
         Blob of that shape and dtype.
     Raises:
-        ShapeError, DTypeError: if there is no such shape or dtype.
+        ShapeError, DTypeError: if there is no such shape or dtype, or the dtype does not have the value.
     Source: Purine2 ``Constant``.
     Example:
         >>> graph = af.Graph("constants")
@@ -139,7 +139,10 @@ def fill(
         array([[0.5, 0.5, 0.5],
                [0.5, 0.5, 0.5]], dtype=float32)
     """
-    y: Blob = graph.root.apply(Fill(value, TensorSpec.of(shape, dtype)), name=name)
+    spec = TensorSpec.of(shape, dtype)
+    if not _fits(value, spec.dtype):
+        raise DTypeError(f"fill: the value {value!r:.80} does not fit to {spec}")
+    y: Blob = graph.root.apply(Fill(value, spec), name=name)
     return y
 
 
@@ -160,11 +163,20 @@ def check_number(value: Any, name: str, spec: TensorSpec) -> None:
     Raises:
         DTypeError: if not; it names the blob.
     """
-    kind = spec.dtype.kind
-    is_whole = isinstance(value, bool | int | np.bool_ | np.integer)
-    is_bool, is_complex = isinstance(value, bool | np.bool_), isinstance(value, complex | np.complexfloating)
-    if (kind == "b" and not is_bool) or (kind in "iu" and not is_whole) or (kind != "c" and is_complex):
+    if not _fits(value, spec.dtype):
         raise DTypeError(f"the number {value!r} does not fit to blob {name!r}, {spec}: cast the blob")
+
+
+def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether a value is a number, and a dtype has it, but for its precision."""
+    if dtype.kind == "b":
+        return isinstance(value, bool | np.bool_)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return isinstance(value, bool | int | np.bool_ | np.integer) and limits.min <= int(value) <= limits.max
+    if isinstance(value, complex | np.complexfloating):
+        return dtype.kind == "c"
+    return isinstance(value, bool | int | float | np.generic)
 
 
 def with_numbers(*operands: Blob | float) -> list[Blob]:

@@ -204,8 +204,10 @@ class Operation:
 
     @property
     def may_last(self) -> bool:
-        """Whether a call may take any time, as its inputs' values say, however short the last ones were: then it is never
-        computed on the loop, where nothing could stop it."""
+        """Whether a call may take any time, as the values of its inputs say, however short the last ones were.
+
+        Then it is never computed on the loop, where nothing could stop it.
+        """
         return False
 
     @property

@@ -9,7 +9,7 @@ from typing import TypedDict
 from urllib.parse import urlencode
 
 from actorflow.checkpoint import Checkpoints
-from actorflow.graph.graph import Graph
+from actorflow.graph.graph import Graph, root_of
 from actorflow.web import api
 from actorflow.web.access import HostCheck, TokenCheck, checked_ancestors, security_headers
 from actorflow.web.control import Control, Saves
@@ -99,8 +99,9 @@ class Page:
         self._tokens = TokenCheck(*tokens, needed=token is not None) if tokens else None
         if self._tokens is not None:
             self._guards.append(self._tokens)
-        sampled = Values(graph.root, values, self._tokens)
-        self.stream = LiveStream(graph.root, max_clients=max_clients, values=sampled)
+        root = root_of(graph)
+        sampled = Values(root, values, self._tokens)
+        self.stream = LiveStream(root, max_clients=max_clients, values=sampled)
         steering = Control(self.stream, self._tokens if control else None, controls, checkpoints)
         self._headers = security_headers(checked_ancestors(frame_ancestors))
         self._routes: dict[str, dict[str, Route]] = {}

@@ -8,6 +8,7 @@ import runpy
 import sys
 import tomllib
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_the_package_mentions_pages_that_there_are() -> None:
     mentioned = {
         name
         for path in PACKAGE.rglob("*.py")
-        for name in re.findall(r"actorflow docs ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"(?:actorflow docs |page=\")([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
     }
     mentioned -= {"lists"}  # "actorflow docs lists them"
     kinds = [vars(errors)[name] for name in errors.__all__ if name.endswith("Error")]
@@ -92,6 +93,18 @@ def test_an_error_ends_with_its_page() -> None:
         graph.blob("x", (2, 3)) + graph.blob("y", (4, 5))
     assert caught.value.__notes__ == ["More: actorflow docs shapes"]
     assert "actorflow docs" not in str(caught.value)
+
+
+def test_a_damaged_file_leads_to_the_page_of_its_kind(tmp_path: Path) -> None:
+    for name, load, page in [
+        ("graph.af", af.load_sync, "files"),
+        ("net.safetensors", partial(af.load_checkpoint_sync, af.Graph("g")), "training"),
+    ]:
+        path = tmp_path / name
+        path.write_bytes(b"cut off")
+        with pytest.raises(af.CheckpointError) as caught:
+            load(path)
+        assert caught.value.__notes__ == [f"More: actorflow docs {page}"]
 
 
 class TestCommand:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -462,3 +463,17 @@ class TestPruning:
         with pytest.raises(af.GraphError, match="has no blob, op or sub-graph named 'z'"):
             graph.prune([x, "z"])
         assert x in graph
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda no_graph, path: af.save_checkpoint_sync(no_graph, path),
+        lambda no_graph, path: af.load_checkpoint_sync(no_graph, path),
+        lambda no_graph, path: af.Checkpoints(no_graph, path),
+        lambda no_graph, path: af.web.create_app(no_graph),
+    ],
+)
+def test_what_is_no_graph_is_named(use: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="expected a Graph, got 'net' of str"):
+        use("net", tmp_path)

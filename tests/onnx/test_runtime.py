@@ -208,7 +208,9 @@ class TestStopping:
             assert np.array_equal((await made.run(turns=np.int64(1), x=x))[made.outputs["y"]], x)
 
     async def test_what_has_loops_never_runs_on_the_event_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("actorflow.runtime.build.kernel_inline_ns", lambda: FOREVER_NS)  # as if each call were short
+        monkeypatch.setattr(
+            "actorflow.runtime.build.kernel_inline_ns", lambda: FOREVER_NS
+        )  # as if each call were short
         loaded = af.onnx.load(endless_model(), backend="onnxruntime")
         x, threads = np.ones(2, "f"), []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -67,6 +69,36 @@ def test_fill_makes_its_blob_in_the_given_graph() -> None:
     graph = af.Graph("g")
     y = ops.fill(graph, 3, (2,), "int64")
     assert graph.run_sync()[y].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (300, "int8"),
+        (-1, "uint8"),
+        (1.5, "int32"),
+        (float("nan"), "int32"),
+        (1, "bool"),
+        (1j, "float32"),
+        (np.complex64(1), "float32"),
+        ("1", "float32"),
+    ],
+)
+def test_a_constant_that_its_dtype_does_not_have_is_refused_at_once(value: Any, dtype: str) -> None:
+    graph = af.Graph("g")
+    with pytest.raises(af.DTypeError, match=r"fill: the value .* does not fit to \w+\[2]"):
+        ops.fill(graph, value, 2, dtype)
+    assert not graph.ops
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(-128, "int8"), (2**64 - 1, "uint64"), (True, "float32"), (np.int8(3), "float32"), (1j, "complex64")],
+)
+def test_a_constant_at_the_limits_of_its_dtype(value: Any, dtype: str) -> None:
+    graph = af.Graph("g")
+    y = ops.fill(graph, value, 2, dtype)
+    np.testing.assert_array_equal(graph.run_sync()[y], np.full(2, value, dtype))
 
 
 def test_a_number_is_the_shape_of_one_axis() -> None:
