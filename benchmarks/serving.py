@@ -17,7 +17,7 @@ from aiohttp import web
 
 import actorflow as af
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
-from benchmarks.service.clients import ask
+from benchmarks.service.names import ask
 
 __all__ = ["measure"]
 

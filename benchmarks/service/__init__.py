@@ -16,9 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
-from benchmarks.service.batching import BENTOML, LITSERVE
-from benchmarks.service.clients import CLIENTS, PING, ask
-from benchmarks.service.peers import NUMPY, TORCH
+from benchmarks.service.names import BENTOML, CLIENTS, LITSERVE, NUMPY, PING, TORCH, ask
 
 __all__ = ["measure"]
 

@@ -13,10 +13,10 @@ import socket
 import sys
 
 import actorflow as af
+from benchmarks.service.names import BENTOML, LITSERVE
 
-__all__ = ["BENTOML", "LITSERVE", "MAX_ROWS", "WEIGHTS"]
+__all__ = ["MAX_ROWS", "WEIGHTS"]
 
-LITSERVE, BENTOML = "litserve", "bentoml"
 MAX_ROWS = 32
 #: Variable of the environment by which workers learn where the weights are.
 WEIGHTS = "ACTORFLOW_BENCHMARK_WEIGHTS"

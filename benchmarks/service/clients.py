@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
+from benchmarks.service.names import CLIENTS, ask
 
-__all__ = ["CLIENTS", "PING", "ask"]
-
-CLIENTS = 200
 #: Number of requests after which a client hangs up instead of reading the answer.
 _HANG_UP = 20
 
@@ -29,21 +27,11 @@ def _classify(image: list[Any]) -> bytes:
 
 
 _IMAGE = np.random.default_rng(0).integers(0, 256, (8, 8)).tolist()
-PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _LOADS = {
     "healthz": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "classify": _classify(_IMAGE),
     "classify a batch of one": _classify([_IMAGE]),
 }
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
-    writer.write(request)
-    head = await reader.readuntil(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200 "):
-        raise RuntimeError(f"expected status 200, got {head.splitlines()[0]!r}")
-    length = head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
-    await reader.readexactly(int(length))
 
 
 async def clients(port: int, request: bytes, seconds: float) -> None:

@@ -20,10 +20,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import actorflow as af
 from benchmarks.machine import cores
+from benchmarks.service.names import NUMPY, TORCH
 
-__all__ = ["NUMPY", "TORCH"]
-
-NUMPY, TORCH = "numpy", "torch"
 _SERVICE = Path(__file__).parents[2] / "examples" / "service.py"
 _Array = npt.NDArray[Any]
 _Weights = dict[str, _Array]
