@@ -124,7 +124,6 @@ class CompileQueue:
     def _begin(self) -> None:
         self._queue: deque[Routine] = deque()
         self._thread: threading.Thread | None = None
-        self._failed: list[DeviceError] = []
         self._told: set[str] = set()
 
     def forget_parent(self) -> None:
@@ -161,10 +160,10 @@ class CompileQueue:
             self._end(routine, error)
 
     def wait(self, routines: Sequence[Routine] = ()) -> None:
-        """Wait until these routines, or all that were asked for, are made.
+        """Wait until these routines, or all that are being made now, are made.
 
         Raises:
-            DeviceError: if one failed.
+            DeviceError: if one of them fails, or has failed.
         """
         with self._changed:
             for routine in routines:
@@ -173,9 +172,9 @@ class CompileQueue:
                     self._queue.appendleft(routine)
             wanted = dict.fromkeys(routines or self._pending)
             self._changed.wait_for(lambda: wanted.keys().isdisjoint(self._pending))
-            errors = [routine.error for routine in routines] if routines else self._failed
-        for error in filter(None, errors):
-            raise error
+        for routine in wanted:
+            if routine.error is not None:
+                raise routine.error
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until all that was asked for is made, or has failed; returns whether it is by then."""
@@ -230,8 +229,6 @@ class CompileQueue:
                 _logger.warning("%s; NumPy computes instead (more: actorflow docs slow)", routine.error)
         with self._changed:
             self._pending.pop(routine, None)
-            if routine.error is not None:
-                self._failed.append(routine.error)
             self._changed.notify_all()
 
 

@@ -78,9 +78,9 @@ class Routine:
 
 
 def compiled() -> None:
-    """Wait until all routines that were asked for are compiled.
+    """Wait until all routines that are being compiled are compiled.
 
     Raises:
-        DeviceError: if one cannot be.
+        DeviceError: if one of them cannot be.
     """
     compile_queue.wait()

@@ -342,7 +342,6 @@ def test_weights_that_change_are_packed_anew() -> None:
 
 @pytest.mark.parametrize("name", ["multiply", "multiply_row"])
 def test_without_machine_code_blas_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_queue, "_failed", [])  # `compiled()` goes on
     monkeypatch.setattr(dense, name, lambda _dtype: Routine("nonsense", name, [], is_python=False))
     x, weight = values(1, (1 if name == "multiply_row" else 9, 20)), values(2, (30, 20))
     found = compute(Inner(), [x, weight])
