@@ -308,7 +308,8 @@ class TapeActor(Joined):
         self._expect()
         if self._leaves is not None:
             self._leaves.add_to_profiles()
-            self._leaves = None  # parts of an op in its time may change
+            if self._leaves.have_shares:  # which may change
+                self._leaves = None
 
 
 class _Leaves:
@@ -317,17 +318,16 @@ class _Leaves:
     def __init__(self, parts: Sequence[OpActor]) -> None:
         leaves = [(i, leaf, *of) for i, part in enumerate(parts) for leaf, *of in _shares(part)]
         of, self._actors, begins, ends = zip(*leaves, strict=True)
-        self._of = None if len(leaves) == len(parts) else np.array(of)
-        self._begins, self._ends = np.array(begins), np.array(ends)
+        self.have_shares = any(isinstance(part, Joined) for part in parts)  # some of them in the time of one part
+        self._of, self._begins, self._ends = np.array(of), np.array(begins), np.array(ends)
         self._keys = np.array([[leaf.node_id for leaf in self._actors], [leaf.key for leaf in self._actors]])
         self._calls = 0
-        self._total_ns = np.zeros(len(leaves), np.int64)
-        self._last_ns = self._total_ns
+        self._last_ns = self._total_ns = np.zeros(len(leaves), np.int64)
 
     def rows(self, begins: _Ints, elapsed: _Ints, on_lane: Sequence[bool], frames: Sequence[int]) -> _Ints:
         """Rows for the trace of calls, given when each op began and how long it took; they are added up."""
         ended = own = elapsed
-        if self._of is not None:
+        if self.have_shares:
             begins, whole = begins[:, self._of], elapsed[:, self._of]
             ended = (whole * self._ends).astype(np.int64)
             own = ended - (whole * self._begins).astype(np.int64)
@@ -343,11 +343,14 @@ class _Leaves:
 
     def add_to_profiles(self) -> None:
         """Let the profiles have what was added up."""
+        if not self._calls:
+            return
         for leaf, total_ns, last_ns in zip(self._actors, self._total_ns.tolist(), self._last_ns.tolist(), strict=True):
             profile = leaf.profile
             profile.calls += self._calls
             profile.total_ns += total_ns
             profile.last_ns = last_ns
+        self._calls, self._total_ns = 0, np.zeros_like(self._total_ns)
 
 
 def _elapsed(stamps: Sequence[int], gaps: _Gaps) -> list[int]:
