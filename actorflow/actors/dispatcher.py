@@ -42,6 +42,21 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+class Ready(deque[tuple[Any, Any]]):
+    """Actors that are ready, with the owner of the work that they are ready for, the oldest first.
+
+    Attributes:
+        due_ns: The time, `perf_counter_ns`, at which the slice that runs ends: what takes long may stop there, and go
+            on when it is ready again.
+    """
+
+    __slots__ = ("due_ns",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due_ns = 0
+
+
 class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
@@ -59,7 +74,7 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
         self.loop = loop
         self.slice_ns = slice_ns
-        self.ready: deque[tuple[Actor, Owner]] = deque()
+        self.ready = Ready()
         self.take = self.ready.popleft  # picks the next one; the oldest first, unless a test wants other orders
         self._scheduled = False
         self._running = False
@@ -99,7 +114,7 @@ class Dispatcher:
     def _run_slice(self, due_ns: int = 0) -> None:
         ready = self.ready
         take = self.take
-        deadline = due_ns or perf_counter_ns() + self.slice_ns
+        ready.due_ns = deadline = due_ns or perf_counter_ns() + self.slice_ns
         self._running = True
         try:
             while ready:

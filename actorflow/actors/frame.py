@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.actors.alone import graph_of_call
-from actorflow.actors.dispatcher import leave_loop
+from actorflow.actors.dispatcher import Ready, leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import wait_out
@@ -69,6 +68,19 @@ class FrameState(Enum):
     CANCELLED = "cancelled"
 
 
+class Rest:
+    """The rest of a call on the loop, which goes on when others have had their turn."""
+
+    done = False
+    runs = True
+
+    def stop(self) -> None:
+        """It finds out by itself that its frame has stopped."""
+
+
+_REST = Rest()
+
+
 @dataclass(slots=True, eq=False)
 class Frame:
     """All state of one run.
@@ -89,11 +101,9 @@ class Frame:
     #: Number of ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
     open: int
     #: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
-    ready: deque[tuple[Any, Any]]
+    ready: Ready
     wake: Callable[[], None]
-    #: Resolved when the frame has ended and nothing of it runs any more; without waiting for threads when the caller
-    #: must be told at once.
-    ended: asyncio.Future[None]
+    loop: asyncio.AbstractEventLoop
     observer: FrameObserver
     #: Where this frame is expected: ops that take their frames in order, channels.
     listeners: Sequence[FrameListener]
@@ -117,8 +127,9 @@ class Frame:
     fences: dict[OpActor, list[Fence]] = field(init=False)
     #: Turns that this frame takes at the variables it may update.
     turns: dict[VariableActor, Turn] = field(init=False)
-    #: Ops on a lane, or running as a task, that have not reported their end.
-    outstanding: dict[OpActor, Fence | asyncio.Task[Any]] = field(init=False)
+    #: Ops on a lane, running as a task, or called in several slices of the loop's time, that have not reported their
+    #: end.
+    outstanding: dict[OpActor, Fence | asyncio.Task[Any] | Rest] = field(init=False)
     #: Ops whose call has failed and will be repeated when a timer ends.
     resting: dict[OpActor, asyncio.TimerHandle] = field(init=False)
     #: Updates that wait for the end of an atomic frame.
@@ -130,6 +141,10 @@ class Frame:
     halted: bool = field(init=False, default=False)
     state: FrameState = field(init=False, default=FrameState.RUNNING)
     error: ActorflowError | None = field(init=False, default=None)
+    #: Whether `ended` is resolved by now.
+    has_ended: bool = field(init=False, default=False)
+    #: That, once somebody has asked for it: most frames have ended before anybody waits.
+    _ended: asyncio.Future[None] | None = field(init=False, default=None)
     #: Number among the frames that exchange messages with other ranks.
     serial: int = field(init=False, default=-1)
     #: Makes spans of it, if wanted.
@@ -145,6 +160,18 @@ class Frame:
         self.updates = []
         self.updated = []
 
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Resolved when the frame has ended and nothing of it runs any more.
+
+        Without waiting for threads when the caller must be told at once.
+        """
+        if self._ended is None:
+            self._ended = self.loop.create_future()
+            if self.has_ended:
+                self._tell(self._ended)
+        return self._ended
+
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
         """Send ops a message: a value that they read is there, or will be when ``fence`` has passed."""
         pending = self.pending
@@ -157,6 +184,11 @@ class Frame:
             pending[index] = left
             if not left:
                 self.ready.append((actor, self))
+
+    def put_off(self, actor: OpActor) -> None:
+        """Have an actor that is called on the loop go on when others have had their turn; `settle` ends that."""
+        self.outstanding[actor] = _REST
+        self.ready.append((actor, self))
 
     def close_end(self) -> None:
         """Close one of the frame's open ends; the last one finishes it."""
@@ -234,7 +266,7 @@ class Frame:
             self.state = FrameState.CANCELLED
             self.halted = True
         self.outstanding = {
-            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task)
+            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task | Rest)
         }
         if not self.outstanding:
             self._end()
@@ -296,7 +328,11 @@ class Frame:
 
     def _end(self) -> None:
         try:
-            self._give_back()
+            try:
+                if self.budget is not None or self.weights:
+                    self._give_back()
+            finally:
+                self.observer.ended(self)
         except BaseException as error:  # noqa: BLE001  likewise
             self.observer.fault(self, error)
         if self.state is not FrameState.FINISHED:
@@ -304,26 +340,28 @@ class Frame:
         self._resolve()
 
     def _give_back(self) -> None:
-        try:
-            if self.budget is not None:
-                self.budget.close(self)
-            if self.state is not FrameState.FINISHED and self.values:
-                # It may be the last to hold an old value that another frame's work still reads on the device.
-                for slot, device in self.weights:
-                    if self.values[slot] is not None:
-                        device.memory.retire(self.values[slot])
-        finally:
-            self.observer.ended(self)
+        if self.budget is not None:
+            self.budget.close(self)
+        if self.state is not FrameState.FINISHED and self.values:
+            # It may be the last to hold an old value that another frame's work still reads on the device.
+            for slot, device in self.weights:
+                if self.values[slot] is not None:
+                    device.memory.retire(self.values[slot])
 
     def _resolve(self) -> None:
-        if self.ended.done() or self.ended.get_loop().is_closed():  # a cancelled `run` has cancelled it
+        self.has_ended = True
+        ended = self._ended
+        if ended is None or ended.done() or self.loop.is_closed():  # a cancelled `run` has cancelled it
             return
+        self._tell(ended)
+
+    def _tell(self, ended: asyncio.Future[None]) -> None:
         if self.error is not None:
-            self.ended.set_exception(self.error)
+            ended.set_exception(self.error)
         elif self.state is FrameState.CANCELLED:
-            self.ended.cancel()
+            ended.cancel()
         else:
-            self.ended.set_result(None)
+            ended.set_result(None)
 
 
 def _trim(error: BaseException) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine, Iterator
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import within
-from actorflow.actors.op import OpActor, Wiring, release
+from actorflow.actors.op import OpActor, Play, Wiring, picks, release, split
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
@@ -52,31 +52,11 @@ class FunctionActor(OpActor):
             result = context.run(self.fn, frame.values[slot])
         self.store(frame, result)
 
-    def bound(self) -> Callable[[Frame], None]:
-        slot, result_slot = self.only_input, self.only_slot
-        if result_slot is None or type(self).compute is not FunctionActor.compute:
-            return self.compute
-        fn, read, shape, dtype = self.fn, self.read, self.only_shape, self.only_dtype
-        freed, store = self.freed, self.store
-
-        def step(frame: Frame) -> None:
-            values = frame.values
-            run = frame.context.copy().run
-            result = run(fn, *read(values)) if slot is None else run(fn, values[slot])
-            if type(result) is not np.ndarray or result.dtype is not dtype or result.shape != shape:
-                store(frame, result)
-                return
-            values[result_slot] = result
-            readers = frame.readers
-            for blob in freed:  # as `release`
-                tokens = readers[blob.slot]
-                if tokens is None or tokens.pop():
-                    if blob.bucket is None and frame.budget is None:  # as `drop` would, at half the price
-                        values[blob.slot] = None
-                    else:
-                        blob.drop(frame)
-
-        return step
+    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
+        if self.only_slot is None or type(self).compute is not FunctionActor.compute:
+            return super().bound(counted)
+        result = self.only_slot, self.only_shape, self.only_dtype, self.store
+        return _play_functions, (self.fn, *picks(self.inputs), self.read, *result, *split(self.freed, counted))
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self.fn(*inputs)
@@ -183,6 +163,32 @@ class AsyncActor(FunctionActor):
         if isinstance(task, asyncio.Task) and not task.cancelled() and task.exception() is error:
             return  # it has raised that on the loop; a second time would cut off what the program does at its end
         super()._leave_loop(frame, error)
+
+
+def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
+    """The `Play` of functions with one output: `FunctionActor.compute`, spelt out for all of them."""
+    values, copy, ndarray = frame.values, frame.context.copy, np.ndarray
+    for fn, count, first, second, third, read, slot, shape, dtype, store, forgotten, others in steps:
+        if count == 1:
+            result = copy().run(fn, values[first])
+        elif count == 2:
+            result = copy().run(fn, values[first], values[second])
+        elif count == 3:
+            result = copy().run(fn, values[first], values[second], values[third])
+        else:
+            result = copy().run(fn, *read(values))
+        if type(result) is not ndarray or result.dtype is not dtype or result.shape != shape:
+            store(frame, result)
+        else:
+            values[slot] = result
+            for each in forgotten:
+                values[each] = None
+            if others:
+                release(others, frame)
+        now_ns = perf_counter_ns()
+        stamps.append(now_ns)
+        if now_ns > due_ns or frame.halted:
+            return
 
 
 def _checked(value: Any, spec: TensorSpec, what: str) -> Any:

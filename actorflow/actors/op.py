@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from operator import itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
@@ -19,7 +19,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.blas import cores
-from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
+from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, UNSHARED, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.ops.operation import Operation
@@ -36,6 +36,11 @@ INLINE_ALONE_NS = 750_000
 FOREVER_NS = 1 << 62
 
 _RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
+
+#: Calls ops one behind the other, given the frame, what each has `bound`, a list to which it appends the time behind
+#: each, and the time, `perf_counter_ns`, behind which it calls no other. It goes on where it has stopped when it is
+#: given the same iterator again, and it stops behind the op that runs when the frame does.
+Play: TypeAlias = Callable[[Frame, Iterator[Any], list[int], int], None]
 
 
 def kernel_inline_ns() -> int:
@@ -113,7 +118,7 @@ class OpActor(ABC):
         self.lane = lane
         self.profile = profile
         self.inline_ns = INLINE_NS if ns is None else ns
-        self.read = _reader([blob.slot for blob in inputs])
+        self.read = reader([blob.slot for blob in inputs])
         self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
         self.ends = bool(self.updates) or not followers
@@ -158,9 +163,13 @@ class OpActor(ABC):
     def compute(self, frame: Frame) -> None:
         """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
 
-    def bound(self) -> Callable[[Frame], None]:
-        """`compute` with what it needs at hand: for an op that is called again and again in the same place."""
-        return self.compute
+    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
+        """What calls this op in a row with others of its kind, and what it needs for that: the same as `compute` does.
+
+        Args:
+            counted: Slots whose readers are counted.
+        """
+        return play_each, self.compute
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -420,7 +429,29 @@ def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
                 values[slot] = None
 
 
-def _reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
+def play_each(frame: Frame, steps: Iterator[Callable[[Frame], None]], stamps: list[int], due_ns: int) -> None:
+    """The `Play` of ops of any kind: what they have bound is their `compute`."""
+    for compute in steps:
+        compute(frame)
+        now_ns = perf_counter_ns()
+        stamps.append(now_ns)
+        if now_ns > due_ns or frame.halted:
+            return
+
+
+def split(freed: Iterable[BlobActor], counted: Container[int]) -> tuple[tuple[int, ...], tuple[BlobActor, ...]]:
+    """The slots whose values a reader just forgets, and the blobs that it has to `release`."""
+    forgotten = tuple([blob.slot for blob in freed if blob.bucket is None and blob.slot not in counted])
+    return forgotten, tuple([blob for blob in freed if blob.slot not in forgotten])
+
+
+def picks(inputs: Sequence[BlobActor]) -> tuple[int, int, int, int]:
+    """The number of inputs, and the slots of the first three: to pick values one by one is quicker than a `reader`."""
+    first, second, third = [*[blob.slot for blob in inputs], 0, 0, 0][:3]
+    return len(inputs), first, second, third
+
+
+def reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
     """A function that picks the values of some slots, in a third of a comprehension's time."""
     if len(slots) > 1:
         return itemgetter(*slots)
@@ -449,33 +480,18 @@ class KernelActor(OpActor):
         # After the call's own references are gone: only an unshared buffer goes back to the pool.
         release(self.freed, frame)
 
-    def bound(self) -> Callable[[Frame], None]:
+    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
         kernel = self.kernel
         is_plain = not (kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
         if not is_plain or type(self).compute is not KernelActor.compute:
-            return self.compute
-        function, operation, read = kernel.function, self.operation, self.read
-        slot, freed, returns, call = self.outputs[0].slot, self.freed, kernel.returns, self._call
-        take = None if returns else self.buckets[0].take
-
-        def step(frame: Frame) -> None:
-            values = frame.values
-            if take is not None:
-                output = take()
-                function(operation, [*read(values)], [output])
-            else:
-                results = function(operation, [*read(values)], None)
-                if len(results) != 1:
-                    call(frame)  # says what is wrong
-                output = results[0]
-            values[slot] = output
-            readers = frame.readers
-            for blob in freed:  # as `release`
-                tokens = readers[blob.slot]
-                if tokens is None or tokens.pop():
-                    blob.drop(frame)
-
-        return step
+            return super().bound(counted)
+        forgotten, others = split(self.freed, counted)
+        own = [blob for blob in others if type(blob).drop is BlobActor.drop and blob.slot not in counted]
+        pooled = tuple([(blob.slot, blob.bucket) for blob in own])
+        others = tuple([blob for blob in others if blob not in own])
+        bucket = None if kernel.returns else self.buckets[0]
+        call = kernel.function, self.operation, *picks(self.inputs), self.read
+        return _play_kernels, (*call, bucket, self.outputs[0].slot, forgotten, pooled, others)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -484,8 +500,7 @@ class KernelActor(OpActor):
         values = frame.values
         results = self._run_kernel([*self.read(values)], frame.number)
         written = self.outputs
-        if len(results) != len(written):
-            raise GraphError(f"the kernel must return {len(written)} values, got {len(results)}")
+        _check_count(results, len(written))
         for blob, value in zip(written, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
 
@@ -505,3 +520,45 @@ class KernelActor(OpActor):
             returned = kernel.function(self.operation, inputs, outputs)
         results: list[Any] = returned if outputs is None else outputs
         return results
+
+
+def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
+    """The `Play` of kernels with one output: `KernelActor.compute`, spelt out for all of them."""
+    values = frame.values
+    inputs: Any
+    for function, operation, count, first, second, third, read, bucket, slot, forgotten, pooled, others in steps:
+        if count == 1:
+            inputs = [values[first]]
+        elif count == 2:
+            inputs = [values[first], values[second]]
+        elif count == 3:
+            inputs = [values[first], values[second], values[third]]
+        else:
+            inputs = [*read(values)]
+        if bucket is not None:
+            output = bucket.take()
+            function(operation, inputs, [output])
+        else:
+            results = function(operation, inputs, None)
+            _check_count(results, 1)
+            output = results[0]
+        values[slot] = output
+        inputs = results = None  # what they refer to would not seem to be unshared
+        for each in forgotten:
+            values[each] = None
+        for each, bucket in pooled:  # as `BlobActor.drop`
+            output, values[each] = values[each], None
+            if getrefcount(output) == UNSHARED:
+                bucket.give_back(output)
+        output = None
+        if others:
+            release(others, frame)
+        now_ns = perf_counter_ns()
+        stamps.append(now_ns)
+        if now_ns > due_ns or frame.halted:
+            return
+
+
+def _check_count(results: Sequence[Any], count: int) -> None:
+    if len(results) != count:
+        raise GraphError(f"the kernel must return {count} values, got {len(results)}")

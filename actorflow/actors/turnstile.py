@@ -23,13 +23,15 @@ class Turnstile:
 
     Attributes:
         limit: Number of frames that may run the op at once; more than there can be where nothing limits that.
+        is_held: Whether none may enter for now, as one has stopped in the middle.
     """
 
-    __slots__ = ("_later", "_next", "limit", "parked", "running")
+    __slots__ = ("_later", "_next", "is_held", "limit", "parked", "running")
 
     def __init__(self, limit: int | None) -> None:
         self.running = 0  # frames that have entered and not left
         self.limit = sys.maxsize if limit is None else limit
+        self.is_held = False
         # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
         self._next: Frame | None = None
         self._later: deque[Frame] | None = None
@@ -51,7 +53,7 @@ class Turnstile:
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """Return whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
-        if self._next is frame and self.running < self.limit:
+        if self._next is frame and self.running < self.limit and not self.is_held:
             self.running += 1
             if self._later:
                 self._next = self._later.popleft()
@@ -88,7 +90,7 @@ class Turnstile:
     def admit(self) -> None:
         """Make the next frame's actor ready if it is parked and may enter."""
         frame = self._next
-        if frame is not None and self.running < self.limit:
+        if frame is not None and self.running < self.limit and not self.is_held:
             actor = self.parked.pop(frame, None) if self.parked else None
             if actor is not None:
                 frame.ready.append((actor, frame))
@@ -98,6 +100,8 @@ class Turnstile:
 class Turnstiles(Turnstile):
     """Those of functions that are called one behind the other: a frame enters all of them together.
 
+    While a frame is the only one in flight, none of them needs to know of it, but this (`expect_alone`).
+
     Args:
         each: Those that it enters; none of them has a limit.
         alone: Whether it waits until no other frame is in one of them.
@@ -106,19 +110,57 @@ class Turnstiles(Turnstile):
         running: The most frames that are in one of them, after `enter`.
     """
 
-    __slots__ = ("_alone", "_each")
+    __slots__ = ("_alone", "_each", "_is_inside", "_only")
 
     def __init__(self, each: Sequence[Turnstile], *, alone: bool) -> None:
         super().__init__(None)
         self._each = tuple(each)
         self._alone = alone
+        self._only: Frame | None = None  # the frame that they do not know of
+        self._is_inside = False  # whether it has entered
+
+    def expect(self, frame: Frame) -> None:
+        """As that of each of them."""
+        for turnstile in self._each:
+            if turnstile._next is None:  # as `expect` would, at a third of the price
+                turnstile._next = frame
+            else:
+                turnstile.expect(frame)
+
+    def expect_alone(self, frame: Frame) -> None:
+        """As `expect`, for the only frame in flight: `spread` is called before another one is expected anywhere."""
+        self._only, self._is_inside = frame, False
+
+    def spread(self) -> bool:
+        """Have each of them know of the frame that has been expected alone; False if there is none any more."""
+        frame, self._only = self._only, None
+        if frame is None:
+            return False
+        if not self._is_inside:
+            self.expect(frame)
+            return True
+        for turnstile in self._each:
+            turnstile.running += 1
+            turnstile.is_held = self.is_held
+        return True
+
+    def skip(self, frame: Frame) -> None:
+        """As that of each of them."""
+        if self._only is not frame:
+            for turnstile in self._each:
+                turnstile.skip(frame)
+        elif not self._is_inside:
+            self._only = None
 
     def enter(self, frame: Frame, actor: OpActor) -> bool:
         """As that of each of them."""
-        each = self._each
         self.running = 1
+        if self._only is frame:
+            self._is_inside = True
+            return True
+        each = self._each
         for turnstile in each:
-            if turnstile._next is not frame:
+            if turnstile._next is not frame or turnstile.is_held:
                 turnstile.park(frame, actor)
                 return False
             if turnstile.running:
@@ -136,7 +178,23 @@ class Turnstiles(Turnstile):
 
     def leave(self) -> None:
         """As that of each of them."""
+        is_held, self.is_held = self.is_held, False
+        if self._only is not None:
+            self._only = None
+            return
         for turnstile in self._each:
             turnstile.running -= 1
+            if is_held:
+                turnstile.is_held = False
             if turnstile.parked:
                 turnstile.admit()
+
+    def hold(self) -> None:
+        """Let no other frame enter before the one that is in all of them has left: it has stopped between two.
+
+        By itself a frame that comes while another one is there goes to the lane, where it would overtake.
+        """
+        self.is_held = True
+        if self._only is None:
+            for turnstile in self._each:
+                turnstile.is_held = True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.frame import Frame
+from actorflow.actors.frame import Frame, Rest
 from actorflow.trace.counters import NodeState
 
 #: Of several frames at one op, the state that says most about what goes on there.
@@ -47,7 +47,8 @@ class UnderWay(NamedTuple):
                 if work.done() if isinstance(work, Task) else work.done:
                     found._add(dict.fromkeys(parts, NodeState.DONE))
                     continue
-                load = found.tracks.setdefault(frame.trace.track_of(actor.key), TrackLoad())
+                key = actor.node_id if isinstance(work, Rest) else actor.key
+                load = found.tracks.setdefault(frame.trace.track_of(key), TrackLoad())
                 if isinstance(work, Task) or work.runs:
                     load.running += [part for part, state in parts.items() if state is NodeState.RUNNING]
                 else:

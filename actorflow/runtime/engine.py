@@ -369,11 +369,10 @@ class Engine:
                 if self.instrumentation is not None:
                     self.instrumentation.begin(frame, streamed=False, requesters=())
                 self.resources.dispatcher.run_now()
-            ended = frame.ended
-            if frame.error is not None and ended.done() and not ended.cancelled():
-                ended.exception()  # a caller that is cancelled now does not ask for it
+            if frame.error is not None and frame.has_ended and not frame.ended.cancelled():
+                frame.ended.exception()  # a caller that is cancelled now does not ask for it
                 await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
-            return await program.outcome(frame)
+            return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
         finally:
             claim.release()
 
@@ -487,11 +486,14 @@ class Engine:
         self.observer.started(frame)
         if program.tapped:
             self.resources.taps.begin(frame, program, self._now_s())
-        frame.guarded(self._set_out, program, frame)
+        if self.observer.limits.are_set:
+            frame.guarded(self._begin_limited, program, frame)
+        else:
+            frame.guarded(program.begin, frame)
         return frame
 
-    def _set_out(self, program: Program, frame: Frame) -> None:
-        self.observer.limits.begin(frame, self.resources.dispatcher.loop)
+    def _begin_limited(self, program: Program, frame: Frame) -> None:
+        self.observer.limits.begin(frame, frame.loop)
         program.begin(frame)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:

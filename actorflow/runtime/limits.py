@@ -35,6 +35,7 @@ class FrameLimits:
 
     Attributes:
         late: Stopped frames with a call in a thread, and the timer that will report it.
+        are_set: Whether it is to be told of frames that start.
     """
 
     def __init__(self, graph: Graph, queue: StartQueue) -> None:
@@ -46,6 +47,8 @@ class FrameLimits:
         if graph.options.block_limit_s is not None:
             self._watchdog = LoopWatchdog(graph.name, graph.options.block_limit_s)
             weakref.finalize(self, self._watchdog.stop)  # a graph that is dropped without aclose() leaves no thread
+
+        self.are_set = self._watchdog is not None or self._stall_limit_s is not None
 
     def begin(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A frame starts."""

@@ -16,7 +16,7 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
-from actorflow.actors.op import OpActor
+from actorflow.actors.op import OpActor, reader
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import POOLED_BYTES, Bucket
@@ -200,7 +200,8 @@ class Program:
         self._lengths = plan.lengths
         self.ops = ops = built.fired
         self.pending = pending = built.pending
-        self._listeners: list[FrameListener] = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self._listeners: list[FrameListener] = [*self._turnstiles]
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
@@ -268,7 +269,7 @@ class Program:
             for blob, each in kept
         ]
         self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
-        self._fetch_slots = list(plan.fetches.values())
+        self._read_fetched = reader(list(plan.fetches.values()))
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
         self._scalars = (
@@ -308,6 +309,8 @@ class Program:
         shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
         program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
         program._open_ends = sum(op.ends for op in program.ops) + len(self.uses) + 1
+        program._turnstiles = [op.turnstile for op in program.ops if op.turnstile is not None]
+        program._listeners = [*program._turnstiles]  # there is no exchange, where there are tapes
         return program
 
     def readers_of_shared(self) -> dict[int, int]:
@@ -342,11 +345,13 @@ class Program:
         except AttributeError:
             got = type(feeds).__name__
             raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+        left = len(self._sources)
         for key, value in pairs:
             known = self._feeds.get(key)
             if known is None:
                 check_unneeded(self.graph, key)
                 continue
+            left -= 1
             index, blob, spec = known
             if values[index] is not _NOT_FED:
                 raise FeedError(f"blob {blob.name!r} is fed twice")
@@ -364,8 +369,8 @@ class Program:
                         f"feed for blob {blob.name!r}: a {type(value).__name__} cannot be made an array: "
                         f"{type(error).__name__}: {text_of(error)}"
                     ) from error
-        missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
-        if missing:
+        if left:
+            missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
             fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
             raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
@@ -388,7 +393,7 @@ class Program:
             self._open_ends,
             dispatcher.ready,
             dispatcher.wake,
-            dispatcher.loop.create_future(),
+            dispatcher.loop,
             observer,
             self._listeners,
             self._weights,
@@ -407,6 +412,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
+        self._resources.spread()
         check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
@@ -420,11 +426,15 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
-        for listener in self._listeners:
-            listener.expect(frame)
+        if self._turnstiles:
+            self._resources.expect(frame, self._turnstiles)
+        if self.exchange is not None:
+            for listener in self._listeners[len(self._turnstiles) :]:
+                listener.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
-        frame.ready.extend([(actor, frame) for actor in self.first])
+        for actor in self.first:
+            frame.ready.append((actor, frame))
         for use in self.uses:
             use.enter(frame)
         frame.close_end()
@@ -435,7 +445,7 @@ class Program:
         if self._is_dry:
             fetched: list[Any] = list(self._fetch_specs)
         else:
-            fetched = [values[slot] for slot in self._fetch_slots]
+            fetched = [*self._read_fetched(values)]
             for device in self._lenders:
                 for value in fetched:
                     if device.is_array(value):
@@ -448,9 +458,13 @@ class Program:
                     bucket.lend(fetched[i])
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
+    def is_all_done(self, frame: Frame) -> bool:
+        """Return whether `outcome` would give the `result` at once, and do nothing else."""
+        return frame.has_ended and frame.state is FrameState.FINISHED and not (self.tapped or self._scalars)
+
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
-        if frame.state is not FrameState.FINISHED or not frame.ended.done():  # else there is nothing to wait for
+        if frame.state is not FrameState.FINISHED or not frame.has_ended:  # else there is nothing to wait for
             await frame.wait()
         if self.tapped:
             self.hand_out(frame)

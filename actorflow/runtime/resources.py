@@ -8,13 +8,13 @@ import threading
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
-from actorflow.actors.turnstile import Turnstile
+from actorflow.actors.turnstile import Turnstile, Turnstiles
 from actorflow.actors.variable import VariableActor
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
@@ -109,6 +109,7 @@ class Resources:
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
+        self._only: Turnstiles | None = None  # what expects the only frame in flight
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
@@ -147,6 +148,21 @@ class Resources:
         if actor is None:
             actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
+
+    def expect(self, frame: Frame, turnstiles: Sequence[Turnstile]) -> None:
+        """Have a frame that starts expected; a frame alone, that will be called as one, by all of them together."""
+        shared = self.spread()
+        if len(turnstiles) == 1 and len(self.running) == 1 and not shared and isinstance(turnstiles[0], Turnstiles):
+            self._only = turnstiles[0]
+            self._only.expect_alone(frame)
+            return
+        for turnstile in turnstiles:
+            turnstile.expect(frame)
+
+    def spread(self) -> bool:
+        """Have all turnstiles know of the frames that are expected; return whether one of them did not."""
+        only, self._only = self._only, None
+        return only is not None and only.spread()
 
     def turnstile(self, op: Op) -> Turnstile:
         """The turnstile of a function op; one for all programs."""
@@ -301,6 +317,7 @@ class Resources:
     def begin_order_anew(self) -> None:
         """Forget the turns at functions and variables: no frame that has one goes on."""
         self.order += 1
+        self._only = None
         self.turnstiles.clear()
         self.forget_constants()
         for variable in self._variables.values():

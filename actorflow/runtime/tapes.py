@@ -32,7 +32,8 @@ class Limits(NamedTuple):
     """What a tape may be.
 
     Attributes:
-        tape_ns: Longest expected time: the loop has other work to do, and a slice of its time may end with a tape.
+        tape_ns: Longest expected time where others wait for one of the ops: they are told when the tape has ended.
+        slice_ns: Longest expected time on the loop where nobody does: after as long, the loop has its turn.
         ops: Most ops.
         updated_bytes: Most bytes of new values of variables: the old ones are held until the end of a tape.
         frames: How many frames run before the first tapes are made; each further look comes after four times as many.
@@ -40,6 +41,7 @@ class Limits(NamedTuple):
     """
 
     tape_ns: int = 100_000
+    slice_ns: int = 1_000_000
     ops: int = 1_000
     updated_bytes: int = 16 << 20
     frames: int = 4
@@ -174,7 +176,17 @@ class Joining:
             profile=first.profile,
         )
         is_long = not all(map(_is_short, unit))
-        return TapeActor(wiring, parts=parts, changed=self._pace.look_now, is_long=is_long, running=self._running)
+        return TapeActor(
+            wiring,
+            parts=parts,
+            changed=self._pace.look_now,
+            is_long=is_long,
+            counted={blob.slot for op in unit for blob in op.freed if self._is_counted(blob)},
+            running=self._running,
+        )
+
+    def _is_counted(self, blob: BlobActor) -> bool:
+        return blob.slot in self._readers and blob.slot not in self.owned
 
     def _parts(self, unit: _Unit) -> Steps[list[OpActor]]:
         """The ops, where the last one that reads a blob gives it back if nothing else reads it."""
@@ -290,12 +302,8 @@ class _Classes:
             if is_part:
                 if not is_short and not number:  # what is on the loop may be on several lanes
                     number = self._numbered(lane, frozenset([0]))
-                others = [
-                    each
-                    for each in op.followers
-                    if self._lane_of(each) is not lane or not (self._is_short(each) or self._joins(each))
-                ]
-                _append(classes[number], op, lane if number else None, is_short, bool(number and others))
+                is_awaited = any(not self._goes_on(each, lane if number else None) for each in op.followers)
+                _append(classes[number], op, lane if number else None, is_short, is_awaited)
                 for follower in op.followers:
                     # From lane to lane they are told by the loop, and are no pieces of one order.
                     away = number and self._lane_of(follower) is not lane
@@ -317,6 +325,12 @@ class _Classes:
         """Return whether a long op may be a part of a piece of work on its lane."""
         is_alone = op.updates and not self._turns_pass_together
         return op.joins and op.inline_ns >= 0 and op.attempts is None and not is_alone
+
+    def _goes_on(self, follower: OpActor, lane: Lane | None) -> bool:
+        """Return whether a follower may be a part of a tape on a lane, or on the loop."""
+        if lane is None:
+            return self._is_short(follower)
+        return self._lane_of(follower) is lane and (self._is_short(follower) or self._joins(follower))
 
     def _numbered(self, key: Hashable, components: frozenset[int], outside: Iterable[OpActor] = ()) -> int:
         number = self._known.get(key)
@@ -376,9 +390,10 @@ def _append(members: _Class, op: OpActor, lane: Lane | None, is_short: bool, is_
     if piece is not None:
         is_late = piece.is_awaited or not (piece.is_long or not is_short)
         has_turn = op.turnstile is not None
+        most_ns = LIMITS.tape_ns if piece.is_awaited or lane is not None else max(LIMITS.slice_ns, LIMITS.tape_ns)
         if (
             (piece.is_awaited and not is_short)
-            or (is_late and piece.spent_ns + op.cost_ns > LIMITS.tape_ns)
+            or (is_late and piece.spent_ns + op.cost_ns > most_ns)
             or len(piece.ops) >= LIMITS.ops
             or (has_turn and piece.is_long)
             or (piece.has_turns and not is_short)

@@ -222,7 +222,7 @@ class _FaultyAsync(_Faulty, AsyncActor):
 
 def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
     if asyncio._get_running_loop() is None:
-        sleep_in_thread(frame.ended.get_loop(), actor.lane, delay_s)
+        sleep_in_thread(frame.loop, actor.lane, delay_s)
     else:
         time.sleep(delay_s)
 

@@ -202,13 +202,15 @@ class Trace:
         """Enter calls at reserved places, unless newer ones have these by now.
 
         Args:
-            positions: Of the first call of each group.
+            positions: Of the first call of each group, in ascending order.
             rows: End, elapsed time, key and frame of each call of each group.
         """
         places = (positions[:, None] + np.arange(rows.shape[1])).ravel()
-        kept = places >= self.total - self.mask - 1
+        rows, oldest = rows.reshape(-1, 4), self.total - self.mask - 1
+        if places[0] < oldest:
+            rows, places = rows[places >= oldest], places[places >= oldest]
         ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
-        ring[places[kept] & self.mask] = rows.reshape(-1, 4)[kept]
+        ring[places & self.mask] = rows
 
     def add_failed(self, end_ns: int, elapsed_ns: int, key: int, frame: int, text: str) -> None:
         """Enter a call that has failed; ``text`` is its error (`in_brief`)."""

@@ -50,7 +50,7 @@ class _Frame(Protocol):
     lengths: Lengths
     context: contextvars.Context
     trace: Trace
-    ended: asyncio.Future[None]
+    has_ended: bool
     spans: FrameSpans | None
 
     @property
@@ -130,7 +130,7 @@ class Instrumentation:
         for requester in requesters:
             requester.add_link(span.get_span_context(), {"actorflow.frame": frame.number})
         spans = FrameSpans(self, frame, span, trace.set_span_in_context(span, current))
-        if frame.ended.done():  # there was nothing to do
+        if frame.has_ended:  # there was nothing to do
             spans.end(frame)
         else:
             frame.context.run(contexts.attach, spans.context)

@@ -120,7 +120,7 @@ class Subject:
     def __init__(self) -> None:
         self.armed = True
         self.tries = 0
-        graph = self.graph = af.Graph("faults", memory_budget=4096)
+        graph = self.graph = af.Graph("faults", memory_budget=4096, stall_limit=3600)
         self.x = x = graph.blob("x", VALUE.shape, "float64")
         self.total = graph.variable("total", VALUE.shape, "float64")
         self.count = graph.variable("count", (), "float64")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.actors import tape as tape_module
+from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.tape import TapeActor
 from actorflow.loop import at_once
@@ -182,9 +183,15 @@ class _Op:
 _INDICES = st.sets(st.integers(0, 13), max_size=3)
 
 
-@given(program=_programs(), tape_ns=st.sampled_from((150, 250, 1 << 60)), turns=_INDICES, updating=_INDICES)
+@given(
+    program=_programs(),
+    tape_ns=st.sampled_from((150, 250, 1 << 60)),
+    slice_ns=st.sampled_from((150, 450, 1 << 60)),
+    turns=_INDICES,
+    updating=_INDICES,
+)
 def test_units_wait_for_nothing_new(
-    program: tuple[list[Any], list[set[int]]], tape_ns: int, turns: set[int], updating: set[int]
+    program: tuple[list[Any], list[set[int]]], tape_ns: int, slice_ns: int, turns: set[int], updating: set[int]
 ) -> None:
     ops, reads = program
     updates = [op for op in ops if op.index in updating and not op.followers]
@@ -198,7 +205,7 @@ def test_units_wait_for_nothing_new(
     slow_updates = {op.index: {op.index} if op.cost_ns > 100 and not op.joins else set() for op in updates}
     is_one = bool(updates) and len({outside[op.index] | slow_updates[op.index] for op in updates}) == 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=tape_ns))
+        patch.setattr(tapes, "LIMITS", tapes.Limits(tape_ns=tape_ns, slice_ns=slice_ns))
         units = at_once(tapes.find_tapes(ops, [], uses))
     assert sorted(op.index for unit in units for op in unit) == [op.index for op in ops]
     place = {op.index: position for position, unit in enumerate(units) for op in unit}
@@ -236,7 +243,9 @@ def test_units_wait_for_nothing_new(
         if len(unit) > 1:
             is_long = [op.cost_ns > 100 for op in unit]
             assert all(op.joins for op in unit if op.cost_ns > 100)
-            assert sum(op.cost_ns for op in unit) <= tape_ns or any(is_long)
+            is_waited_for = slow[unit[0].index] or any(each.cost_ns > 100 for op in unit[:-1] for each in op.followers)
+            most_ns = tape_ns if is_waited_for else max(slice_ns, tape_ns)
+            assert sum(op.cost_ns for op in unit) <= most_ns or any(is_long)
             assert len({op.lane for op in unit}) == 1 or not (slow[unit[0].index] or any(is_long))
             assert all(position.get(i, -1) < at for index, at in position.items() for i in reads[index])
             awaited = [i for i, op in enumerate(unit) if _is_awaited(op)]
@@ -485,7 +494,8 @@ async def test_what_is_slow_on_the_loop_goes_on_later(
         for _ in range(2):
             await graph.run({x: ONES})
         (tape,) = fired(graph)
-        monkeypatch.setattr(tape_module, "_SLICE_NS", -1)  # it is over when the first op has ended
+        for limit in ("_SLICE_NS", "_TURN_NS"):
+            monkeypatch.setattr(tape_module, limit, -1)  # it is over when the first op has ended
         monitor = graph.engine.resources.watch() if watched else None
         graph.engine.resources.dispatcher.slice_ns = -1
         tape.cost_ns, tape._is_long = 0, is_long
@@ -503,6 +513,124 @@ async def test_what_is_slow_on_the_loop_goes_on_later(
         calls = graph.engine.trace.since(10)
         assert calls.node.tolist() == [op.id for op in graph.ops]
         assert monitor is None or {monitor.states[op.id] for op in graph.ops} == {NodeState.DONE}
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tape on the loop stops behind each op."""
+    monkeypatch.setattr(tape_module, "_TURN_NS", -1)
+    monkeypatch.setattr(Dispatcher.__init__, "__defaults__", (-1,))
+
+
+@pytest.mark.usefixtures("all_as_one", "one_at_a_time")
+@pytest.mark.parametrize(
+    "fetches", [[None] * 4, [None, "f2/out", "f1/out", None], ["f0/out", None, "f2/out", "f2/out"]]
+)
+async def test_frames_that_stop_in_the_middle_keep_their_order(fetches: list[str | None]) -> None:
+    called: list[tuple[int, float]] = []
+
+    def note(index: int) -> Callable[[Any], Any]:
+        def call(x: Any) -> Any:
+            called.append((index, float(x[0])))
+            return x
+
+        return call
+
+    graph, x = chain_of([note(i) for i in range(5)])
+    async with graph:
+        for fetch in {*fetches}:
+            for _ in range(3):
+                await graph.run({x: ONES}, fetch=fetch)
+            for actor in fired(graph):
+                actor.cost_ns = 0
+        called.clear()
+        started = [graph.run({x: ONES * i}, fetch=fetch) for i, fetch in enumerate(fetches)]
+        await asyncio.gather(*started)
+        await graph.run({x: ONES * 9})
+    for index in range(5):
+        frames = [frame for op, frame in called if op == index]
+        assert frames == sorted(frames), f"frames overtake each other at op {index}"
+    assert Counter(frame for op, frame in called if op == 0) == Counter([*range(len(fetches)), 9])
+
+
+@pytest.mark.usefixtures("all_as_one", "one_at_a_time")
+async def test_the_time_of_an_op_is_its_own_where_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
+    def clock() -> int:
+        nonlocal now_ns
+        now_ns += 1
+        return now_ns
+
+    def others() -> None:
+        nonlocal now_ns
+        now_ns += 1_000_000
+
+    def call(x: Any) -> Any:
+        if is_watched:
+            loop.call_soon(others)
+        return x
+
+    is_watched = False
+    loop = asyncio.get_running_loop()
+    for module in ("op", "tape", "function", "dispatcher"):
+        monkeypatch.setattr(f"actorflow.actors.{module}.perf_counter_ns", clock)
+    monkeypatch.setattr("actorflow.devices.cpu.perf_counter_ns", clock)
+    graph, x = chain_of([call] * 4)
+    async with graph:
+        for _ in range(2):
+            await graph.run({x: ONES})
+        (tape,) = fired(graph)
+        tape.cost_ns = 0
+        await asyncio.sleep(0)
+        position = graph.engine.trace.total
+        is_watched = True
+        await graph.run({x: ONES})
+        calls = graph.engine.trace.since(position)
+        assert tape.last_ns < 1000
+        assert (calls.end_ns - calls.start_ns).max() < 1000
+        assert (calls.start_ns[1:] - calls.end_ns[:-1]).min() > 1_000_000
+        assert not tape._gaps
+
+
+@pytest.mark.usefixtures("all_as_one", "one_at_a_time")
+def test_a_frame_that_is_cancelled_in_the_middle_leaves_on_any_loop() -> None:
+    called: list[int] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def note(index: int) -> Callable[[Any], Any]:
+        def call(x: Any) -> Any:
+            called.append(index)
+            if index == 2 and loops:
+                loops.pop().call_soon(graph.cancel)
+            return x
+
+        return call
+
+    graph, x = chain_of([note(i) for i in range(5)])
+
+    async def warm() -> None:
+        for _ in range(3):
+            await graph.run({x: ONES})
+        (tape,) = fired(graph)
+        tape.cost_ns = 0
+
+    async def cancelled() -> None:
+        loops.append(asyncio.get_running_loop())
+        with pytest.raises(af.RunCancelledError):
+            await graph.run({x: ONES})
+
+    async def again() -> None:
+        await cancelled()
+        await asyncio.gather(graph.run({x: ONES}), graph.run({x: ONES}))
+        await graph.aclose()
+
+    asyncio.run(warm())
+    called.clear()
+    asyncio.run(cancelled())  # the loop ends before the rest has been looked at
+    assert called == [0, 1, 2]
+    asyncio.run(again())
+    assert Counter(called) == Counter({0: 4, 1: 4, 2: 4, 3: 2, 4: 2})
 
 
 @pytest.mark.usefixtures("all_as_one")
