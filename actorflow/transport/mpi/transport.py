@@ -160,6 +160,7 @@ class MPITransport(Transport):
             self._wait_for_others()
         except KeyboardInterrupt:
             end_interrupted()
+        self.poll(whole=True)  # what has come by now may be the last note of one that was lost
         silent = self._inbox.ends.keys() - self._said_last - self._failures.dead
         if silent:
             end_without(silent)
