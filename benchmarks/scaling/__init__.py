@@ -6,6 +6,7 @@ with few cores can show it; its gradients are of the real size, and MPI reduces 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from benchmarks.harness import Budget, Harness, Relation, Table
@@ -39,11 +40,16 @@ async def measure(harness: Harness) -> list[Table]:
         ]
         for n in ranks[1:]
     }
+    seen |= {f"{n} ranks, at best": _at_best(found[n]) for n in ranks[1:]}
     transfers, ideal, busy = (
         {f"{n} ranks": [1e3 * t for t in found[n][kind]] for n in ranks[1:]}
         for kind in ("transfers", "ideal", "transfers busy")
     )
-    hidden = [Budget("at least 95 % hidden", f"{n} ranks", Relation.AT_MOST, 5.0) for n in (2, 4, 8) if n in ranks]
+    hidden = [
+        Budget("at least 95 % of what can be is hidden", f"{n} ranks", Relation.MORE, 5.0, f"{n} ranks, at best")
+        for n in (2, 4, 8)
+        if n in ranks
+    ]
     return [
         await table("an iteration of simulated GoogLeNet, 64 images a rank", "ms", times, []),
         await table("its reductions alone", "ms", transfers, []),
@@ -56,4 +62,15 @@ async def measure(harness: Harness) -> list[Table]:
             hidden,
         ),
         await table("speed-up over one rank; Purine2's paper has about 12 on 12", "x", speedup, []),
+    ]
+
+
+def _at_best(found: dict[str, list[float]]) -> list[float]:
+    """Percent of the reductions that nothing can hide: copies and additions for which the computing leaves no core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return [
+        100 * max(ideal - max(waits - busy / cores, 0.0), 0.0) / transfers
+        for ideal, waits, busy, transfers in zip(
+            *(found[kind] for kind in ("ideal", "waits", "waits busy", "transfers")), strict=True
+        )
     ]

@@ -93,6 +93,8 @@ async def main() -> None:
     except asyncio.CancelledError:  # the program of this rank is over
         return
     except af.TransportError as error:
+        if sys.argv[1] == "thaw" and world.rank == victim:
+            world.close()  # before the others hear of it: they end the job with status 1 if they end before it
         tell(f"{type(error).__name__} of {error.rank} after {time.monotonic() - before_s:.3f} s")
         if sys.argv[1] == "thaw" and world.rank != victim:
             await told(*{*range(world.size)} - {victim})  # all have lost it: now it may go on

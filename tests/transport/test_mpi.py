@@ -64,6 +64,11 @@ def test_what_a_rank_that_has_left_did_not_do_is_looked_for_at_its_end_alone() -
     assert (done.status, done.out) == (0, "300 came, 2 failed, 0 left, 2 looks\n"), done.err
 
 
+def test_few_requests_end_as_many_do() -> None:
+    done = run_job(1, "tested.py")
+    assert (done.status, done.out) == (0, "as expected\n"), done.err
+
+
 def test_a_rank_parks_soon_and_offers_a_core_that_others_keep_ever_less_often() -> None:
     done = run_job(1, "parking.py")
     assert (done.status, done.out.splitlines()) == (

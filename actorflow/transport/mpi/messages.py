@@ -65,18 +65,17 @@ class Edges:
         self._streams.clear()
 
     def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
-        parts = chunks(data, self.link.chunk_bytes)
-
-        def start(part: memoryview, part_ended: Ended) -> None:
-            request = partial(self.comm.Issend, (part, MPI.BYTE), rank, tag)
-            self.link.table.start(request, Entry((rank,), False, part_ended, ("send", rank)))
-
-        if len(parts) == 1:
-            start(data, ended)
+        if len(data) <= self.link.chunk_bytes:
+            self._start_part(rank, tag, data, ended)
         else:
             self._later[rank, tag] = deque()
-            Row(parts, start, partial(self._row_sent, rank, tag, ended))
+            parts = chunks(data, self.link.chunk_bytes)
+            Row(parts, partial(self._start_part, rank, tag), partial(self._row_sent, rank, tag, ended))
         self.link.bell.ring(rank)
+
+    def _start_part(self, rank: int, tag: int, part: memoryview, ended: Ended) -> None:
+        request = partial(self.comm.Issend, (part, MPI.BYTE), rank, tag)
+        self.link.table.start(request, Entry((rank,), False, ended, ("send", rank)))
 
     def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
         """A message in parts is through: go on with those behind it, up to the next of its kind."""
@@ -142,10 +141,12 @@ class _TaggedReceives:
             self._unasked.append(incoming)
 
     def _ask(self, incoming: _Incoming) -> None:
-        link, ended = self._edges.link, self._came
-        if len(incoming.buffer) > link.chunk_bytes:
-            self._large, ended = incoming, self._first_came
-        self._start(incoming.buffer[: link.chunk_bytes], partial(ended, incoming))
+        buffer, limit = incoming.buffer, self._edges.link.chunk_bytes
+        if len(buffer) > limit:
+            self._large = incoming
+            self._start(buffer[:limit], partial(self._first_came, incoming))
+        else:
+            self._start(buffer, partial(self._came, incoming))
 
     def _start(self, buffer: memoryview, ended: Ended) -> None:
         start = partial(self._edges.comm.Irecv, (buffer, MPI.BYTE), self._rank, self._tag)
@@ -179,10 +180,11 @@ class _TaggedReceives:
             while self._unasked and self._large is None:
                 self._ask(self._unasked.popleft())
         calls: list[Call] = []
-        while self._wanted and self._wanted[0].has_ended:
-            first = self._wanted.popleft()
+        wanted = self._wanted
+        while wanted and wanted[0].has_ended:
+            first = wanted.popleft()
             calls.append((first.done, (first.count, first.error)))
-        if not self._wanted:
+        if not wanted:
             self._edges.forget(self._rank, self._tag)
         link.table.call(calls)
 

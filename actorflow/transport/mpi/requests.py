@@ -19,6 +19,11 @@ Call = tuple[Callable[..., object], tuple[object, ...]]
 _PAGE = 128
 #: A page with as few is joined with another.
 _SPARSE = _PAGE // 4
+#: So few are tested one by one, which takes half the time.
+_FEW = 4
+_status = MPI.Status()  # of the one that was tested last
+#: Index of a request, the bytes that it has received, and MPI's error code, or 0.
+_Ended = tuple[int, int, int]
 
 
 class Entry(NamedTuple):
@@ -48,6 +53,29 @@ class _Page:
 
     def remove(self, i: int) -> None:
         del self.requests[i], self.entries[i]
+
+    def ended(self) -> list[_Ended]:
+        """Those that have ended, in order."""
+        statuses: list[MPI.Status] = []
+        try:
+            indices = MPI.Request.Testsome(self.requests, statuses)
+            if not indices:
+                return []
+            return sorted((i, status.count, 0) for i, status in zip(indices, statuses, strict=False))
+        except MPI.Exception as error:
+            return sorted(_after(self.requests, error, statuses))
+
+    def ended_of_few(self) -> list[_Ended]:
+        """The same, one by one."""
+        found: list[_Ended] = []
+        for i, request in enumerate(self.requests):
+            try:
+                if request.Test(_status):
+                    found.append((i, _status.count if self.entries[i].is_receive else 0, 0))
+            except MPI.Exception as error:
+                if not request:
+                    found.append((i, 0, error.Get_error_code()))
+        return found
 
 
 class Table:
@@ -114,26 +142,18 @@ class Table:
             self._turn_over(page)
         if not page.requests:
             return False
-        statuses: list[MPI.Status] = []
-        try:
-            indices = MPI.Request.Testsome(page.requests, statuses)
-            if not indices:
-                return False
-            ended = [(i, status.count, 0) for i, status in zip(indices, statuses, strict=False)]
-        except MPI.Exception as error:
-            ended = _after(page.requests, error, statuses)
-        ended.sort()
-        entries = [page.entries[i] for i, _, _ in ended]
-        calls: list[Call] = []
-        for entry, (_, count, code) in zip(entries, ended, strict=True):
+        ended = page.ended() if len(page.requests) > _FEW else page.ended_of_few()
+        if not ended:
+            return False
+        found = [page.entries[i] for i, _, _ in ended]
+        for entry in found:
             self._count_through(entry)
-            calls.append((entry.ended, (count, code)))
         for i, _, _ in reversed(ended):
             self._remove(page, i)
-        self.call(calls)
-        if self._gone and any(self._is_left(entry) for entry in (*entries, *self._sweep())):
+        self.call([(entry.ended, (count, code)) for entry, (_, count, code) in zip(found, ended, strict=True)])
+        if self._gone and any(self._is_left(entry) for entry in (*found, *self._sweep())):
             self._fail_what_is_left()
-        return bool(calls)
+        return True
 
     def _turn_over(self, page: _Page) -> None:
         """Look at the next page next time, and put this one behind the others, or what is left of it on the next."""
@@ -243,9 +263,7 @@ class Table:
         page.remove(i)
 
 
-def _after(
-    requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]
-) -> list[tuple[int, int, int]]:
+def _after(requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]) -> list[_Ended]:
     """Find the requests that have ended when one has failed, which MPI's binding does not tell."""
     indices = [i for i, request in enumerate(requests) if not request]
     if error.Get_error_class() != MPI.ERR_IN_STATUS:

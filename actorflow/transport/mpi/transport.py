@@ -31,6 +31,8 @@ from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, l
 #: of bytes of a message of MPI ends at 2 GiB.
 CHUNK_BYTES = 4 << 20
 _LARGEST_CHUNK_BYTES = 1 << 30
+#: Looks for messages of which one looks for notes, too.
+_LOOKS_A_NOTE = 4
 #: Seconds between the looks of a rank that has ended for what the others say, unless it is rung.
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 
@@ -82,7 +84,7 @@ class MPITransport(Transport):
         self._liveness = Liveness(limit_s, self._ask)
         self._pulse = Pulse(comm, bell.host, bell.neighbours, self._liveness.answered)
         self._said_last: set[int] = set()
-        self._looks_at_notes = True
+        self._looks = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._has_left = self._is_closed = False
@@ -158,6 +160,7 @@ class MPITransport(Transport):
             self._wait_for_others()
         except KeyboardInterrupt:
             end_interrupted()
+        self.poll(whole=True)  # what has come by now may be the last note of one that was lost
         silent = self._inbox.ends.keys() - self._said_last - self._failures.dead
         if silent:
             end_without(silent)
@@ -192,8 +195,7 @@ class MPITransport(Transport):
     # -- messages -----------------------------------------------------------------------------------------------
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
-        self.check_address(rank, tag)
-        self._check_bound()
+        self._check_call(rank, tag)
         self._edges.send(rank, tag, flat(data), done)
 
     def takes(self, kind: str) -> bool:
@@ -203,8 +205,7 @@ class MPITransport(Transport):
         return super().bytes_of(array) if isinstance(array, np.ndarray) else bytes_on_device(array)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
-        self.check_address(rank, tag)
-        self._check_bound()
+        self._check_call(rank, tag)
         self._edges.receive(rank, tag, flat(buffer), done)
 
     def post(self, rank: int, note: bytes) -> None:
@@ -247,13 +248,13 @@ class MPITransport(Transport):
     def poll(self, whole: bool = False) -> bool:
         """Let MPI go on, and call back for what has ended, or for some of it; whether anything has.
 
-        Where messages have come, notes wait for the next look, so that answers go out at once.
+        Notes, which are fewer than messages, are looked for at every fourth look.
         """
         news = False
         for _ in range(self._table.pages if whole else 1):
             news = self._table.poll() or news
-        self._looks_at_notes = whole or not (news and self._looks_at_notes)
-        if self._is_closed or not self._looks_at_notes:
+        self._looks = 0 if whole else (self._looks + 1) % _LOOKS_A_NOTE
+        if self._is_closed or self._looks:
             return news
         try:
             return self._notes.poll() or news
@@ -323,6 +324,13 @@ class MPITransport(Transport):
         self._pulse.ask(rank)
 
     # -- checks -------------------------------------------------------------------------------------------------
+
+    def _check_call(self, rank: int, tag: int) -> None:
+        """All checks of a message in one, as they are a good part of what it costs."""
+        if not 0 <= rank < self.size or rank == self.rank or not 0 <= tag <= self.max_tag:
+            self.check_address(rank, tag)
+        if self._has_left or self._loop is None or self._process != os.getpid():
+            self._check_bound()
 
     def _check_open(self) -> None:
         self.check_process()
