@@ -353,3 +353,28 @@ def test_cached_gradients_and_the_steps_around_them_are_one_tape(known: list[Any
     for one, other in zip(found[True], found[False], strict=True):
         same_bits(one, other)
     assert known
+
+
+def test_a_stage_that_others_read_does_not_keep_the_steps_before_it_from_tapes(known: list[Any]) -> None:
+    """The last step's stages have results that nobody has asked for yet, so as a whole they are values of their own."""
+
+    def loss(weights: Any, x: Any, y: Any) -> Any:
+        w, v, b = weights
+        return xp.mean(xp.square(xp.tanh(x @ w) @ v + b - y))
+
+    both = {cache: af.value_and_grad(loss, cache=cache) for cache in (True, False)}
+    x, y = numbers((300, 20), "float32", 0, False), numbers((300, 9), "float32", 1, False)
+    steps, found = 12, {}
+    for cache in (False, True):
+        for _ in range(4):
+            known.clear()
+            with xp.session(run_ahead=False):
+                weights = [xp.asarray(numbers(s, "float32", 2, False)) for s in ((20, 30), (30, 9), (9,))]
+                a, b = xp.asarray(x), xp.asarray(y)
+                for _ in range(steps):
+                    _, slopes = both[cache](weights, a[:, :], b[:, :])
+                    weights = [w - 0.1 * g for w, g in zip(weights, slopes, strict=True)]
+                found[cache] = [each.to_numpy() for each in weights]
+    for one, other in zip(found[True], found[False], strict=True):
+        same_bits(one, other)
+    assert known

@@ -244,6 +244,30 @@ def test_blocks_and_layouts_do_not_matter(compute, laid_out, kind, layout, shape
     np.testing.assert_allclose(compute(kind(), x, target)[0], each.mean(), rtol=1e-12)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(-1e4, 1e4, width=32) | st.sampled_from([0.0, -0.0, 1e-30, -88.5, 104.0, -745.5]), max_size=40),
+    st.sampled_from([0.0, 0.25, 1.0]),
+    dtypes,
+    layouts,
+)
+def test_logistic_losses_are_precise_for_scores_of_any_size(compute, laid_out, scores, target, dtype, layout) -> None:
+    x = np.array([*scores, 0.0], dtype)
+    (found,) = compute(ops.BinaryCrossEntropyWithLogits("none"), laid_out(x, layout), np.full_like(x, target))
+    wide = x.astype(np.longdouble)
+    large = np.maximum(wide, 0) - wide * target  # what is left of it is as precise as the dtype
+    expected = large + np.log1p(np.exp(-np.abs(wide)))
+    few_ulps = 8 * np.finfo(dtype).eps
+    assert (np.abs(found - expected) <= few_ulps * np.maximum(expected, np.abs(wide)) + np.finfo(dtype).tiny).all()
+
+
+def test_logistic_losses_of_infinities_are_those_of_the_formula(compute) -> None:
+    x, target = np.array([np.inf, -np.inf, np.inf, np.nan]), np.array([0.5, 0.5, 1.0, 0.5])
+    with np.errstate(invalid="ignore"):
+        (found,) = compute(ops.BinaryCrossEntropyWithLogits("none"), x, target)
+    np.testing.assert_array_equal(found, [np.nan, np.inf, np.nan, np.nan])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_element_has_no_mean_and_the_sum_0(compute, kind) -> None:
     empty = np.ones((0, 3))

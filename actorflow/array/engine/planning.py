@@ -176,7 +176,7 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
         wanted.update([each for each in description.given if type(each) is Record])
     shared = 0
     for own, description, structure, is_known in reversed(found):
-        if is_known and structure.tape is None:
+        if is_known and structure.tape is None and structure.may_be_bound:
             repeated = common(own)
             structure.bind(description, [i for i, node in enumerate(own) if node in repeated])
             structures.begin(own[0])

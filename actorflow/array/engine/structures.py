@@ -109,6 +109,7 @@ class Structure:
         is_fit: Whether they may be computed as one sequence.
 
     Attributes:
+        may_be_bound: Whether there is a tape, or may be one.
         work: Elements that it touches.
         repeats: How many of the records repeat others.
         entries: The operations, once there is a tape.
@@ -118,7 +119,7 @@ class Structure:
     _given = Primitive("given", lambda op, *inputs: op.compute(*inputs), view=True)
 
     def __init__(self, is_fit: bool, work: int) -> None:
-        self.is_fit = is_fit
+        self.is_fit = self.may_be_bound = is_fit
         self.work = work
         self.repeats = 0
         self.entries: list[Entry] = []
@@ -128,12 +129,13 @@ class Structure:
 
     def bind(self, description: Description, repeated: Iterable[int]) -> bool:
         """Make the tape, if there is none yet; return whether there is one."""
-        if self.tape is None and self.is_fit:
+        if self.tape is None and self.may_be_bound:
             entries, given, produced, _ = description
             steps, positions, owners = self._steps(entries, len(given))
             found = [positions[i] for i in produced]
             if not all(type(each) is int and each >= len(given) for each in found):
-                self.is_fit = False
+                # All results of a stage together, as others than these read some: planned each time, by themselves.
+                self.may_be_bound = False
                 return False
             skipped = {*repeated}
             self.repeats = len(skipped)
