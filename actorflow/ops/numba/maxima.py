@@ -117,8 +117,8 @@ def _max_pool_down(
     if compute is None:
         return False
     each = geometry(w, x.shape[-1])
-    is_tiled = w.stride == w.kernel and w.size == w.padded_size
-    is_whole = is_tiled and w.size == tuple(n * k for n, k in zip(w.out, w.kernel, strict=True))
+    is_tiled = w.stride == w.kernel and is_seen_once(w)  # dilated windows overlap, or leave elements out
+    is_whole = is_tiled and w.size == w.padded_size == tuple(n * k for n, k in zip(w.out, w.kernel, strict=True))
 
     def part(run: list[Piece]) -> None:
         for piece in run:

@@ -154,6 +154,20 @@ def test_poolings(agree: Any, case: Any, seed: int, odd: float, count_pad: bool,
     agree(MaxPoolDown(**how), g, x, y)
 
 
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("size", [(4, 2), (4, 4), (6, 6), (7, 5)])
+def test_gradients_of_maxima_of_windows_that_touch_or_overlap(
+    agree: Any, size: tuple[int, int], dilation: tuple[int, int]
+) -> None:
+    how = {"kernel": 2, "stride": 2, "dilation": dilation}
+    x = values(1, (2, *size, 3))
+    if any(n <= d for n, d in zip(size, dilation, strict=True)):
+        return  # no window fits
+    y = np.empty(MaxPool(**how).infer(TensorSpec(x.shape, x.dtype))[0].shape, x.dtype)
+    af.ops.find_kernel(MaxPool(**how), "cpu", x.dtype).function(MaxPool(**how), [x], [y])
+    agree(MaxPoolDown(**how), values(2, y.shape), x, y)
+
+
 @given(
     st.tuples(st.integers(0, 3), *[st.integers(1, 20)] * 2, st.sampled_from([2, 3, 8, 33])),
     seeds,
