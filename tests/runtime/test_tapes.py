@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from actorflow.actors.op import FOREVER_NS, OpActor
 from actorflow.actors.tape import TapeActor
 from actorflow.loop import at_once
 from actorflow.plan import together
-from actorflow.runtime import tapes
+from actorflow.runtime import branches, tapes
 from actorflow.testing import inject
 from actorflow.trace.counters import NodeState
 from tests.support.tapes import LIMITS
@@ -325,6 +326,7 @@ async def losses_of(frames: int, in_flight: int, **options: Any) -> tuple[list[b
 @pytest.mark.parametrize("in_flight", [1, 2, 5])
 async def test_a_training_step_is_one(monkeypatch: pytest.MonkeyPatch, limits: str, in_flight: int) -> None:
     monkeypatch.setattr(tapes, "LIMITS", LIMITS[limits])
+    monkeypatch.setattr(branches, "_GAIN", math.inf)  # no branch is measured apart, however slow this machine is now
     expected, ops = await losses_of(12, 1, sequential=True)
     assert ops > 5
     assert len(set(expected)) == len(expected), "weights change"
