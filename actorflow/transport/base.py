@@ -273,6 +273,13 @@ def flat(data: memoryview) -> memoryview:
 #: Functions that combine two arrays into ``out``, by the name of the operation.
 OPERATIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
+
+def combine(operation: str, one: Any, other: Any, out: Any) -> None:
+    """Combine two arrays; infinities and NaN are values, whatever NumPy is told to do about them where it is called."""
+    with np.errstate(all="ignore"):
+        OPERATIONS[operation](one, other, out=out)
+
+
 #: Names of the dtypes that add up and have an order; those of ``ml_dtypes`` have no kind of their own.
 _DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _DTYPES |= {"float16", "bfloat16", "float32", "float64"}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import PeerLostError, TransportError
+from actorflow.errors import PeerLostError, TransportError, text_of
 from actorflow.transport import base
 from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, liveness_of, lost_elsewhere
 
@@ -508,11 +508,15 @@ class _Reduction:
         if len(set(kinds.values())) > 1:
             self.end(TransportError(f"the ranks do not reduce the same: {kinds}"), self.ranks)
             return
-        total = parts[0].source.copy()
-        for part in parts[1:]:
-            base.OPERATIONS[part.operation](total, part.source, out=total)
-        for part in parts:
-            np.copyto(part.target, total)
+        try:
+            total = parts[0].source.copy()
+            for part in parts[1:]:
+                base.combine(part.operation, total, part.source, total)
+            for part in parts:
+                np.copyto(part.target, total)
+        except Exception as error:  # noqa: BLE001  such as no memory: nobody may wait for ever
+            self.end(TransportError(f"{kinds[self.ranks[0]]} failed: {text_of(error)}"), self.ranks)
+            return
         self.end(None, self.ranks)
 
 

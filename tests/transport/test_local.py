@@ -156,6 +156,28 @@ class TestLoops:
         assert [type(end) for end in ends] == [TransportError] * 2
         assert "the ranks do not reduce the same" in str(ends[0])
 
+    async def test_special_values_are_reduced_whatever_numpy_is_told_to_do_about_them(self) -> None:
+        world, ends = bound(2), []
+        targets = [np.empty(2), np.empty(2)]
+        with np.errstate(all="raise"):
+            for transport, value, target in zip(world.transports, (np.inf, -np.inf), targets, strict=True):
+                transport.group([0, 1]).all_reduce("sum", np.array([value, 1.0]), target, ends.append)
+            await turns()
+        assert ends == [None, None]
+        np.testing.assert_array_equal(targets, [[np.nan, 2]] * 2)
+
+    async def test_a_reduction_that_fails_tells_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any) -> None:
+            raise MemoryError("no room")
+
+        monkeypatch.setattr("actorflow.transport.base.combine", fail)
+        world, ends = bound(2), []
+        for transport in world.transports:
+            transport.group([0, 1]).all_reduce("sum", np.ones(2), np.ones(2), ends.append)
+        await turns()
+        assert [type(end) for end in ends] == [TransportError] * 2
+        assert "sum of float64[2] failed: no room" in str(ends[0])
+
 
 def orders(seed: int) -> list[tuple[int, int]]:
     """In which order messages of three tags arrive."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from actorflow.transport.base import OPERATIONS, RankGroup, Sent, check_reduction
+from actorflow.transport.base import RankGroup, Sent, check_reduction, combine
 from actorflow.transport.mpi.messages import Link
 from actorflow.transport.mpi.requests import AT_ONCE, Entry, Parts
 
@@ -47,8 +47,7 @@ class Operations:
             return _NATIVE[operation]
         op = self._own.get((operation, dtype.name))
         if op is None:
-            combine = partial(_combine, OPERATIONS[operation], dtype)
-            op = self._own[operation, dtype.name] = MPI.Op.Create(combine, commute=False)
+            op = self._own[operation, dtype.name] = MPI.Op.Create(partial(_combine, operation, dtype), commute=False)
         return op
 
     def free(self) -> None:
@@ -58,10 +57,10 @@ class Operations:
         self._own.clear()
 
 
-def _combine(function: Callable[..., Any], dtype: np.dtype[Any], lower: Any, higher: Any, _: MPI.Datatype) -> None:
+def _combine(operation: str, dtype: np.dtype[Any], lower: Any, higher: Any, _: MPI.Datatype) -> None:
     """Reduce into the second of two pieces of memory; the first is of lower ranks."""
     target = np.frombuffer(higher, dtype)
-    function(np.frombuffer(lower, dtype), target, out=target)
+    combine(operation, np.frombuffer(lower, dtype), target, out=target)
 
 
 class MPIGroup(RankGroup):
