@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +24,7 @@ from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
-from actorflow.threads import in_thread
+from actorflow.threads import held_at_fork, in_thread
 from actorflow.transport.base import Transport
 from actorflow.transport.world import world as world_of_process
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
 _HOST = Place()
+_making_engine = held_at_fork(threading.Lock(), is_outer=True)
 #: Types of constants of Python numbers that are not NumPy's.
 _USUAL = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
@@ -839,7 +841,10 @@ class Graph:
         if root._engine is None:
             from actorflow.runtime.engine import Engine  # the runtime is built on graphs
 
-            return Engine(root)
+            with _making_engine:
+                if root._engine is None:  # nobody was quicker
+                    Engine(root)
+        assert root._engine is not None
         return root._engine
 
     def compile(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Plan:

@@ -99,7 +99,6 @@ class Engine:
     ) -> None:
         if graph._engine is not None:
             raise GraphError(f"graph {graph.name!r} has an engine already")
-        graph._engine = self
         self.graph = graph
         self.resources = resources = Resources(graph, make_dispatcher, shared_device)
         self.queue = resources.queue
@@ -125,6 +124,7 @@ class Engine:
         self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
         self._batcher_count = 0
         forget_in_child(self)
+        graph._engine = self  # whole: other threads look for it there
 
     @property
     def trace(self) -> Trace:

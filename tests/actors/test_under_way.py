@@ -8,10 +8,13 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
 import actorflow as af
 from actorflow.actors.under_way import UnderWay
+from actorflow.runtime import tapes
 from actorflow.trace.counters import NodeState
+from tests.support.tapes import LIMITS
 
 VECTOR = af.TensorSpec.of(4)
 FEED = {"x": np.ones(4, np.float32)}
@@ -42,7 +45,8 @@ async def begun(held: Held) -> None:
     await asyncio.get_running_loop().run_in_executor(None, held.begun.acquire)
 
 
-async def test_one_runs_on_a_lane_and_the_others_are_queued() -> None:
+async def test_one_runs_on_a_lane_and_the_others_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["off"])  # each of them is a piece of work of its own
     graph, held = af.Graph("lane"), Held()
     x = graph.blob("x", 4)
     first = graph.function("first", held, VECTOR, lane="own")(x)
