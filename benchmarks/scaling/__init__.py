@@ -6,11 +6,11 @@ with few cores can show it; its gradients are of the real size, and MPI reduces 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from benchmarks.harness import Budget, Harness, Relation, Table
 from benchmarks.jobs import mpiexec, run_job
+from benchmarks.machine import cores
 
 __all__ = ["measure"]
 
@@ -67,9 +67,8 @@ async def measure(harness: Harness) -> list[Table]:
 
 def _at_best(found: dict[str, list[float]]) -> list[float]:
     """Percent of the reductions that nothing can hide: copies and additions for which the computing leaves no core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return [
-        100 * max(ideal - max(waits - busy / cores, 0.0), 0.0) / transfers
+        100 * max(ideal - max(waits - busy / cores(), 0.0), 0.0) / transfers
         for ideal, waits, busy, transfers in zip(
             *(found[kind] for kind in ("ideal", "waits", "waits busy", "transfers")), strict=True
         )
