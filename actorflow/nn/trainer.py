@@ -261,13 +261,13 @@ class Trainer:
             >>> loss = af.ops.square(x - w)
             >>> trainer = af.nn.Trainer(loss, af.nn.SGD(0.25).minimize(loss))
             >>> async def validate():
-            ...     return {"w": w.value.item()}
+            ...     return {"w": (await graph.run(fetch=w))[w].item()}
             >>> async def main():
             ...     async with graph:
             ...         async for epoch in trainer.epochs([{x: 3}] * 2, epochs=2, validate=validate):
             ...             print(epoch.number, epoch.means, epoch.validation)
             >>> af.run(main())
-            0 {'loss': 2.5} {'w': 2.0}
+            0 {'loss': 2.5} {'w': 2.5}
             1 {'loss': 0.15625} {'w': 2.875}
         """
         size: int | None = getattr(feeds, "__len__", lambda: None)()
