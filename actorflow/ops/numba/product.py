@@ -23,8 +23,8 @@ from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, element_ns, even_cut
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
+    all_or_first_lanes,
     entry,
-    first_lanes,
     fused_multiply_add,
     leave,
     load_vector,
@@ -126,8 +126,6 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
     # The sums of one row alone are too few to keep the processor busy, and errors of long ones add up.
     sets = _SETS if rows == 1 else 1
     sums = [{place: text.variable(v.vector, "zeroinitializer") for place in places} for _ in range(sets)]
-    rest = text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")
-    mask = first_lanes(text, v, rest)
     panel, ahead = text.variable("ptr", "%panel"), text.variable("ptr", "%ahead")
 
     def step(k: str, count: int) -> None:
@@ -165,16 +163,17 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
             parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         found[place] = text.variable(v.vector, parts[0])
 
-    def result(of: str, apart: str, r: int, n: int) -> tuple[str, str | None]:
-        row = text.at(v.element, of, text.times(apart, r))
-        return text.at(v.element, row, n * v.lanes), mask if n == width - 1 else None
+    def result(of: str, apart: str, r: int, n: int) -> str:
+        return text.at(v.element, text.at(v.element, of, text.times(apart, r)), n * v.lanes)
 
-    with text.when(text.let("icmp ne i64 %begun, 0")):
+    for mask in all_or_first_lanes(text, v, text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")):
+        masks = [*[None] * (width - 1), mask]
+        with text.when(text.let("icmp ne i64 %begun, 0")):
+            for (r, n), total in found.items():
+                before = load_vector(text, v, result("%y", "%columns", r, n), masks[n])
+                text.store(v.vector, add(before, text.load(v.vector, total)), total)
         for (r, n), total in found.items():
-            before = load_vector(text, v, *result("%y", "%columns", r, n))
-            text.store(v.vector, add(before, text.load(v.vector, total)), total)
-    for (r, n), total in found.items():
-        store_vector(text, v, text.load(v.vector, total), *result("%to", "%apart", r, n))
+            store_vector(text, v, text.load(v.vector, total), result("%to", "%apart", r, n), masks[n])
     text.do("ret void")
     return str(text)
 
