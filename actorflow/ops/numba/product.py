@@ -175,8 +175,8 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
             text.store(v.vector, add(before, text.load(v.vector, total)), total)
     for last in all_or_first_lanes(text, v, text.let(f"sub i64 %written, {others}")):
         for (r, n), total in found.items():
-            place = result("%to", "%apart", r, n)
-            store_vector(text, v, text.load(v.vector, total), place, last if n == width - 1 else None)
+            to = result("%to", "%apart", r, n)
+            store_vector(text, v, text.load(v.vector, total), to, last if n == width - 1 else None)
     text.do("ret void")
     return str(text)
 
