@@ -39,8 +39,8 @@ from actorflow.ops.numba.taps import volumes
 
 #: Products in a piece that a thread computes, at least: some 20 us.
 _PIECE_PRODUCTS = 1 << 20
-#: Windows side by side.
-_SEVERAL = {32: 7, 16: 4}
+#: Windows side by side, as many as there are left.
+_SEVERAL = {32: (7,), 16: (6, 3)}
 #: Vectors of channels of a window that is computed by itself, as at the ends of a row: one would wait for each sum.
 _VECTORS = 4
 #: Taps of a row of the kernel at most: they are written out.
@@ -108,9 +108,10 @@ class _Rows:
         """A row of windows, some vectors of channels after the other."""
         text, v, channels = self._text, self._v, self._told["channels"]
         first, last, count = [self._told[name] for name in ("first", "last", "count_x")]
-        several = _SEVERAL[v.registers]
-        length = text.let(f"sub i64 {last}, {first}")
-        middle = text.add(first, text.times(text.let(f"sdiv i64 {length}, {several}"), several))
+        middles = [first]  # where those of each number begin, and windows by themselves
+        for several in _SEVERAL[v.registers]:
+            length = text.let(f"sub i64 {last}, {middles[-1]}")
+            middles.append(text.add(middles[-1], text.times(text.let(f"sdiv i64 {length}, {several}"), several)))
 
         def columns(channel: str, vectors: int, mask: str | None) -> None:
             def windows(x: str, number: int, place: str, width: int, is_inside: bool) -> None:
@@ -119,9 +120,10 @@ class _Rows:
                     at = text.add(text.add(text.times(text.add(x, n), apart), place), i * v.lanes)
                     store_vector(text, v, text.load(v.vector, total), text.at(v.element, to, at), mask)
 
-            with text.loop(first, middle, several) as x, text.loop(0, vectors) as i:
-                windows(x, several, text.add(channel, text.times(i, v.lanes)), 1, True)
-            for begin, end, is_inside in (("0", first, False), (middle, last, True), (last, count, False)):
+            for several, begin, end in zip(_SEVERAL[v.registers], middles, middles[1:], strict=False):
+                with text.loop(begin, end, several) as x, text.loop(0, vectors) as i:
+                    windows(x, several, text.add(channel, text.times(i, v.lanes)), 1, True)
+            for begin, end, is_inside in (("0", first, False), (middles[-1], last, True), (last, count, False)):
                 with text.loop(begin, end) as x:
                     windows(x, 1, channel, vectors, is_inside)
 

@@ -23,6 +23,7 @@ from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, element_ns, even_cut
 from actorflow.ops.numba.assembly import (
     Text,
     Vectors,
+    all_or_first_lanes,
     entry,
     first_lanes,
     fused_multiply_add,
@@ -118,7 +119,7 @@ def room_for(elements: int, dtype: np.dtype[Any]) -> Array:
 def _tile(rows: int, width: int, v: Vectors) -> str:
     """The function of one tile: ``to = (y or 0) + x @ panel`` for some runs."""
     arguments = [("ptr", name) for name in ("x", "offsets", "panel", "ahead", "y", "to", "runs")]
-    numbers = [("i64", name) for name in ("columns", "apart", "count", "valid", "begun")]
+    numbers = [("i64", name) for name in ("columns", "apart", "count", "valid", "begun", "written")]
     text = Text(_name(rows, width), [*arguments, *numbers], is_inner=True)
     places = [(r, n) for r in range(rows) for n in range(width)]
     offsets = [text.let(f"sext i32 {text.load('i32', '%offsets', r)} to i64") for r in range(rows)]
@@ -126,8 +127,6 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
     # The sums of one row alone are too few to keep the processor busy, and errors of long ones add up.
     sets = _SETS if rows == 1 else 1
     sums = [{place: text.variable(v.vector, "zeroinitializer") for place in places} for _ in range(sets)]
-    rest = text.let(f"sub i64 %valid, {(width - 1) * v.lanes}")
-    mask = first_lanes(text, v, rest)
     panel, ahead = text.variable("ptr", "%panel"), text.variable("ptr", "%ahead")
 
     def step(k: str, count: int) -> None:
@@ -165,16 +164,19 @@ def _tile(rows: int, width: int, v: Vectors) -> str:
             parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         found[place] = text.variable(v.vector, parts[0])
 
-    def result(of: str, apart: str, r: int, n: int) -> tuple[str, str | None]:
-        row = text.at(v.element, of, text.times(apart, r))
-        return text.at(v.element, row, n * v.lanes), mask if n == width - 1 else None
+    def result(of: str, apart: str, r: int, n: int) -> str:
+        return text.at(v.element, text.at(v.element, of, text.times(apart, r)), n * v.lanes)
 
+    others = (width - 1) * v.lanes
     with text.when(text.let("icmp ne i64 %begun, 0")):
+        mask = first_lanes(text, v, text.let(f"sub i64 %valid, {others}"))
         for (r, n), total in found.items():
-            before = load_vector(text, v, *result("%y", "%columns", r, n))
+            before = load_vector(text, v, result("%y", "%columns", r, n), mask if n == width - 1 else None)
             text.store(v.vector, add(before, text.load(v.vector, total)), total)
-    for (r, n), total in found.items():
-        store_vector(text, v, text.load(v.vector, total), *result("%to", "%apart", r, n))
+    for last in all_or_first_lanes(text, v, text.let(f"sub i64 %written, {others}")):
+        for (r, n), total in found.items():
+            to = result("%to", "%apart", r, n)
+            store_vector(text, v, text.load(v.vector, total), to, last if n == width - 1 else None)
     text.do("ret void")
     return str(text)
 
@@ -278,11 +280,12 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
                 own = text.at("{ i64, i64 }", runs, first_run)
                 to = text.let(f"select i1 {is_last}, ptr {room}, ptr {result}")
                 apart = text.let(f"select i1 {is_last}, i64 {lanes}, i64 {columns}")
+                written = text.let(f"select i1 {is_last}, i64 {lanes}, i64 {valid}")
                 is_needed = text.let(f"icmp slt i64 {tile}, {next_width}")
                 share = text.at("i8", next_weights, text.times(text.times(tile, steps), 64))
                 ahead = text.let(f"select i1 {is_needed}, ptr {share}, ptr {weights}")
                 pointers = ", ".join(f"ptr {each}" for each in (source, offsets, weights, ahead, result, to, own))
-                numbers = ", ".join(f"i64 {each}" for each in (columns, apart, count, valid, begun))
+                numbers = ", ".join(f"i64 {each}" for each in (columns, apart, count, valid, begun, written))
                 text.do(f"call void {function}({pointers}, {numbers})")
                 with text.when(is_last):
                     told = ("%given", address, lanes, place, height, column, valid, columns)

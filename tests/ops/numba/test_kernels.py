@@ -88,6 +88,14 @@ def test_images_of_several_bands_and_pieces(agree: Any) -> None:
     convolve(agree, x, values(2, (3, 3, 1, 96)), {}, 3, 0.0)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_of_any_number_of_windows(agree: Any, stride: int) -> None:
+    """Some are computed side by side, those that are left by themselves."""
+    weight = values(1, (3, 3, 1, 9))
+    for width in range(1, 26):
+        agree(Conv(groups=9, pad=1, stride=stride), values(width, (1, 4, width, 9), odd=0.05), weight)
+
+
 def test_several_outputs_of_a_channel(agree: Any) -> None:
     agree(Conv(groups=5, pad=1), values(1, (2, 7, 6, 5)), values(2, (3, 3, 1, 15)))
 
