@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
+from actorflow.threads import forget_in_child
 
 #: Error that says how another rank has ended.
 PeerError = PeerLostError | PeerFailedError
@@ -145,7 +145,8 @@ class Transport(ABC):
         self.size = size
         self.max_tag = max_tag
         self.liveness_s = liveness_s
-        self._process = os.getpid()
+        self._is_forked = False
+        forget_in_child(self)
 
     # -- one loop at a time -------------------------------------------------------------------------------------
 
@@ -223,9 +224,13 @@ class Transport(ABC):
         """The memory of a C-contiguous array, of the host or of a kind of device that this transport `takes`."""
         return memoryview(array.reshape(-1).view(np.uint8))
 
+    def forget_parent(self) -> None:
+        """In the child of a fork: this is not its rank."""
+        self._is_forked = True
+
     def check_process(self) -> None:
         """Raises TransportError in the child of a fork: there are other ranks, and it is none."""
-        if self.size > 1 and self._process != os.getpid():
+        if self._is_forked and self.size > 1:
             raise TransportError(
                 f"this process was forked from rank {self.rank} of {self.size}, and is not a rank itself: start "
                 "processes that run graphs of several ranks by their launcher, others by 'spawn' or 'forkserver'"

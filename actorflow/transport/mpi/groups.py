@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from actorflow.transport.base import RankGroup, Sent, check_reduction, combine
 from actorflow.transport.mpi.messages import Link
-from actorflow.transport.mpi.requests import AT_ONCE, Entry, Parts
+from actorflow.transport.mpi.requests import AT_ONCE, Kind, Parts
 
 _TYPES = {
     "int8": MPI.INT8_T,
@@ -80,6 +80,7 @@ class MPIGroup(RankGroup):
             self._comm = comm.Create_group(members)
             members.Free()
             everybody.Free()
+        self.kind = Kind(self.ranks, False, ("group", *self.ranks))
         self._others = [rank for rank in self.ranks if rank != comm.rank]
         self._table, self._bell, self._failures, self._chunk_bytes = link
         self._operations = operations
@@ -142,7 +143,7 @@ class MPIGroup(RankGroup):
         while self._left and self._under_way < AT_ONCE:
             self._under_way += 1
             start, parts = self._left.popleft()
-            self._table.start(start, Entry(self.ranks, False, partial(self._part_ended, parts), ("group", *self.ranks)))
+            self._table.start(self.kind, partial(self._part_ended, parts), start)
         self._wake_others()
 
     def _part_ended(self, parts: Parts, count: int, code: int) -> None:

@@ -15,7 +15,7 @@ from actorflow.errors import TransportError
 from actorflow.transport.base import Received, Sent
 from actorflow.transport.mpi.deaths import Failures
 from actorflow.transport.mpi.polling import Bell
-from actorflow.transport.mpi.requests import Call, Ended, Entry, Parts, Row, Table, chunks
+from actorflow.transport.mpi.requests import Call, Ended, Kind, Parts, Row, Table, chunks
 
 
 class Link(NamedTuple):
@@ -35,47 +35,40 @@ class Edges:
     """
 
     def __init__(self, comm: MPI.Intracomm, link: Link) -> None:
-        self.comm = comm
-        self.link = link
-        self._streams: dict[tuple[int, int], _TaggedReceives] = {}
+        self._comm = comm
+        self.table, self.bell, self.failures, self.chunk_bytes = link
+        self.sends = [Kind((rank,), False, ("send", rank)) for rank in range(comm.size)]
+        self.receives = [Kind((rank,), True, ("receive", rank)) for rank in range(comm.size)]
+        self._wanted: dict[tuple[int, int], _Incoming] = {}  # the last that was asked for, by rank and tag
         self._later: dict[tuple[int, int], deque[_Outgoing]] = {}  # behind a message in parts
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
-        link = self.link
-        ended: Ended = partial(self._sent, rank, tag, done, link.table.loop)
-        later = self._later.get((rank, tag))
-        if later is not None:
-            later.append((data, ended))
+        ended: Ended = partial(self._sent, rank, tag, done, self.table.loop)
+        if self._later and (rank, tag) in self._later:
+            self._later[rank, tag].append((data, ended))
         else:
             self._start(rank, tag, data, ended)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
-        stream = self._streams.get((rank, tag))
-        if stream is None:
-            stream = self._streams[rank, tag] = _TaggedReceives(self, rank, tag)
-        stream.add(_Incoming(buffer, done))
-        self.link.bell.nudge(rank)
-
-    def forget(self, rank: int, tag: int) -> None:
-        """Nothing is asked for there any more."""
-        self._streams.pop((rank, tag), None)
+        before = self._wanted.get((rank, tag))
+        self._wanted[rank, tag] = _Incoming(self, rank, tag, buffer, done, before)
+        self.bell.nudge(rank)
 
     def clear(self) -> None:
         """Forget what was asked for; what was sent stays in its order."""
-        self._streams.clear()
+        self._wanted.clear()
 
     def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
-        if len(data) <= self.link.chunk_bytes:
-            self._start_part(rank, tag, data, ended)
+        if len(data) <= self.chunk_bytes:
+            self.table.start(self.sends[rank], ended, self._comm.Issend, data, rank, tag)
         else:
             self._later[rank, tag] = deque()
-            parts = chunks(data, self.link.chunk_bytes)
+            parts = chunks(data, self.chunk_bytes)
             Row(parts, partial(self._start_part, rank, tag), partial(self._row_sent, rank, tag, ended))
-        self.link.bell.ring(rank)
+        self.bell.ring(rank)
 
     def _start_part(self, rank: int, tag: int, part: memoryview, ended: Ended) -> None:
-        request = partial(self.comm.Issend, (part, MPI.BYTE), rank, tag)
-        self.link.table.start(request, Entry((rank,), False, ended, ("send", rank)))
+        self.table.start(self.sends[rank], ended, self._comm.Issend, part, rank, tag)
 
     def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
         """A message in parts is through: go on with those behind it, up to the next of its kind."""
@@ -87,7 +80,7 @@ class Edges:
         while later:
             data, following = later.popleft()
             if code:
-                self.link.table.call_soon(following, 0, code)
+                self.table.call_soon(following, 0, code)
                 continue
             self._start(rank, tag, data, following)
             if (rank, tag) in self._later:
@@ -95,9 +88,19 @@ class Edges:
                 return
 
     def _sent(self, rank: int, tag: int, done: Sent, loop: asyncio.AbstractEventLoop | None, _: int, code: int) -> None:
-        if loop is not self.link.table.loop:
+        if loop is not self.table.loop:
             return
-        done(self.link.failures.error(code, (rank,), f"sending to rank {rank}, tag {tag}") if code else None)
+        done(self.failures.error(code, (rank,), f"sending to rank {rank}, tag {tag}") if code else None)
+
+    # -- for what is received -----------------------------------------------------------------------------------
+
+    def ask(self, rank: int, tag: int, buffer: memoryview, ended: Ended) -> None:
+        """Ask for a part of a message."""
+        self.table.start(self.receives[rank], ended, self._comm.Irecv, buffer, rank, tag)
+
+    def forget(self, rank: int, tag: int) -> None:
+        """Nothing is asked for there any more."""
+        self._wanted.pop((rank, tag), None)
 
 
 #: A message to be sent, and what is called when it has been.
@@ -105,88 +108,83 @@ _Outgoing = tuple[memoryview, Ended]
 
 
 class _Incoming:
-    """A message that is wanted."""
-
-    __slots__ = ("buffer", "count", "done", "error", "has_ended")
-
-    def __init__(self, buffer: memoryview, done: Received) -> None:
-        self.buffer = buffer
-        self.done = done
-        self.count = 0
-        self.error: TransportError | None = None
-        self.has_ended = False
-
-
-class _TaggedReceives:
-    """Messages of one rank with one tag that are wanted; each is told of when those before it have been.
+    """A message that is wanted; it is told of when those of its rank and tag before it have been.
 
     The chunks of a message have one tag: what is wanted after a large one is asked for when that has come.
     """
 
-    __slots__ = ("_edges", "_large", "_rank", "_tag", "_unasked", "_wanted")
+    __slots__ = ("_after", "_blocks", "_buffer", "_done", "_edges", "_is_first", "_rank", "_result", "_tag")
 
-    def __init__(self, edges: Edges, rank: int, tag: int) -> None:
+    def __init__(
+        self, edges: Edges, rank: int, tag: int, buffer: memoryview, done: Received, before: _Incoming | None
+    ) -> None:
         self._edges = edges
         self._rank = rank
         self._tag = tag
-        self._wanted: deque[_Incoming] = deque()
-        self._unasked: deque[_Incoming] = deque()
-        self._large: _Incoming | None = None  # under way
+        self._buffer = buffer
+        self._done = done
+        self._result: tuple[int, TransportError | None] | None = None  # what ``done`` is called with
+        self._is_first = before is None
+        self._after: _Incoming | None = None
+        self._blocks = True  # what is wanted after it cannot be asked for yet
+        if before is not None:
+            before._after = self
+        if before is None or not before._blocks:
+            self._ask()
 
-    def add(self, incoming: _Incoming) -> None:
-        self._wanted.append(incoming)
-        if self._large is None:
-            self._ask(incoming)
+    def _ask(self) -> None:
+        buffer, limit = self._buffer, self._edges.chunk_bytes
+        self._blocks = len(buffer) > limit
+        if self._blocks:
+            self._edges.ask(self._rank, self._tag, buffer[:limit], self._first_came)
         else:
-            self._unasked.append(incoming)
+            self._edges.ask(self._rank, self._tag, buffer, self._came)
 
-    def _ask(self, incoming: _Incoming) -> None:
-        buffer, limit = incoming.buffer, self._edges.link.chunk_bytes
-        if len(buffer) > limit:
-            self._large = incoming
-            self._start(buffer[:limit], partial(self._first_came, incoming))
-        else:
-            self._start(buffer, partial(self._came, incoming))
-
-    def _start(self, buffer: memoryview, ended: Ended) -> None:
-        start = partial(self._edges.comm.Irecv, (buffer, MPI.BYTE), self._rank, self._tag)
-        self._edges.link.table.start(start, Entry((self._rank,), True, ended, ("receive", self._rank)))
-
-    def _first_came(self, incoming: _Incoming, count: int, code: int) -> None:
-        limit = self._edges.link.chunk_bytes
+    def _first_came(self, count: int, code: int) -> None:
+        edges, limit = self._edges, self._edges.chunk_bytes
         if code or count != limit:
-            self._came(incoming, count, code)
+            self._came(count, code)
             return
-        Row(chunks(incoming.buffer[limit:], limit), self._start, partial(self._rest_came, incoming))
-        self._edges.link.bell.nudge(self._rank)
+        Row(chunks(self._buffer[limit:], limit), partial(edges.ask, self._rank, self._tag), self._rest_came)
+        edges.bell.nudge(self._rank)
 
-    def _rest_came(self, incoming: _Incoming, count: int, code: int) -> None:
-        self._came(incoming, count + self._edges.link.chunk_bytes, code)
+    def _rest_came(self, count: int, code: int) -> None:
+        self._came(count + self._edges.chunk_bytes, code)
 
-    def _came(self, incoming: _Incoming, count: int, code: int) -> None:
-        link, expected = self._edges.link, len(incoming.buffer)
-        link.bell.heard(self._rank)
+    def _came(self, count: int, code: int) -> None:
+        edges, rank, expected = self._edges, self._rank, len(self._buffer)
+        edges.bell.heard(rank)
+        error: TransportError | None = None
         if code:
-            doing = f"receiving {expected:,} bytes from rank {self._rank}, tag {self._tag}"
-            incoming.error = link.failures.error(code, (self._rank,), doing)
-        elif count and count != expected:
-            incoming.error = TransportError(
-                f"a message of {count:,} bytes from rank {self._rank}, tag {self._tag}, where {expected:,} are expected"
+            error = edges.failures.error(
+                code, (rank,), f"receiving {expected:,} bytes from rank {rank}, tag {self._tag}"
             )
-        incoming.count = count
-        incoming.has_ended = True
-        if incoming is self._large:
-            self._large = None
-            while self._unasked and self._large is None:
-                self._ask(self._unasked.popleft())
+        elif count and count != expected:
+            error = TransportError(
+                f"a message of {count:,} bytes from rank {rank}, tag {self._tag}, where {expected:,} are expected"
+            )
+        self._result = count, error
+        if self._blocks:
+            self._blocks = False
+            after = self._after
+            while after is not None:
+                after._ask()
+                after = None if after._blocks else after._after
+        if self._is_first:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell of this one and of those behind it that have come."""
         calls: list[Call] = []
-        wanted = self._wanted
-        while wanted and wanted[0].has_ended:
-            first = wanted.popleft()
-            calls.append((first.done, (first.count, first.error)))
-        if not wanted:
+        incoming: _Incoming | None = self
+        while incoming is not None and incoming._result is not None:
+            calls.append((incoming._done, incoming._result))
+            incoming = incoming._after
+        if incoming is None:
             self._edges.forget(self._rank, self._tag)
-        link.table.call(calls)
+        else:
+            incoming._is_first = True
+        self._edges.table.call(calls)
 
 
 #: A note begins with its length, and with this if it is the last; what does not fit beside that follows as a message
@@ -228,6 +226,8 @@ class Notes:
     ) -> None:
         self._comm = comm
         self._table, self._bell, self._chunk_bytes = link.table, link.bell, link.chunk_bytes
+        self._sends = [Kind((rank,), False) for rank in range(comm.size)]
+        self._receives = [Kind((rank,), True) for rank in range(comm.size)]
         self._hear = hear
         self._hear_last = hear_last
         self._buffer = memoryview(bytearray(_FIRST_BYTES))
@@ -241,9 +241,8 @@ class Notes:
         parts = [(_FIRST, memoryview(message)[:_FIRST_BYTES])]
         if len(message) > _FIRST_BYTES:
             parts += [(_REST, part) for part in chunks(memoryview(message)[_FIRST_BYTES:], self._chunk_bytes)]
-        entry = Entry((rank,), False, _nothing)
         for tag, part in parts:
-            self._table.start(partial(self._comm.Isend, (part, MPI.BYTE), rank, tag), entry)
+            self._table.start(self._sends[rank], _nothing, self._comm.Isend, part, rank, tag)
         self._bell.ring(rank)
 
     def poll(self) -> bool:
@@ -273,7 +272,7 @@ class Notes:
                 self._request.Wait()
 
     def _ask(self) -> MPI.Request:
-        return self._comm.Irecv((self._buffer, MPI.BYTE), MPI.ANY_SOURCE, _FIRST)
+        return self._comm.Irecv(self._buffer, MPI.ANY_SOURCE, _FIRST)
 
     def _begin(self, rank: int, count: int) -> None:
         self._bell.heard(rank)
@@ -285,9 +284,9 @@ class Notes:
             self._tell(rank)
             return
         rest = chunks(memoryview(note.content)[count - _LENGTH_BYTES :], self._chunk_bytes)
-        entry = Entry((rank,), True, Parts(len(rest), partial(self._rest_came, rank, note)))
+        ended = Parts(len(rest), partial(self._rest_came, rank, note))
         for part in rest:
-            self._table.start(partial(self._comm.Irecv, (part, MPI.BYTE), rank, _REST), entry)
+            self._table.start(self._receives[rank], ended, self._comm.Irecv, part, rank, _REST)
         self._bell.nudge(rank)
 
     def _rest_came(self, rank: int, note: _Note, _: int, code: int) -> None:

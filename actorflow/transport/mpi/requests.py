@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
@@ -26,19 +26,26 @@ _status = MPI.Status()  # of the one that was tested last
 _Ended = tuple[int, int, int]
 
 
-class Entry(NamedTuple):
-    """Purpose of a request.
+class Kind:
+    """Requests of one kind, and how many of them have ended.
 
-    Attributes:
+    Args:
         ranks: The other side, or all ranks of a collective.
-        is_receive: Whether it can be cancelled; else, others must do something for it to end.
-        kind: Those of one kind are counted when they have ended, as the other ranks count them; None for no count.
+        is_receive: Whether they can be cancelled; else, others must do something for them to end.
+        key: What the other ranks, which count them as well, call them in their last words; None for nothing.
     """
 
-    ranks: Sequence[int]
-    is_receive: bool
-    ended: Ended
-    kind: Hashable = None
+    __slots__ = ("is_receive", "key", "ranks", "through")
+
+    def __init__(self, ranks: Sequence[int], is_receive: bool, key: Hashable = None) -> None:
+        self.ranks = ranks
+        self.is_receive = is_receive
+        self.key = key
+        self.through = 0  # how many have ended
+
+
+#: Kind of a request, and what is called at its end.
+Entry = tuple[Kind, Ended]
 
 
 class _Page:
@@ -51,11 +58,21 @@ class _Page:
         self.requests: list[MPI.Request] = []
         self.entries: list[Entry] = []
 
-    def remove(self, i: int) -> None:
-        del self.requests[i], self.entries[i]
-
     def ended(self) -> list[_Ended]:
         """Those that have ended, in order."""
+        if len(self.requests) > _FEW:
+            return self._ended_of_many()
+        found: list[_Ended] = []
+        for i, request in enumerate(self.requests):
+            try:
+                if request.Test(_status):
+                    found.append((i, _status.count if self.entries[i][0].is_receive else 0, 0))
+            except MPI.Exception as error:
+                if not request:
+                    found.append((i, 0, error.Get_error_code()))
+        return found
+
+    def _ended_of_many(self) -> list[_Ended]:
         statuses: list[MPI.Status] = []
         try:
             indices = MPI.Request.Testsome(self.requests, statuses)
@@ -64,18 +81,6 @@ class _Page:
             return sorted((i, status.count, 0) for i, status in zip(indices, statuses, strict=False))
         except MPI.Exception as error:
             return sorted(_after(self.requests, error, statuses))
-
-    def ended_of_few(self) -> list[_Ended]:
-        """The same, one by one."""
-        found: list[_Ended] = []
-        for i, request in enumerate(self.requests):
-            try:
-                if request.Test(_status):
-                    found.append((i, _status.count if self.entries[i].is_receive else 0, 0))
-            except MPI.Exception as error:
-                if not request:
-                    found.append((i, 0, error.Get_error_code()))
-        return found
 
 
 class Table:
@@ -92,10 +97,9 @@ class Table:
         self._pages = deque([_Page(0)])  # the next to be looked at first
         self._newest = self._pages[0]
         self._count = 0
-        self._dropped: list[tuple[MPI.Request, Entry]] = []
+        self._dropped: list[tuple[MPI.Request, Kind]] = []
         self._gone: dict[int, Mapping[Hashable, int]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None  # the one that callbacks come on
-        self.through: Counter[Hashable] = Counter()  # how many have ended, by `Entry.kind`
 
     def __len__(self) -> int:
         return self._count
@@ -109,24 +113,24 @@ class Table:
         """Name the loop that callbacks come on, and that hears of those that raise."""
         self.loop = loop
 
-    def start(self, start: Callable[[], MPI.Request], entry: Entry) -> None:
-        """Start one; that it cannot be started is told like any other end."""
-        if self._gone and not self._gone.keys().isdisjoint(entry.ranks):
-            self.call_soon(entry.ended, 0, MPI.ERR_PROC_FAILED)
+    def start(self, kind: Kind, ended: Ended, start: Callable[..., MPI.Request], *args: Any) -> None:
+        """Start one by calling ``start(*args)``; that it cannot be started is told like any other end."""
+        if self._gone and not self._gone.keys().isdisjoint(kind.ranks):
+            self.call_soon(ended, 0, MPI.ERR_PROC_FAILED)
             return
         try:
-            request = start()
+            request = start(*args)
         except MPI.Exception as error:
-            self.call_soon(entry.ended, 0, error.Get_error_code())
+            self.call_soon(ended, 0, error.Get_error_code())
         else:
             page = self._newest
             if len(page.requests) >= _PAGE:
                 page = self._newest = _Page(page.number + 1)
                 self._pages.append(page)
             page.requests.append(request)
-            page.entries.append(entry)
+            page.entries.append((kind, ended))
             self._count += 1
-            self.sends += not entry.is_receive
+            self.sends += not kind.is_receive
         self._wake()
 
     def poll(self) -> bool:
@@ -142,16 +146,20 @@ class Table:
             self._turn_over(page)
         if not page.requests:
             return False
-        ended = page.ended() if len(page.requests) > _FEW else page.ended_of_few()
-        if not ended:
+        found = page.ended()
+        if not found:
             return False
-        found = [page.entries[i] for i, _, _ in ended]
-        for entry in found:
-            self._count_through(entry)
-        for i, _, _ in reversed(ended):
+        kinds: list[Kind] = []
+        calls: list[Call] = []
+        for i, count, code in found:
+            kind, ended = page.entries[i]
+            kind.through += 1
+            kinds.append(kind)
+            calls.append((ended, (count, code)))
+        for i, _, _ in reversed(found):
             self._remove(page, i)
-        self.call([(entry.ended, (count, code)) for entry, (_, count, code) in zip(found, ended, strict=True)])
-        if self._gone and any(self._is_left(entry) for entry in (*found, *self._sweep())):
+        self.call(calls)
+        if self._gone and any(self._is_left(kind) for kind in (*kinds, *self._sweep())):
             self._fail_what_is_left()
         return True
 
@@ -190,60 +198,57 @@ class Table:
         self._is_closed = True
         self.drop()
 
-    def drop(self, which: Callable[[Entry], bool] = lambda _: True) -> list[Entry]:
+    def drop(self, which: Callable[[Kind], bool] = lambda _: True) -> list[Ended]:
         """Give requests up: receives are cancelled; what cannot be is left to MPI, and its memory kept until it ends.
 
         Args:
-            which: Says whether one is given up.
+            which: Says whether those of a kind are given up.
 
         Returns:
-            What they were about, in order.
+            What would have been called at their ends, in order.
         """
-        entries = []
+        dropped = []
         for page in sorted(self._pages, key=lambda page: page.number):
-            found = [i for i, entry in enumerate(page.entries) if which(entry)]
-            entries += [page.entries[i] for i in found]
+            found = [i for i, (kind, _) in enumerate(page.entries) if which(kind)]
+            dropped += [page.entries[i][1] for i in found]
             for i in reversed(found):
-                request, entry = page.requests[i], page.entries[i]
+                request, (kind, _) = page.requests[i], page.entries[i]
                 self._remove(page, i)
                 with suppress(MPI.Exception):
-                    if entry.is_receive:
+                    if kind.is_receive:
                         request.Cancel()
-                    self._dropped.append((request, entry))
+                    self._dropped.append((request, kind))
         self._sweep()
-        return entries
+        return dropped
 
-    def _sweep(self) -> list[Entry]:
+    def _sweep(self) -> list[Kind]:
         """Forget what was given up and has ended since; returns what counts, as it came before it was cancelled."""
         kept, counted, status = [], [], MPI.Status()
-        for request, entry in self._dropped:
+        for request, kind in self._dropped:
             with suppress(MPI.Exception):
                 if not request.Test(status):
-                    kept.append((request, entry))
+                    kept.append((request, kind))
                 elif not status.Is_cancelled():
-                    self._count_through(entry)
-                    counted.append(entry)
+                    kind.through += 1
+                    counted.append(kind)
         self._dropped = kept
         return counted
-
-    def _count_through(self, entry: Entry) -> None:
-        if entry.kind is not None:
-            self.through[entry.kind] += 1
 
     def lose(self, rank: int, done: Mapping[Hashable, int] | None = None) -> None:
         """A rank has ended: what is under way with it has failed, and so does what is started from now on.
 
         Args:
-            done: How many requests of each kind had ended there: as many end here, too. None if that is unknown.
+            done: How many requests of each kind had ended there, by `Kind.key`: as many end here, too. None if that is
+                unknown.
         """
         if rank not in self._gone:
             self._gone[rank] = {} if done is None else done
             self._fail_what_is_left()
 
-    def _is_left(self, entry: Entry) -> bool:
+    def _is_left(self, kind: Kind) -> bool:
         """True if a rank that has ended did no more requests of this kind."""
-        gone, through = self._gone, self.through[entry.kind]
-        return any(rank in gone and through >= gone[rank].get(entry.kind, 0) for rank in entry.ranks)
+        gone = self._gone
+        return any(rank in gone and kind.through >= gone[rank].get(kind.key, 0) for rank in kind.ranks)
 
     def _fail_what_is_left(self) -> None:
         """Fail the requests that ranks which have ended did not do their part of.
@@ -251,16 +256,16 @@ class Table:
         It looks at all: so only when a rank ends, and when the last that it has done of some kind comes through.
         """
         self._sweep()
-        self.call([(entry.ended, (0, MPI.ERR_PROC_FAILED)) for entry in self.drop(self._is_left)])
+        self.call([(ended, (0, MPI.ERR_PROC_FAILED)) for ended in self.drop(self._is_left)])
 
     def ranks(self) -> set[int]:
         """The ranks that must do something for what is under way to end."""
-        return {rank for page in self._pages for entry in page.entries for rank in entry.ranks}
+        return {rank for page in self._pages for kind, _ in page.entries for rank in kind.ranks}
 
     def _remove(self, page: _Page, i: int) -> None:
         self._count -= 1
-        self.sends -= not page.entries[i].is_receive
-        page.remove(i)
+        self.sends -= not page.entries[i][0].is_receive
+        del page.requests[i], page.entries[i]
 
 
 def _after(requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]) -> list[_Ended]:

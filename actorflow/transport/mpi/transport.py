@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
-import os
 import select
 import threading
 from collections.abc import Hashable, Mapping, Sequence
@@ -115,7 +114,7 @@ class MPITransport(Transport):
         self._look_for_lost(loop)
 
     def close(self) -> None:
-        if self._process != os.getpid():
+        if self._is_forked:
             return
         self._leave()
         if self._is_closed:
@@ -152,7 +151,7 @@ class MPITransport(Transport):
         At the end of the program: MPI ends for all ranks together, and would use a core to wait for the others. It
         would wait for a frozen rank, too; if there is one, the job is ended as soon as all others are here.
         """
-        if self._is_closed or exit_status() or self._process != os.getpid():
+        if self._is_closed or exit_status() or self._is_forked:
             return
         self._leave()
         self._link.bell.park(False)
@@ -250,9 +249,10 @@ class MPITransport(Transport):
 
         Notes, which are fewer than messages, are looked for at every fourth look.
         """
-        news = False
-        for _ in range(self._table.pages if whole else 1):
-            news = self._table.poll() or news
+        news = self._table.poll()
+        if whole:
+            for _ in range(self._table.pages - 1):
+                news = self._table.poll() or news
         self._looks = 0 if whole else (self._looks + 1) % _LOOKS_A_NOTE
         if self._is_closed or self._looks:
             return news
@@ -283,10 +283,10 @@ class MPITransport(Transport):
 
     def _done_with(self, rank: int) -> dict[str, Any]:
         """Last note to another rank: how much has come through between the two, and which ranks are lost."""
-        through = self._table.through
-        groups = [(ranks, through["group", *ranks]) for ranks in self._groups if rank in ranks]
+        groups = [(ranks, group.kind.through) for ranks, group in self._groups.items() if rank in ranks]
         lost = [error.rank for error in self._inbox.ends.values() if isinstance(error, PeerLostError)]
-        return {"sent": through["send", rank], "received": through["receive", rank], "groups": groups, "lost": lost}
+        sent, received = self._edges.sends[rank].through, self._edges.receives[rank].through
+        return {"sent": sent, "received": received, "groups": groups, "lost": lost}
 
     def _hear_last(self, rank: int, note: bytes) -> None:
         """A rank has left, or waits for this one no more (None)."""
@@ -329,7 +329,7 @@ class MPITransport(Transport):
         """All checks of a message in one, as they are a good part of what it costs."""
         if not 0 <= rank < self.size or rank == self.rank or not 0 <= tag <= self.max_tag:
             self.check_address(rank, tag)
-        if self._has_left or self._loop is None or self._process != os.getpid():
+        if self._has_left or self._loop is None or self._is_forked:
             self._check_bound()
 
     def _check_open(self) -> None:

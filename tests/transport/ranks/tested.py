@@ -1,10 +1,8 @@
 """What a table finds to have ended, be its requests few or many: all but the last, and one that got too much."""
 
-from typing import Any
-
 from mpi4py import MPI
 
-from actorflow.transport.mpi.requests import Entry, Table
+from actorflow.transport.mpi.requests import Kind, Table
 
 comm = MPI.COMM_WORLD.Dup()
 comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -20,10 +18,7 @@ def found(count: int) -> list[tuple[int, int, str]]:
             is_good, is_truncated = code == 0, MPI.Get_error_class(code) == MPI.ERR_TRUNCATE
             seen.append((i, size if is_good else 0, "truncated" if is_truncated else str(code)))
 
-        def receive() -> Any:
-            return comm.Irecv((buffers[i], MPI.BYTE), 0, i)
-
-        table.start(receive, Entry((0,), True, ended))
+        table.start(Kind((0,), True), ended, comm.Irecv, buffers[i], 0, i)
 
     for i in range(count):
         start(i)
