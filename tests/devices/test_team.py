@@ -364,7 +364,7 @@ member.at_work = True
 
 def meet():
     barrier = threading.Barrier(3)
-    team.team.spread(range(3), lambda piece: barrier.wait(PATIENCE_S))
+    team.team.spread(range(3), lambda piece: barrier.wait(60))
 
 meet()
 child = os.fork()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,16 +18,6 @@ if find_spec("numba") is None:
     collect_ignore_glob = ["test_*.py"]
 
 Agree = Callable[..., None]
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_compiler() -> Iterator[None]:
-    """Keep the process that compiles: it takes a second to start, which it would do again after each pause."""
-    from actorflow.ops.numba import compile_queue
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compile_queue, "LINGER_S", 300.0)
-        yield
 
 
 @pytest.fixture
