@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import os
 import runpy
 import signal
@@ -42,8 +43,11 @@ pytest_plugins = ["tests.support.workers"]
 
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
+#: What each process that a test starts would import anew, for half a second; `make test-full` has it do so.
+IMPORTED = ["actorflow.pipeline.processes.remote", "actorflow.pipeline", "hypothesis.extra.numpy", "pytest"]
+
 #: How long a thread or task that is about to end may take. Only a failing test waits this long.
-GRACE_S = 5.0
+GRACE_S = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _keep_routines(config.rootpath / ".pytest_cache" / "routines")
+    if not FULL:
+        multiprocessing.set_forkserver_preload(IMPORTED)
     tapes.LIMITS = CHOSEN
     CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
 

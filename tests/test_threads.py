@@ -34,7 +34,7 @@ from actorflow.web.live import LiveStream
 
 PACKAGE = Path(af.__file__).parent
 #: Only a failing test waits this long.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 #: What starts threads, but for the functions of `actorflow.threads`.
 STARTERS = {"Thread", "ThreadPool", "ThreadPoolExecutor", "Timer", "run_in_executor", "start_new_thread", "to_thread"}
 

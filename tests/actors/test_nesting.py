@@ -12,7 +12,7 @@ import pytest
 import actorflow as af
 from actorflow import ops
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 VALUE = af.TensorSpec.of((), "float64")
 
 Ask = Callable[[af.Graph, Any], Awaitable[Any]]

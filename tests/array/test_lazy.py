@@ -252,7 +252,7 @@ def test_run_ahead_computes_what_nobody_has_asked_for_yet(own_session: Session) 
         return value
 
     y = record(Primitive("tell", tell), (x._node,), x.shape, x.dtype)
-    assert computed.wait(20)  # a worker sees it by itself
+    assert computed.wait(60)  # a worker sees it by itself
     assert float(xp.sum(y)) == 2_000_000
 
 
@@ -367,7 +367,7 @@ if not child:
     os._exit(0 if float(found) == 300_000.0 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ended = run_program("-c", program, timeout_s=60)
+    ended = run_program("-c", program)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -564,13 +564,13 @@ def test_a_session_can_be_dropped_in_the_middle(budget: int | None) -> None:
 
     def block(value: np.ndarray) -> np.ndarray:
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
         return value
 
     with xp.session(memory_budget=budget) as session:
         x = xp.ones((300, 300))
         y = record(Primitive("block", block), (x._node,), x.shape, x.dtype) + 1.0
-        assert entered.wait(20)
+        assert entered.wait(60)
     gone = weakref.ref(session)
     del session, x, y
     leave.set()
@@ -601,10 +601,10 @@ def main():
     return xp.linalg.inv(y) + 1
 
 z = main()
-assert entered.wait(20)
+assert entered.wait(60)
 print("end")
 """
-    done = run_program("-c", program, timeout_s=60)
+    done = run_program("-c", program)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "end", "")
 
 
@@ -622,7 +622,7 @@ async def test_await_gives_the_value_at_that_time(own_session: Session) -> None:
     go = threading.Event()
 
     def wait(value: np.ndarray) -> np.ndarray:
-        assert go.wait(20)
+        assert go.wait(60)
         return value
 
     async def value() -> np.ndarray:
@@ -643,7 +643,7 @@ async def test_await_leaves_the_loop_free(own_session: Session) -> None:
 
     def block(value: np.ndarray) -> np.ndarray:
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
         return value
 
     x = xp.asarray([1.0])
@@ -665,7 +665,7 @@ async def _value(x: xp.Array) -> np.ndarray:
 async def test_many_can_await_one_array_and_be_cancelled(own_session: Session) -> None:
     leave = threading.Event()
     x = xp.asarray([1.0])
-    op = Primitive("block", lambda value: (leave.wait(20), value)[1])
+    op = Primitive("block", lambda value: (leave.wait(60), value)[1])
     y = record(op, (x._node,), x.shape, x.dtype)
     tasks = [asyncio.ensure_future(_value(y)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -687,7 +687,7 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
 
     def block(value: np.ndarray) -> np.ndarray:
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
         return value
 
     with xp.session(run_ahead=False) as session:
@@ -696,7 +696,7 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
         z = xp.linalg.inv(y + xp.eye(100) * 3.0)
         forcing = threading.Thread(target=y.wait)
         forcing.start()
-        assert entered.wait(20)
+        assert entered.wait(60)
     # The session is closed: no worker stays to wait for the thread.
     waiting = asyncio.ensure_future(_value(z))
     await asyncio.sleep(0)
@@ -736,7 +736,7 @@ def test_threads_record_and_force_together(own_session: Session) -> None:
 
 
 def test_independent_operations_run_at_the_same_time(own_session: Session) -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
 
     def meet(value: np.ndarray) -> np.ndarray:
         both.wait()
@@ -819,5 +819,5 @@ async def test_an_await_ends_though_another_thread_has_just_computed_it(
         asked(nodes)
 
     monkeypatch.setattr(evaluator, "_ask", ask_late)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await x)[0] == 2.0

@@ -262,10 +262,10 @@ def test_the_page(module: str, tmp_path: Path) -> None:
     try:
         line = next(line for line in process.stdout if line.startswith("page: "))
         address = line.split()[1].rstrip(",")
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.wait()

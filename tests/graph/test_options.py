@@ -156,7 +156,7 @@ class TestBlocking:
                 reported.set()
 
         async def blocks_the_loop() -> None:
-            assert reported.wait(10)
+            assert reported.wait(60)
 
         graph = af.Graph("blocked", block_limit=0.01)
         graph.function("culprit", blocks_the_loop)

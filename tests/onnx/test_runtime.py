@@ -13,6 +13,7 @@ import pytest
 import actorflow as af
 from actorflow.actors.op import FOREVER_NS
 from actorflow.devices.blas import cores
+from tests.support.waiting import HELD_S, held_limits
 from tests.support.warm import ROOT, run_program
 
 onnx = pytest.importorskip("onnx")
@@ -22,7 +23,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from actorflow.onnx.runtime import OnnxRuntime, Session  # noqa: E402
 
-LIMIT_S = 30  # only a failing test waits
+LIMIT_S = 60  # only a failing test waits
 
 
 def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], initializers: list[Any] | None = None) -> bytes:
@@ -178,10 +179,17 @@ class TestStopping:
         graph = af.Graph("onnx")
         turns, x = graph.blob("turns", (), "int64"), graph.blob("x", (2,))
         session = Session("model.onnx", endless_model(), ["turns", "x"], ["y"])
-        y = graph.op("model", OnnxRuntime(session, (turns.spec, x.spec), (x.spec,)), timeout=0.2)(turns, x)
+        y = graph.op("model", OnnxRuntime(session, (turns.spec, x.spec), (x.spec,)), timeout=HELD_S)(turns, x)
         async with graph:
+            with held_limits() as end_limits:
+                run = asyncio.create_task(graph.run({turns: np.int64(2**62), x: np.ones(2, "f")}, fetch=y))
+                while not graph.engine.running or not any(
+                    fence.begun for fence in graph.engine.running[0].outstanding.values()
+                ):
+                    await asyncio.sleep(0)
+                end_limits()
             with pytest.raises(af.OpTimeoutError):
-                await graph.run({turns: np.int64(2**62), x: np.ones(2, "f")}, fetch=y)
+                await run
             result = await graph.run({turns: np.int64(1), x: np.ones(2, "f")}, fetch=y)
             assert np.array_equal(result[y], [1, 1])
 

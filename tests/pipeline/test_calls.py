@@ -13,6 +13,7 @@ import pytest
 import actorflow as af
 from actorflow.pipeline import Limiter, source
 from tests.pipeline.recipes import collect
+from tests.support.waiting import HELD_S, held_limits
 
 
 class Gate:
@@ -54,7 +55,7 @@ async def test_results_go_out_as_they_come_where_order_does_not_matter() -> None
 
 
 async def test_threads_run_as_many_calls_at_once_as_asked_for() -> None:
-    barrier = threading.Barrier(3, timeout=30)
+    barrier = threading.Barrier(3, timeout=60)
 
     def meet(x: int) -> tuple[int, str]:
         barrier.wait()
@@ -79,7 +80,7 @@ async def test_long_functions_do_not_run_on_the_loop() -> None:
     release = threading.Event()
 
     def long(x: int) -> int:
-        assert release.wait(30)
+        assert release.wait(60)
         return threading.get_ident()
 
     async with source([0]).map(long) as loader:
@@ -229,7 +230,7 @@ async def test_expansion_that_fails_is_repeated_without_what_went_out() -> None:
 
 
 async def test_timeout_of_a_task_and_of_a_thread() -> None:
-    release = threading.Event()
+    entered, release = threading.Event(), threading.Event()
     cancelled = []
 
     async def hang(x: int) -> int:
@@ -242,7 +243,8 @@ async def test_timeout_of_a_task_and_of_a_thread() -> None:
 
     def block(x: int) -> int:
         if x == 0:
-            assert release.wait(30)
+            entered.set()
+            assert release.wait(60)
         return x
 
     async with source([4]).map(hang, timeout=0.01) as loader:
@@ -250,9 +252,13 @@ async def test_timeout_of_a_task_and_of_a_thread() -> None:
             await collect(loader)
     assert isinstance(raised.value, TimeoutError)
     assert cancelled == [4]
-    loader = source(range(4)).map(block, executor="thread", timeout=0.2, on_error="skip")
+    loader = source(range(4)).map(block, executor="thread", timeout=HELD_S, on_error="skip")
     async with loader:
-        assert await collect(loader) == [1, 2, 3]  # another thread took the place of the first
+        with held_limits() as end_limits:
+            items = asyncio.ensure_future(collect(loader))
+            await asyncio.to_thread(entered.wait)
+            end_limits()
+            assert await items == [1, 2, 3]  # another thread took the place of the first
         assert loader.stats()["block"].timed_out == 1
         release.set()
 

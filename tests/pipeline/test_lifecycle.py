@@ -15,6 +15,7 @@ import pytest
 
 from actorflow.pipeline import Limiter, Pipeline, live_loaders, source
 from tests.pipeline.recipes import collect
+from tests.support.waiting import HELD_S, held_limits
 
 
 class Opened:
@@ -149,7 +150,7 @@ async def test_closing_one_iteration_waits_for_a_call_in_a_thread() -> None:
 
     def block(x: int) -> int:
         inside.set()
-        assert release.wait(30)
+        assert release.wait(60)
         return x
 
     loader = source(range(5)).map(block, executor="thread")
@@ -170,15 +171,20 @@ async def test_closing_one_iteration_waits_for_a_call_in_a_thread() -> None:
 
 async def test_the_end_waits_for_threads_of_iterations_that_have_ended() -> None:
     """However many wait for it."""
-    release = threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     def block(x: int) -> int:
         if x == 0:
+            entered.set()
             assert release.wait(60)
         return x
 
-    loader = source(range(4)).map(block, executor="thread", timeout=0.1, on_error="skip")
-    assert await collect(loader) == [1, 2, 3]
+    loader = source(range(4)).map(block, executor="thread", timeout=HELD_S, on_error="skip")
+    with held_limits() as end_limits:
+        items = asyncio.ensure_future(collect(loader))
+        await asyncio.to_thread(entered.wait)
+        end_limits()
+        assert await items == [1, 2, 3]
     closing = [asyncio.ensure_future(loader.aclose()) for _ in range(3)]
     for _ in range(20):
         await asyncio.sleep(0)
@@ -195,7 +201,7 @@ async def test_threads_of_many_epochs_are_forgotten_when_they_have_ended() -> No
             assert await collect(loader) == [0, 1, 2, 3]
             for thread in threading.enumerate():
                 if thread.name.startswith("actorflow-<lambda>"):
-                    thread.join(30)
+                    thread.join(60)
         assert len(loader._ended) <= 1
 
 
@@ -209,7 +215,7 @@ async def test_thread_that_does_not_end_is_reported(
 
     def block(x: int) -> int:
         inside.set()
-        assert release.wait(30)
+        assert release.wait(60)
         return x
 
     loader = source([1]).map(block, executor="thread")

@@ -41,6 +41,7 @@ from tests.pipeline.user_code import (
     take,
 )
 from tests.support.effort import FULL
+from tests.support.waiting import HELD_S, held_limits
 
 pytestmark = pytest.mark.usefixtures("calls_count_as_short")
 
@@ -147,13 +148,15 @@ async def test_mistakes_when_a_call_is_repeated_end_the_run(monkeypatch: pytest.
 
 
 async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     def block(x: int) -> int:
-        assert x != AT or release.wait(60)
+        if x == AT:
+            entered.set()
+            assert release.wait(60)
         return x
 
-    loader = source(range(COUNT)).map(block, executor="thread", timeout=0.05)
+    loader = source(range(COUNT)).map(block, executor="thread", timeout=HELD_S)
     wake = WorkerLane.add_thread
 
     def fail(lane: WorkerLane) -> None:
@@ -164,8 +167,12 @@ async def test_mistakes_when_a_call_takes_too_long_end_the_run(monkeypatch: pyte
     items: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(WorkerLane, "add_thread", fail)
-        with pytest.raises(af.StageError, match=r"stage 'block' .* failed with Planted"):
-            await asyncio.wait_for(take(loader, items, True), PATIENCE_S)
+        with held_limits() as end_limits:
+            taking = asyncio.ensure_future(take(loader, items, True))
+            await asyncio.to_thread(entered.wait)
+            end_limits()
+            with pytest.raises(af.StageError, match=r"stage 'block' .* failed with Planted"):
+                await asyncio.wait_for(taking, PATIENCE_S)
     assert items == NUMBERS[:AT]
 
 

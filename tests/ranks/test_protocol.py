@@ -13,6 +13,7 @@ import actorflow as af
 from actorflow import ops
 from tests.ranks.conftest import Ranks
 from tests.ranks.test_edges import there_and_back
+from tests.support.waiting import HELD_S, held_limits, settle
 
 
 class PlantedError(Exception):
@@ -177,18 +178,24 @@ async def test_a_cancelled_run_ends_the_frame_on_the_other_ranks(seed: int | Non
 
 
 async def test_a_timeout_names_the_message_that_is_missing() -> None:
-    release = asyncio.Event()
+    entered, release = asyncio.Event(), asyncio.Event()
 
     async def risky(x: float) -> float:
+        entered.set()
         await release.wait()
         return x
 
     ranks = Ranks(with_function(risky))
 
     async def work(graph: af.Graph, _: af.Blob) -> Any:
-        return await graph.run({"x": 1.0}, timeout=0.05 if graph.world.rank == 0 else None)
+        return await graph.run({"x": 1.0}, timeout=HELD_S if graph.world.rank == 0 else None)
 
-    first, second = await ranks.all(work)
+    with held_limits() as end_limits:
+        working = asyncio.create_task(ranks.all(work))
+        await entered.wait()
+        await settle()
+        end_limits()
+        first, second = await working
     assert isinstance(first, af.RunTimeoutError)
     assert "(receive from rank 1)" in str(first)
     assert isinstance(second, af.PeerFailedError)

@@ -307,7 +307,7 @@ class TestFunctions:
             names.append(threading.current_thread().name)
             # The loop can do this only if the function does not block it.
             loop.call_soon_threadsafe(loop.call_later, 0.002, released.set)
-            assert released.wait(10)
+            assert released.wait(60)
             released.clear()
 
         graph = af.Graph("long")
@@ -518,7 +518,7 @@ class TestCancellation:
         def work(n: np.ndarray) -> int:
             if not started.is_set():
                 loop.call_soon_threadsafe(started.set)
-                assert release.wait(10)
+                assert release.wait(60)
             n_values.append(int(n))
             return int(n) + 1
 
@@ -575,7 +575,7 @@ class TestLoops:
 
     def test_a_loop_closed_in_the_middle_of_a_run(self) -> None:
         release = threading.Event()
-        graph, x, y = one_op(lambda a: release.wait(10) and a)
+        graph, x, y = one_op(lambda a: release.wait(60) and a)
         loop = asyncio.new_event_loop()
         run = loop.create_task(graph.run({x: ones()}))
         loop.run_until_complete(asyncio.sleep(0))
@@ -696,7 +696,7 @@ class TestLoops:
         gc.collect()
         assert gone() is None
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
     async def test_the_application_gets_its_turn(self) -> None:

@@ -31,7 +31,7 @@ from actorflow.runtime.program import Program
 from actorflow.trace.ring import Trace
 
 #: Only a failing test waits this long.
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 VALUE = af.TensorSpec.of((2,), "float64")
 
 #: Where faults are planted: what a frame calls as it begins, goes on and ends.

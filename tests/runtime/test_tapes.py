@@ -292,7 +292,7 @@ async def test_no_op_waits_for_what_another_one_waits_for() -> None:
     async with graph:
         for _ in range(3):
             called.clear()
-            await asyncio.wait_for(graph.run({x: ONES}), 20)
+            await asyncio.wait_for(graph.run({x: ONES}), 60)
         assert len(fired(graph)) == 3
 
 
@@ -386,7 +386,7 @@ async def test_turns_that_pass_apart_are_waited_for_apart() -> None:
     async with graph:
         for _ in range(3):
             again.clear()
-            await asyncio.wait_for(asyncio.gather(graph.run(), graph.run()), 20)
+            await asyncio.wait_for(asyncio.gather(graph.run(), graph.run()), 60)
     assert (first.value, second.value) == (6, 6)
 
 
@@ -446,7 +446,7 @@ async def test_a_cancelled_frame_stops_behind_the_op_that_runs(on_lane: bool) ->
             return
         done = threading.Event()
         loop.call_soon_threadsafe(lambda: (graph.cancel(), done.set()))
-        assert done.wait(20)
+        assert done.wait(60)
 
     def count(index: int) -> Callable[[Any], Any]:
         def call(x: Any) -> Any:

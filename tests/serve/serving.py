@@ -17,7 +17,7 @@ from actorflow.serve.app import SERVICE, Service
 from actorflow.serve.inference import HEAD_BYTES
 
 #: How long an answer may take. Only a failing test waits for so long.
-GRACE_S = 30.0
+GRACE_S = 60.0
 
 
 class Answer(NamedTuple):

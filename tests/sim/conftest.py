@@ -50,7 +50,7 @@ class Standstill:
     async def settle(self) -> None:
         """Let the loop turn until only time can bring anything further."""
         quiet = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while quiet < TURNS:
                 await asyncio.sleep(0)
                 quiet = quiet + 1 if self._is_quiet else 0

@@ -32,7 +32,7 @@ from tests.support.recipes import Array, Recipe, Reference, Step, evaluate, init
 
 #: Each test draws so many graphs; each graph has some ten cases.
 GRAPHS = settings(max_examples=max(6, settings.default.max_examples // 12))
-GRACE_S = 5.0
+GRACE_S = 30.0
 STATES = (FrameState.FINISHED, FrameState.FAILED, FrameState.CANCELLED)
 
 

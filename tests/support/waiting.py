@@ -1,10 +1,18 @@
-"""Waits for all that can happen by itself."""
+"""Waits for all that can happen by itself, and time limits that end when a test says so."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 import actorflow as af
+
+#: A time limit that `held_limits` ends.
+HELD_S = 86_400.0
 
 
 async def settle() -> None:
@@ -19,3 +27,30 @@ async def come_to_rest(graph: af.Graph) -> None:
     while frames.in_flight or before != (frames.started, frames.finished):
         before = frames.started, frames.finished
         await settle()
+
+
+@contextmanager
+def held_limits() -> Iterator[Callable[[], None]]:
+    """Yield a function that ends the time limits of `HELD_S` seconds that have begun on the running loop by then.
+
+    A short limit would end, on a busy machine, before what a test wants to see has begun.
+    """
+    loop = asyncio.get_running_loop()
+    call_later, begun = loop.call_later, []
+
+    def begin(delay: float, callback: Callable[..., object], *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, callback, *args, **kwargs)
+        if HELD_S / 2 < delay <= HELD_S:  # of a run's limit, a part has passed when its frame starts
+            begun.append((timer, callback, args))
+        return timer
+
+    def end() -> None:
+        while begun:
+            timer, callback, args = begun.pop()
+            if not timer.cancelled():
+                timer.cancel()
+                callback(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", begin)
+        yield end

@@ -68,14 +68,14 @@ def test_the_clock_stands_still_while_an_executor_works() -> None:
 
         def work() -> float:
             started.set()
-            assert release.wait(10)
+            assert release.wait(60)
             return 1.0
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(5, pytest.fail, "time passed while a thread worked")
         call = asyncio.create_task(asyncio.to_thread(work))
         # Ends in real time only, while the loop has nothing else to do than to wait.
-        threading.Thread(target=lambda: started.wait(10) and release.set()).start()
+        threading.Thread(target=lambda: started.wait(60) and release.set()).start()
         await call
         timer.cancel()
         assert now() == 0
@@ -109,12 +109,12 @@ def test_the_clock_stands_still_while_a_lane_works() -> None:
 
         def work() -> int:
             started.set()
-            assert release.wait(10)
+            assert release.wait(60)
             return 1
 
         graph = af.Graph("lane")
         y = graph.function("work", work, SPEC)()
-        threading.Thread(target=lambda: started.wait(10) and release.set()).start()
+        threading.Thread(target=lambda: started.wait(60) and release.set()).start()
         async with graph:
             async with asyncio.timeout(1e-6):
                 assert (await graph.run())[y] == 1

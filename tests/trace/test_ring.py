@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace, in_brief
+from tests.support.waiting import HELD_S, held_limits
 
 SQUARE = af.TensorSpec.of((4, 4))
 _NS = st.integers(0, 2**62)
@@ -270,7 +271,7 @@ def counts(graph: af.Graph) -> dict[str, tuple[int, int]]:
 
 
 #: How what is said of a call begins, and how it ends.
-TIMED_OUT = ("OpTimeoutError: op 'stay'", "timed out after 0.2 s")
+TIMED_OUT = ("OpTimeoutError: op 'stay'", f"timed out after {HELD_S:g} s")
 
 
 async def test_a_call_that_took_too_long_is_traced_to_its_real_end() -> None:
@@ -285,12 +286,12 @@ async def test_a_call_that_took_too_long_is_traced_to_its_real_end() -> None:
         moments_ns.append(time.perf_counter_ns())
         return x
 
-    graph.function("stay", stay, SQUARE, timeout=0.2)(graph.blob("x", (4, 4)))
+    graph.function("stay", stay, SQUARE, timeout=HELD_S)(graph.blob("x", (4, 4)))
     async with graph:
-        run = asyncio.create_task(graph.run({"x": np.ones((4, 4), "float32")}))
-        while not (graph.engine.running and graph.engine.running[0].outstanding):
-            await asyncio.sleep(0)
-        entered.wait()  # so long the timer cannot end
+        with held_limits() as end_limits:
+            run = asyncio.create_task(graph.run({"x": np.ones((4, 4), "float32")}))
+            await asyncio.to_thread(entered.wait)
+            end_limits()
         with pytest.raises(af.OpTimeoutError):
             await run
         assert graph.engine.trace.total == 0
@@ -308,10 +309,15 @@ async def test_an_async_call_that_took_too_long_is_traced() -> None:
     async def stay(x: Any) -> Any:
         await asyncio.Event().wait()
 
-    graph.function("stay", stay, SQUARE, timeout=0.2, retries=1, backoff=0)(graph.blob("x", (4, 4)))
+    graph.function("stay", stay, SQUARE, timeout=HELD_S, retries=1, backoff=0)(graph.blob("x", (4, 4)))
     async with graph:
+        with held_limits() as end_limits:
+            run = asyncio.create_task(graph.run({"x": np.ones((4, 4), "float32")}))
+            while not run.done():
+                end_limits()
+                await asyncio.sleep(0)
         with pytest.raises(af.OpTimeoutError):
-            await graph.run({"x": np.ones((4, 4), "float32")})
+            await run
     errors = [row[5] for row in rows(graph.engine.trace, graph.engine.trace.since(0))]
     assert [(error.partition(" (")[0], error.rpartition(") ")[2]) for error in errors] == [TIMED_OUT] * 2
     assert counts(graph) == {"stay": (0, 2)}

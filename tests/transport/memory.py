@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["assert_none_left", "names"]
 
 SHARED = Path("/dev/shm")
-GRACE_S = 10.0
+GRACE_S = 60.0
 
 
 def names() -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.transport.peers import Liveness, liveness_of
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class Clock:

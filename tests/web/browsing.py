@@ -217,9 +217,11 @@ class Page:
         box = await self.page.locator("#graph").bounding_box()
         return box["x"] + x, box["y"] + y
 
-    async def leave_behind(self, picture: Path, failed: bool) -> None:
-        """Keep what the page looks like and, of a test that failed, what it said."""
+    async def leave(self, picture: Path | None, failed: bool) -> None:
+        """End the test, and keep what the page looks like and, of a test that failed, what it said."""
         self._is_left = True
+        if picture is None:
+            return
         picture.parent.mkdir(parents=True, exist_ok=True)
         if failed:
             complaints = [f"complaint: {text}" for text in self.complaints]

@@ -333,7 +333,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     """Makes pages, each in a profile of its own; a complaint of any fails the test.
 
-    What they look like at the test's end is kept: in $ACTORFLOW_SCREENSHOTS, or else in build/screenshots.
+    What those of a failed test look like at its end is kept in build/screenshots; what all do, where
+    $ACTORFLOW_SCREENSHOTS says.
     """
     async with pages_of(browser, request) as make:
         yield make
@@ -358,12 +359,13 @@ async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncI
         return pages[-1]
 
     yield make
-    folder = Path(os.environ.get("ACTORFLOW_SCREENSHOTS") or request.config.rootpath / "build/screenshots")
+    wanted = os.environ.get("ACTORFLOW_SCREENSHOTS")
+    folder = Path(wanted or request.config.rootpath / "build/screenshots")
     name = re.sub(r"[^\w.]+", "-", request.node.name.removeprefix("test_")).strip("-")
     failed = request.node.stash.get(HAS_FAILED, True)
     for number, page in enumerate(pages):
         suffix = f"-{number + 1}" if number else ""
-        await page.leave_behind(folder / request.path.stem / f"{name}{suffix}.png", failed)
+        await page.leave(folder / request.path.stem / f"{name}{suffix}.png" if failed or wanted else None, failed)
     for context in contexts:
         await context.close()
     for page in pages:

@@ -24,7 +24,7 @@ async def test_first_view_states_panel(gated: Any, page_of_each: Any) -> None:
         assert await page.page.inner_text("#connection") == "Live"
         run = gated.start()
         await page.until("actorflow.states.hold === 'running' && actorflow.states.last === 'waiting'")
-        assert await page.page.inner_text('#legend b[data-state="running"]') == "1"
+        await page.page.locator('#legend b[data-state="running"]').get_by_text("1", exact=True).wait_for()
         await page.click_node("first")
         await page.until("actorflow.selected === 'first' && actorflow.tab === 'Node'")
         await page.page.locator("#node").get_by_text("Op · first").wait_for()

@@ -222,8 +222,7 @@ async def test_it_comes_back_when_the_server_does(training, new_page) -> None:
     page = await new_page()
     async with serve(training.graph, port=0) as view:
         await page.open(view.url)
-    await page.until("actorflow.connection !== 'live'")
-    assert "Disconnected" in await page.page.inner_text("#connection")
+    await page.page.locator("#connection").get_by_text("Disconnected").wait_for()  # it also says when it tries again
     await training.run()
     async with serve(training.graph, port=view.port):
         await page.until("actorflow.connection === 'live' && actorflow.frames.finished === 1")
@@ -272,7 +271,7 @@ async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, new_p
         assert await term.is_hidden()
         await flaky.run(failing=1)
         await panel.get_by_text("1 call", exact=True).wait_for()
-        assert await term.is_visible()
+        await term.wait_for()
         flaky.repeating.clear()
         flaky.go_on.clear()
         flaky.failing = 2
@@ -288,7 +287,7 @@ async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, new_p
         await page.until("actorflow.calls.flaky === 3")
         await page.click_node("steady")
         await page.until("actorflow.selected === 'steady'")
-        assert await term.is_hidden()
+        await term.wait_for(state="hidden")
         await page.click_node("flaky")
         await panel.get_by_text("3 calls", exact=True).wait_for()
 

@@ -395,10 +395,9 @@ class TestPage:
             await page.until("actorflow.control.allowed && actorflow.frames.finished > 0")
             await page.page.click("#pause")
             await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
-            assert await page.page.inner_text("#pause") == "Resume"
-            assert "Paused from the page, by 127.0.0.1" in await page.page.inner_text("#control-note")
-            await page.until("!document.getElementById('held').hidden")
-            assert "paused from the page" in await page.page.inner_text("#held")
+            await page.page.locator("#pause").get_by_text("Resume").wait_for()
+            await page.page.locator("#control-note").get_by_text("Paused from the page, by 127.0.0.1").wait_for()
+            await page.page.locator("#held").get_by_text("paused from the page").wait_for()
             started = lesson.graph.engine.frames.started
             for steps in (1, 2):
                 await page.page.click("#step")
@@ -410,8 +409,8 @@ class TestPage:
             await page.page.focus("#graph")
             await page.page.keyboard.press("Space")
             await page.until(f"actorflow.frames.finished > {started + 3} && !actorflow.control.paused")
-            assert await page.page.inner_text("#pause") == "Pause"
-            assert await page.page.is_disabled("#step")
+            await page.page.locator("#pause").get_by_text("Pause").wait_for()
+            await page.page.locator("#step:disabled").wait_for()
 
     async def test_frames_in_flight_are_cancelled_when_that_is_confirmed(self, gated, new_page) -> None:
         runs = [gated.start() for _ in range(3)]
@@ -438,7 +437,7 @@ class TestPage:
             await page.until("document.getElementById('cancel-dialog').open")
             await page.page.click("#cancel-yes")
             await page.until("actorflow.frames.cancelled === 3 && actorflow.frames.inFlight === 0")
-            assert "Cancelled 2 frames" in await page.page.inner_text("#control-note")
+            await page.page.locator("#control-note").get_by_text("Cancelled 2 frames").wait_for()
             await asyncio.wait(runs)
 
     async def test_the_dialog_follows_the_frames_in_flight(self, gated, new_page) -> None:
@@ -515,7 +514,7 @@ class TestPage:
             assert lesson.graph.streams[0].in_flight == 5
             await box.fill("0")
             await box.press("Enter")
-            assert "Expected a whole number" in await page.page.inner_text("#control-note")
+            await page.page.locator("#control-note").get_by_text("Expected a whole number").wait_for()
             assert lesson.graph.streams[0].in_flight == 5
             lesson.graph.streams[0].in_flight = 3
             await page.until("document.querySelector('#streams input').value === '3'")
@@ -559,7 +558,7 @@ class TestPage:
             await page.until("!document.getElementById('control').hidden")
             assert await page.page.is_hidden("#pause")
             assert await page.page.is_hidden("#save")
-            assert "Paused for <b>lunch</b>" in await page.page.inner_text("#control-note")
+            await page.page.locator("#control-note").get_by_text("Paused for <b>lunch</b>").wait_for()
             await page.page.keyboard.press("Space")
             assert lesson.graph.paused is not None
             lesson.graph.resume()

@@ -63,7 +63,7 @@ async def test_an_op_says_what_it_computes(new_page) -> None:
         for name, said in (("known", "2,000"), ("open", "3*rows")):
             await page.click_node(name)
             await page.until(f"actorflow.selected === '{name}'")
-            assert said in await page.page.locator('#node dt:text-is("FLOPs") + dd').inner_text()
+            await page.page.locator('#node dt:text-is("FLOPs") + dd').get_by_text(said).wait_for()
 
 
 async def test_a_closed_scope_shows_the_most_urgent_state(new_page) -> None:
@@ -182,7 +182,7 @@ async def test_a_worker_arranges_large_graphs_as_the_page_does(new_page, has_wor
         assert await page.look(PICTURES) == [[0, 1, 2, 3], [True] * 4]
         await page.page.click("#open-all")
         await page.until(f"actorflow.items.length === {len(graph.nodes)}")
-        assert await page.page.locator("#busy").is_hidden()
+        await page.page.locator("#busy").wait_for(state="hidden")
 
 
 def googlenet() -> af.Graph:

@@ -58,7 +58,7 @@ async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_
         await page.page.wait_for_selector("#pipeline-list .name")
         names = await page.page.locator("#pipeline-list .name").all_inner_texts()
         assert names[-2:] == ["numbers", "<halve>"]
-        assert "1 items delivered" in await page.page.inner_text("#pipeline-list")
+        await page.page.locator("#pipeline-list").get_by_text("1 items delivered").wait_for()
         await items.aclose()
         await page.page.wait_for_selector("#pipelines", state="hidden")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import Any
 
 import numpy as np
@@ -167,8 +166,8 @@ async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vita
 
 
 async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vitals) -> None:
-    skew_s = 0.0
-    monkeypatch.setattr(vitals_module, "monotonic", lambda: time.monotonic() + skew_s)
+    now_s = 0.0
+    monkeypatch.setattr(vitals_module, "monotonic", lambda: now_s)
     async with serve(gated.graph, port=0) as view:
         page = await new_page()
         await page.open(view.url)
@@ -176,10 +175,10 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         await page.until("actorflow.states.hold === 'running'")
         waiting = page.page.locator("#waiting")
         assert await waiting.get_by_text("No frame waits.").is_visible()
-        skew_s = 2.0
+        now_s = 2.0
         await waiting.get_by_text("op 'last' waits for 1 of 1 inputs: op 'hold'").wait_for()
         assert await page.page.locator("#stalled").is_hidden(), "that is not long enough to be a stall"
-        skew_s = 3600.0
+        now_s = 3600.0
         await waiting.get_by_text("No call has ended for 60 min").wait_for()
         gated.release.set()
         await run

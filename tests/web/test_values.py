@@ -78,7 +78,7 @@ async def ask(socket: Any, of: af.Blob | None, norms: bool = False, token: str |
 
 
 async def hear(socket: ClientWebSocketResponse, kind: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in socket:
             if message.type is WSMsgType.TEXT and (content := json.loads(message.data))["type"] == kind:
                 assert isinstance(content, dict)
@@ -87,7 +87,7 @@ async def hear(socket: ClientWebSocketResponse, kind: str) -> dict[str, Any]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -191,7 +191,7 @@ class TestWhoMay:
         graph = guarded()
         async with graph, served(graph, values=True) as client, client.ws_connect("/stream") as socket:
             await socket.send_json({"type": "values", **wrong})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 async for _ in socket:
                     pass
             assert socket.close_code == 1008

@@ -84,7 +84,7 @@ class Images:
 
     async def until_taps(self, count: int) -> None:
         """Wait until a frame has ended while there were so many."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.taps != count:
                 self._stepped.clear()
                 await self._stepped.wait()

@@ -37,7 +37,7 @@ class Gate:
             self._now += 1
             self.most = max(self.most, self._now)
             self._loop.call_soon_threadsafe(self._reached.release)
-            assert self._passes.acquire(timeout=20)
+            assert self._passes.acquire(timeout=60)
             yield f"{name}{state}"
             self._now -= 1
 
