@@ -48,13 +48,13 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The sequences whose structure was known."""
     found: list[Any] = []
-    compute = KnownSequence.compute
+    run = KnownSequence.run
 
     def noted(self: Any, share: Any) -> None:
         found.append(self)
-        compute(self, share)
+        run(self, share)
 
-    monkeypatch.setattr(KnownSequence, "compute", noted)
+    monkeypatch.setattr(KnownSequence, "run", noted)
     yield found
     found.clear()
 
@@ -156,6 +156,28 @@ def test_steps_of_a_loop_are_sequences_of_one_structure(known: list[Any]) -> Non
             assert session.computed == sum(counts.values())
     assert len({id(unit._structure) for unit in known}) < 10
     assert len(known) > 40
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("of_first_step", [False, True])
+def test_what_does_not_change_in_a_loop_is_computed_once(turned: bool, of_first_step: bool) -> None:
+    a = numbers((6, 6), "float32", 0, False)
+
+    def steps(ns: Any, x: Any) -> Any:
+        w = kept = x
+        for k in range(4):
+            for _ in range(16):
+                w = ns.tanh(w + k)
+            if of_first_step and not k:
+                kept = w
+            part = ns.matrix_transpose(kept) if turned else kept
+            w = w + ns.matmul(part, kept) * 0.01  # the product is the same in each step
+        return w
+
+    with xp.session(run_ahead=False) as session:
+        np.testing.assert_allclose(steps(xp, xp.asarray(a)).to_numpy(), steps(np, a), rtol=1e-5)
+        assert session.profile["matmul"].calls == 1
+        assert session.profile["tanh"].calls == 64
 
 
 def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:

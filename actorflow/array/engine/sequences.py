@@ -291,7 +291,7 @@ class KnownSequence(Sequence):
             return super().allocate()
         return True
 
-    def compute(self, share: tuple[int, int]) -> None:
+    def run(self, share: tuple[int, int]) -> None:
         if self._is_taped and not self._missing:
             try:
                 self._found = interruptible(self._structure.tape, (self._values, self._rooms))  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ class KnownSequence(Sequence):
                 pass
         if self._is_taped:
             self._go_one_by_one()
-        super().compute(share)
+        super().run(share)
 
     def end(self) -> None:
         if not self._is_taped:

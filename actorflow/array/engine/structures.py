@@ -50,7 +50,7 @@ class Description(NamedTuple):
 
 
 def describe(nodes: Sequence[Record], wanted: set[Record]) -> Description:
-    """The structure of records, of which these are wanted besides those that an array shows."""
+    """The structure of records, of which these are wanted: what an array shows, and what others than these read."""
     slots: dict[Any, int] = {}
     given: list[Any] = []
     types: list[Any] = []
@@ -87,11 +87,7 @@ def describe(nodes: Sequence[Record], wanted: set[Record]) -> Description:
             row.insert(0, give(op, op))
             op = op.name
         entries.append((op, params, node.shape, node.dtype, tuple(row)))
-        if node in wanted or (
-            (held := node.handle) is not None
-            and (shows := held()) is not None
-            and (shows is node or shows._node is node)
-        ):
+        if node in wanted:
             produced[i] = node
     return Description(entries, given, produced, (tuple(entries), tuple(types), tuple(produced)))
 

@@ -207,7 +207,12 @@ def _with_constant(
 
 def cast(x: Array, dtype: DType) -> Array:
     """The array with elements of another dtype; itself if it has it."""
-    return x if x._node.dtype == dtype else unary(elementwise_primitive(Cast(dtype)), x)
+    return x if x._node.dtype == dtype else unary(_casting(dtype), x)
+
+
+@lru_cache(maxsize=256)
+def _casting(dtype: DType) -> ElementwisePrimitive:
+    return elementwise_primitive(Cast(dtype))
 
 
 def elementwise(operation: Any, inputs: Sequence[Any]) -> Array:

@@ -62,6 +62,9 @@ def row_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Matrices of as many rows, some rows of each at a time: as many as fit in the cache."""
     rows, width = arrays[0].shape
     step = max(1, BLOCK // max(1, width))
+    if 0 < rows <= step:
+        yield arrays
+        return
     for start in range(0, rows, step):
         yield tuple(array[start : start + step] for array in arrays)
 

@@ -81,12 +81,12 @@ def _column(values: Array) -> Array:
     return values[:, np.newaxis]
 
 
-def _greatest(rows: Array) -> Array:
-    """The greatest element of each row, as a column; of short rows NumPy finds it sooner across them."""
+def _of_rows(ufunc: np.ufunc, rows: Array) -> Array:
+    """The reduction of each row, as a column; of short rows NumPy finds it sooner across them."""
     if rows.shape[1] > _SHORT:
-        found: Array = np.max(rows, axis=1, keepdims=True)
+        found: Array = ufunc.reduce(rows, axis=1, keepdims=True)
     else:
-        found = np.max(np.ascontiguousarray(rows.T), axis=0)[:, np.newaxis]
+        found = _column(ufunc.reduce(np.ascontiguousarray(rows.T), axis=0))
     return found
 
 
@@ -99,9 +99,9 @@ def _softmax_loss(operation: ops.SoftmaxLoss, inputs: list[Array], outputs: list
 
     def compute(*lines: Array) -> None:
         for rows, own, loss in row_blocks(*lines):
-            shifted = np.subtract(rows, _greatest(rows), out=scratch("scores", rows.shape, x.dtype))
+            shifted = np.subtract(rows, _of_rows(np.maximum, rows), out=scratch("scores", rows.shape, x.dtype))
             picked = np.take_along_axis(shifted, own, axis=1)
-            np.log(np.sum(np.exp(shifted, out=shifted), axis=1, keepdims=True), out=loss)
+            np.log(_of_rows(np.add, np.exp(shifted, out=shifted)), out=loss)
             np.subtract(loss, picked, out=loss)
 
     by_rows([x.reshape(labels.size, x.shape[-1]), _column(samples.labels), _column(losses)], compute, 8)
@@ -118,9 +118,9 @@ def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outp
 
     def compute(*lines: Array) -> None:
         for rows, own, share, dx in row_blocks(*lines):
-            np.subtract(rows, _greatest(rows), out=dx)
+            np.subtract(rows, _of_rows(np.maximum, rows), out=dx)
             np.exp(dx, out=dx)
-            np.divide(dx, np.sum(dx, axis=1, keepdims=True), out=dx)
+            np.divide(dx, _of_rows(np.add, dx), out=dx)
             dx[np.arange(len(dx)), own[:, 0]] -= 1
             np.multiply(dx, share, out=dx)
 

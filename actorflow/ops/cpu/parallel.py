@@ -128,6 +128,8 @@ def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -
     """
     elements = passes * sum(array.size for array in arrays)
     cuts = even_cuts(len(arrays[0]), min(MOST_PIECES, elements // _PIECE_ELEMENTS), _ROWS)
+    if len(cuts) == 1:
+        return [work(*arrays)]
     results: list[Any] = [None] * len(cuts)
 
     def part(index: int) -> None:
