@@ -56,7 +56,7 @@ class Wiring(NamedTuple):
     node_id: int  # `Node.id` of the node that it shows up as: the op, or the blob whose terms it sums
     key: int  # of its calls in the trace, but for those that ran inline; see `Trace.key`
     inputs: tuple[BlobActor, ...]
-    freed: tuple[BlobActor, ...]  # inputs that are given back when they have been read: all but constants
+    freed: tuple[BlobActor, ...]  # inputs that are given back when they have been read; others stay
     outputs: tuple[BlobActor, ...]
     unread: tuple[BlobActor, ...]  # outputs that nothing reads
     followers: tuple[OpActor, ...]  # ops that read the outputs, once per argument
@@ -482,16 +482,16 @@ class KernelActor(OpActor):
 
     def bound(self, counted: Container[int]) -> tuple[Play, Any]:
         kernel = self.kernel
-        is_plain = not (kernel.random or self.reuses or self.unread) and len(self.outputs) == 1
+        is_plain = len(self.outputs) == 1 and not (kernel.random or self.unread)
         if not is_plain or type(self).compute is not KernelActor.compute:
             return super().bound(counted)
         forgotten, others = split(self.freed, counted)
         own = [blob for blob in others if type(blob).drop is BlobActor.drop and blob.slot not in counted]
         pooled = tuple([(blob.slot, blob.bucket) for blob in own])
         others = tuple([blob for blob in others if blob not in own])
-        bucket = None if kernel.returns else self.buckets[0]
-        call = kernel.function, self.operation, *picks(self.inputs), self.read
-        return _play_kernels, (*call, bucket, self.outputs[0].slot, forgotten, pooled, others)
+        take = None if kernel.returns or self.reuses else self.buckets[0].take
+        call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs), self.read
+        return _play_kernels, (*call, take, self.outputs[0].slot, forgotten, pooled, others)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -503,6 +503,10 @@ class KernelActor(OpActor):
         _check_count(results, len(written))
         for blob, value in zip(written, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
+
+    def _over_input(self, operation: Operation, inputs: list[Any], outputs: None) -> list[Any]:
+        """As a kernel that returns its results, where the first one may take the buffer of the first input."""
+        return self._run_kernel(inputs, 0)
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         kernel = self.kernel
@@ -526,7 +530,7 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
     """The `Play` of kernels with one output: `KernelActor.compute`, spelt out for all of them."""
     values = frame.values
     inputs: Any
-    for function, operation, count, first, second, third, read, bucket, slot, forgotten, pooled, others in steps:
+    for function, operation, count, first, second, third, read, take, slot, forgotten, pooled, others in steps:
         if count == 1:
             inputs = [values[first]]
         elif count == 2:
@@ -535,8 +539,8 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
             inputs = [values[first], values[second], values[third]]
         else:
             inputs = [*read(values)]
-        if bucket is not None:
-            output = bucket.take()
+        if take is not None:
+            output = take()
             function(operation, inputs, [output])
         else:
             results = function(operation, inputs, None)

@@ -52,6 +52,8 @@ SHARED_BYTES = 64 << 10
 _LINE_BYTES = 64
 #: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.
 POOLED_BYTES = 1 << 20
+#: Size up to which what is fetched is copied: that costs less than another buffer that is counted.
+COPIED_BYTES = 16 << 10
 #: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
 _MOST_LENT = 4
 

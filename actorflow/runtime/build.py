@@ -61,6 +61,7 @@ class Builder:
     Attributes:
         receivers: The actor that fires for each op of the plan: its own, or that of its segment.
         fired: Those, each once.
+        kept: Slots whose values stay for as long as the frame does: readers neither count nor give back.
         exchange: Messages to and from other ranks, if there are any.
     """
 
@@ -76,6 +77,7 @@ class Builder:
         self._resources = resources
         self.exchange = None if plan.identity is None else Exchange(resources.peers, plan.identity)
         self.constants: dict[int, Any] = {}  # values that frames begin with, by slot
+        self.kept = _kept(plan, resources)
         self.blobs: list[BlobActor] = []  # one actor per slot
         self._writers: dict[int, PlannedOp] = {}  # what writes each slot
         self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
@@ -242,7 +244,7 @@ class Builder:
             node_id,
             resources.trace.key(node_id, _track(op)),
             inputs,
-            inputs if not self.constants else tuple([blobs[i] for i in op.inputs if not slots[i].is_constant]),
+            tuple([blobs[i] for i in op.inputs if i not in self.kept]),
             tuple([blobs[slot] for slot in op.outputs]),
             tuple([blobs[slot] for slot in op.outputs if not slots[slot].readers]),
             tuple(followers),
@@ -361,6 +363,14 @@ class Builder:
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
         is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
+
+
+def _kept(plan: Plan, resources: Resources) -> set[int]:
+    """Slots of constants, and of variables that no op updates: those are the host's anyway, not a pool's."""
+    constants = {slot.index for slot in plan.slots if slot.is_constant}
+    reads = plan.reads.items()
+    still = {i for each, i in reads if not each.producers and not resources.device(each.place).is_stream}
+    return constants | still
 
 
 def _shows_others(op: Op) -> bool:

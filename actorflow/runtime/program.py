@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -19,7 +20,7 @@ from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import OpActor, reader
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.base import Lane
-from actorflow.devices.memory import POOLED_BYTES, Bucket
+from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, UNSHARED, Bucket
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
@@ -208,7 +209,7 @@ class Program:
         for index, value in built.constants.items():
             self._values[index] = value
         self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        shared = [slot for slot in plan.slots if slot.readers > 1 and not slot.is_constant]
+        shared = [slot for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept]
         self._shared = [built.blobs[slot.index].slot for slot in shared]
         tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in shared}}
         self._tokens = [tokens[slot.readers] for slot in shared]
@@ -248,7 +249,10 @@ class Program:
         # Memory of results that is worth using again; what is a view, or a device's, is another one's.
         fetched = [built.blobs[index] for index in plan.fetches.values()]
         own = [(i, each.bucket) for i, each in enumerate(fetched) if type(each) is BlobActor]
-        self._lent = [(i, to) for i, to in own if type(to) is Bucket and to.spec.size_bytes >= POOLED_BYTES]
+        pooled = [(i, to, to.spec.size_bytes) for i, to in own if type(to) is Bucket]
+        self._lent = [(i, to) for i, to, size_bytes in pooled if size_bytes >= POOLED_BYTES]
+        hosts = [resources.device(plan.slots[index].place).is_host for index in plan.fetches.values()]
+        self._copied = [(i, to) for i, to, size_bytes in pooled if size_bytes <= COPIED_BYTES and hosts[i]]
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         self._sources = plan.feeds
@@ -446,6 +450,12 @@ class Program:
             fetched: list[Any] = list(self._fetch_specs)
         else:
             fetched = [*self._read_fetched(values)]
+            del values  # which would seem to share them
+            for i, bucket in self._copied:
+                buffer = fetched[i]
+                fetched[i] = buffer.copy()
+                if getrefcount(buffer) == UNSHARED:
+                    bucket.give_back(buffer)
             for device in self._lenders:
                 for value in fetched:
                     if device.is_array(value):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.devices.memory import POOLED_BYTES
+from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES
 
 LENGTH = POOLED_BYTES // 4
 
@@ -41,12 +41,43 @@ async def test_a_dropped_array_is_used_again() -> None:
         assert allocations(graph) == 1
 
 
-async def test_small_arrays_are_let_go() -> None:
-    graph, x, y = graph_of(100)
+@pytest.mark.parametrize(
+    ("length", "count"),
+    [(1, 1), (COPIED_BYTES // 4, 1), (COPIED_BYTES // 4 + 1, 3), (LENGTH - 1, 3), (LENGTH, 1)],
+    ids=["one number", "copied", "let go", "almost lent", "lent"],
+)
+async def test_what_becomes_of_a_fetched_array_by_its_size(length: int, count: int) -> None:
+    graph, x, y = graph_of(length)
     async with graph:
         for number in range(3):
             await fetched(graph, x, y, number)
-        assert allocations(graph) == 3
+        assert allocations(graph) == count
+        assert graph.engine.resources.device(af.Place()).memory.used_bytes == 0
+
+
+async def test_small_arrays_are_the_applications_own() -> None:
+    graph, x, y = graph_of(100)
+    async with graph:
+        kept = [await fetched(graph, x, y, number) for number in range(8)]
+        assert all(value.base is None and value.flags.owndata for value in kept)
+        for number, value in enumerate(kept):
+            np.testing.assert_array_equal(value, np.full(x.shape, 2 * number, np.float32))
+        assert allocations(graph) == 1
+
+
+async def test_a_small_array_with_a_view_of_it() -> None:
+    """What is fetched besides its view is copied, and its buffer, which the view shows, is not used again."""
+    graph = af.Graph("viewed")
+    x = graph.blob("x", (4, 6))
+    y = af.ops.scale(x, 2.0)
+    flat = af.ops.reshape(y, (24,))
+    async with graph:
+        kept = []
+        for number in range(6):
+            kept.append(await graph.run({x: np.full(x.shape, number, np.float32)}, fetch=[y, flat]))
+        for number, result in enumerate(kept):
+            np.testing.assert_array_equal(result[y], np.full((4, 6), 2 * number, np.float32))
+            np.testing.assert_array_equal(result[flat], np.full(24, 2 * number, np.float32))
 
 
 @pytest.mark.parametrize(
