@@ -96,16 +96,18 @@ class Peers(Recipient):
 
     # -- before frames -------------------------------------------------------------------------------------------------
 
-    def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
-        """Return what must be awaited before a frame of a program may start, if anything."""
+    def are_ready(self, exchange: Exchange) -> bool:
+        """Return whether a frame of a program may start at once."""
         self._speaks = True
         if not exchange.agreed and exchange.identity.digest in self._tags:
             exchange.agree(self._tags[exchange.identity.digest])
         if exchange.agreed:
             self._last = exchange
-        if exchange.agreed and self._settled is None and not self._hub.lost:
-            return None
-        return self._prepare(exchange)
+        return exchange.agreed and self._settled is None and not self._hub.lost
+
+    def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
+        """Return what must be awaited before a frame of a program may start, if anything."""
+        return None if self.are_ready(exchange) else self._prepare(exchange)
 
     async def _prepare(self, exchange: Exchange) -> None:
         await self._come_to_rest()
@@ -426,7 +428,12 @@ class Peers(Recipient):
             settled.set_result(None)
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until all ranks have ended their streams, for a while at most."""
+        """Give up what has been asked, and wait until all ranks have ended their streams, for a while at most."""
+        loop = asyncio.get_running_loop()
+        for answer in self._answers.values():
+            if answer.get_loop() is loop:  # another one was closed
+                answer.cancel()
+        await asyncio.sleep(0)  # who has asked is told
         settled = self._settled
         if settled is not None and not self._hub.lost:
             await asyncio.wait([settled], timeout=timeout_s)

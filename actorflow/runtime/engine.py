@@ -119,6 +119,7 @@ class Engine:
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
         self._snapshots: set[Frame] = set()
+        self._starting: dict[asyncio.Task[Any], bool] = {}  # and whether somebody waits for its frame
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
         self._stream_count = 0
         self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
@@ -214,13 +215,11 @@ class Engine:
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
         return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds), tapped
 
-    async def _agreed_lengths(self, fetch: Fetch, feeds: Feeds) -> Lengths | None:
-        """The lengths of open axes that all ranks have agreed on, where they must have the same ones."""
+    def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
+        """The open axes, if there are any that all ranks must agree on the lengths of."""
         self._notice()
         axes = self._open_axes(None if fetch is None else tuple(fetch)) if self._is_open else None
-        if axes is None or not axes.crosses_ranks:
-            return None
-        return await self.resources.peers.agree_on_lengths(axes, feeds)
+        return axes if axes is not None and axes.crosses_ranks else None
 
     def _notice(self) -> None:
         """Forget what was made of a graph that has changed since."""
@@ -362,13 +361,15 @@ class Engine:
         try:
             feeds = {} if feeds is None else feeds
             begun = self._begin_known(feeds, fetch, atomic, timeout_s)
-            if begun is None:
+            if begun is None and self.graph.world.size > 1:
+                program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
+            elif begun is None:
                 program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
             else:
                 program, frame = begun
                 if self.instrumentation is not None:
                     self.instrumentation.begin(frame, streamed=False, requesters=())
-                self.resources.dispatcher.run_now()
+                self._wake(program, frame)
             if frame.error is not None and frame.has_ended and not frame.ended.cancelled():
                 frame.ended.exception()  # a caller that is cancelled now does not ask for it
                 await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
@@ -380,10 +381,12 @@ class Engine:
         self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
     ) -> tuple[Program, Frame] | None:
         """Start a frame of a program that is there, if nothing has to be waited for, and nobody asked."""
-        if self._is_shared or self.queue.closed:
+        if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         program = self._known(self._key(fetch, feeds))
-        if program is None or program.exchange is not None or program.pace.left <= 0:
+        if program is None or program.pace.left <= 0:
+            return None
+        if program.exchange is not None and not program.exchange.peers.are_ready(program.exchange):
             return None
         frame = self.start(program, feeds, atomic)
         if timeout_s is not None:
@@ -408,7 +411,8 @@ class Engine:
         Its span is linked with those of the requests that it computes. If the caller will do nothing but await it, its
         first slice is run at once.
         """
-        lengths = await self._agreed_lengths(fetch, feeds) if self._is_shared else None
+        axes = self._common_axes(fetch) if self._is_shared else None
+        lengths = None if axes is None else await self.resources.peers.agree_on_lengths(axes, feeds)
         key = self._key(fetch, feeds, lengths)
         program = self._known(key)
         if program is None and self.queue.pause is not None:  # other ranks must hear of it
@@ -431,11 +435,65 @@ class Engine:
                 limit_time(frame, timeout_s, timeout_s)
         if self.instrumentation is not None:
             self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
-        if awaited and program.exchange is None:
-            self.resources.dispatcher.run_now()
+        if awaited:
+            self._wake(program, frame)
         else:
             frame.wake()
         return program, frame
+
+    def _wake(self, program: Program, frame: Frame) -> None:
+        """Begin with a frame whose caller does nothing but await it."""
+        if program.exchange is None:
+            self.resources.dispatcher.run_now()
+        else:
+            frame.wake()
+
+    async def _begin_among_ranks(
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
+    ) -> tuple[Program, Frame]:
+        """Start a frame that other ranks start, too.
+
+        If its caller goes before, it is refused in its turn: the others would wait for it, or take the next for it.
+        """
+        starting = asyncio.create_task(self._begin_claimed(feeds, fetch, atomic))
+        self._starting[starting] = True
+        starting.add_done_callback(self._has_started)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                program, frame = await asyncio.shield(starting)
+        except BaseException as error:
+            if not starting.done():
+                self._starting[starting] = False
+            elif not starting.cancelled() and starting.exception() is None:
+                starting.result()[1].cancel()
+            if isinstance(error, TimeoutError) and limit.expired():
+                assert timeout_s is not None
+                raise self._not_started_in(timeout_s) from None
+            raise
+        due_s = limit.when()
+        if timeout_s is not None and due_s is not None:
+            limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
+        return program, frame
+
+    async def _begin_claimed(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame]:
+        claim = self.resources.claim()
+        try:
+            return await self.begin(feeds, fetch, atomic, awaited=True)
+        finally:
+            claim.release()
+
+    def _has_started(self, starting: asyncio.Task[tuple[Program, Frame]]) -> None:
+        del self._starting[starting]
+        if not starting.cancelled():
+            starting.exception()  # seen, though its caller may have gone
+
+    def _not_started_in(self, timeout_s: float) -> RunTimeoutError:
+        why = self.queue.pause or "not paused: its plan was being made, or that of a run before it"
+        if self.graph.world.size > 1:
+            why = f"{why}, or the other ranks have not come to it"
+        return RunTimeoutError(
+            f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
+        )
 
     async def _begin_in_turn(
         self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None, lengths: Lengths | None
@@ -461,10 +519,8 @@ class Engine:
         except TimeoutError:
             if not limit.expired():
                 raise
-            why = self.queue.pause or "not paused: its plan was being made, or that of a run before it"
-            raise RunTimeoutError(
-                f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
-            ) from None
+            assert timeout_s is not None
+            raise self._not_started_in(timeout_s) from None
         due_s = limit.when()
         if timeout_s is not None and due_s is not None:
             limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
@@ -473,6 +529,8 @@ class Engine:
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself once the dispatcher is told (`Frame.wake`)."""
         try:
+            if self._starting and (task := asyncio.current_task()) and not self._starting.get(task, True):
+                raise asyncio.CancelledError("its run was cancelled or timed out before")
             if within.get() is not None:
                 program.check_turns()
             values = program.feed(feeds)
@@ -519,7 +577,10 @@ class Engine:
             for batcher in list(self.batchers.values()):
                 batcher.abort("ends with its graph, which was closed")
             self.queue.dismiss()
-            tasks: set[asyncio.Task[Any]] = set()
+            loop = asyncio.get_running_loop()
+            tasks: set[asyncio.Task[Any]] = {each for each in self._starting if each.get_loop() is loop}
+            for starting in tasks:
+                starting.cancel()
             for frame in list(resources.running):
                 frame.cancel()
                 tasks |= frame.tasks

@@ -14,9 +14,9 @@ from actorflow.transport.local import LocalTransport
 from tests.ranks.conftest import Ranks
 
 
-def there_and_back(graph: af.Graph) -> af.Blob:
+def there_and_back(graph: af.Graph, length: int | str = 4) -> af.Blob:
     with graph.at("0/cpu"):
-        x = graph.blob("x", (4,))
+        x = graph.blob("x", (length,))
         a = ops.scale(x, 2.0, name="a")
     with graph.at("1/cpu"):
         b = ops.scale(a, 3.0, name="b")

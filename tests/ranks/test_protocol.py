@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,62 @@ async def test_a_timeout_names_the_message_that_is_missing() -> None:
     assert "(receive from rank 1)" in str(first)
     assert isinstance(second, af.PeerFailedError)
     release.set()
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+@pytest.mark.parametrize("where", ["plan", "lengths", "pause"])
+async def test_a_run_that_is_given_up_before_it_starts_ends_on_the_other_ranks(
+    where: str, how: str, seed: int | None
+) -> None:
+    """And those behind it meet their own counterparts."""
+    ranks = Ranks(partial(there_and_back, length="n" if where == "lengths" else 4), 2, seed)
+    graph, other = ranks.graphs
+
+    def feeds(value: float) -> dict[str, Any]:
+        return {"x": np.full(4, value, np.float32)}
+
+    if where == "pause":
+        await ranks.all(lambda graph, _: graph.run(feeds(0.0)))
+        graph.pause("for a while")
+    async with asyncio.timeout(100):
+        if how == "timed out":
+            with pytest.raises(af.RunTimeoutError, match="before its frame started"):
+                await graph.run(feeds(1.0), timeout=0.01)
+        else:
+            given_up = asyncio.create_task(graph.run(feeds(1.0)))
+            await settle()
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+        behind = [asyncio.create_task(graph.run(feeds(value))) for value in (2.0, 3.0) if where == "pause"]
+        await settle()
+        graph.resume()
+        with pytest.raises(af.PeerFailedError, match=r"could not start: .*cancelled or timed out before"):
+            await other.run(feeds(1.0))
+        if where != "pause":
+            behind = [asyncio.create_task(graph.run(feeds(value))) for value in (2.0, 3.0)]
+        for number, run in enumerate(behind, 2):
+            await other.run(feeds(number))
+            np.testing.assert_array_equal((await run)["c/out"], np.full(4, 30.0 * number))
+    assert graph.engine.resources._claim.count == 0
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("length", [4, "n"])
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_runs_that_wait_for_other_ranks_end_with_their_graph(given_up: bool, length: int | str) -> None:
+    ranks = Ranks(partial(there_and_back, length=length))
+    run = asyncio.create_task(ranks.graphs[0].run({"x": np.ones(4, np.float32)}))
+    await settle()
+    if given_up:
+        run.cancel()
+        await asyncio.wait([run])
+    async with asyncio.timeout(100):
+        await ranks.graphs[0].aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await run
     await ranks.aclose()
 
 
