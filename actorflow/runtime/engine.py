@@ -6,7 +6,7 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -426,7 +426,8 @@ class Engine:
             program = self._keep(key, at_once(self._making(key)))
             waits = self._is_due(program)
         if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
-            program, frame = await self._begin_in_turn(feeds, fetch, atomic, timeout_s, lengths)
+            starting = self._begin_in_turn(feeds, fetch, atomic, lengths)
+            program, frame = await self._begin_in_time(starting, timeout_s)
         else:
             frame = self.start(program, feeds, atomic)
             if permit is not None:
@@ -459,21 +460,13 @@ class Engine:
         self._starting[starting] = True
         starting.add_done_callback(self._has_started)
         try:
-            async with asyncio.timeout(timeout_s) as limit:
-                program, frame = await asyncio.shield(starting)
-        except BaseException as error:
+            return await self._begin_in_time(asyncio.shield(starting), timeout_s)
+        except BaseException:
             if not starting.done():
                 self._starting[starting] = False
             elif not starting.cancelled() and starting.exception() is None:
                 starting.result()[1].cancel()
-            if isinstance(error, TimeoutError) and limit.expired():
-                assert timeout_s is not None
-                raise self._not_started_in(timeout_s) from None
             raise
-        due_s = limit.when()
-        if timeout_s is not None and due_s is not None:
-            limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
-        return program, frame
 
     async def _begin_claimed(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame]:
         claim = self.resources.claim()
@@ -487,43 +480,46 @@ class Engine:
         if not starting.cancelled():
             starting.exception()  # seen, though its caller may have gone
 
-    def _not_started_in(self, timeout_s: float) -> RunTimeoutError:
-        why = self.queue.pause or "not paused: its plan was being made, or that of a run before it"
-        if self.graph.world.size > 1:
-            why = f"{why}, or the other ranks have not come to it"
-        return RunTimeoutError(
-            f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
-        )
-
-    async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None, lengths: Lengths | None
+    async def _begin_in_time(
+        self, starting: Awaitable[tuple[Program, Frame]], timeout_s: float | None
     ) -> tuple[Program, Frame]:
-        """Start a frame behind those that came before, when it has a program and the graph is not paused."""
+        """Await the start of a frame, which then has the time that is left."""
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                with self.queue.enter() as ticket:
-                    while True:
-                        await ticket.come()
-                        key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
-                        program = self._known(key)
-                        if program is None or self._is_due(program):
-                            await in_slices(self._making_one(key))
-                            continue
-                        exchange = program.exchange
-                        waiting = None if exchange is None else exchange.peers.prepare(exchange)
-                        if waiting is None:
-                            break
-                        await waiting
-                    frame = self.start(program, feeds, atomic)
-                    self.queue.spend()
+                program, frame = await starting
         except TimeoutError:
             if not limit.expired():
                 raise
-            assert timeout_s is not None
-            raise self._not_started_in(timeout_s) from None
+            why = self.queue.pause or "not paused: its plan was being made, or that of a run before it"
+            if self.graph.world.size > 1:
+                why = f"{why}, or the other ranks have not come to it"
+            raise RunTimeoutError(
+                f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
+            ) from None
         due_s = limit.when()
         if timeout_s is not None and due_s is not None:
             limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
+        return program, frame
+
+    async def _begin_in_turn(
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None
+    ) -> tuple[Program, Frame]:
+        """Start a frame behind those that came before, when it has a program and the graph is not paused."""
+        with self.queue.enter() as ticket:
+            while True:
+                await ticket.come()
+                key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
+                program = self._known(key)
+                if program is None or self._is_due(program):
+                    await in_slices(self._making_one(key))
+                    continue
+                exchange = program.exchange
+                waiting = None if exchange is None else exchange.peers.prepare(exchange)
+                if waiting is None:
+                    break
+                await waiting
+            frame = self.start(program, feeds, atomic)
+            self.queue.spend()
         return program, frame
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
