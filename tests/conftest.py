@@ -121,6 +121,12 @@ def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
 
 
+@pytest.fixture
+def usual_tapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First calls run where each of them does by itself, whatever fires as one in other tests."""
+    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
+
+
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     """Fail a test that leaves a thread behind; set up first, so it looks when the test's loop is closed."""
