@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from actorflow.runtime.batched import Batcher
-    from actorflow.runtime.pause import Permit
+    from actorflow.runtime.pause import Permit, Ticket
     from actorflow.runtime.stream import FrameStream
     from actorflow.trace.spans import Instrumentation
 
@@ -386,7 +387,8 @@ class Engine:
         program = self._known(self._key(fetch, feeds))
         if program is None or program.pace.left <= 0:
             return None
-        if program.exchange is not None and not program.exchange.peers.are_ready(program.exchange):
+        exchange = program.exchange
+        if exchange is not None and (self.resources.rank_turns.closed or not exchange.peers.are_ready(exchange)):
             return None
         frame = self.start(program, feeds, atomic)
         if timeout_s is not None:
@@ -404,36 +406,41 @@ class Engine:
         streamed: bool = False,
         permit: Permit | None = None,
         requesters: Sequence[Span] = (),
+        turn: Ticket | None = None,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
-        Its span is linked with those of the requests that it computes. If the caller will do nothing but await it, its
-        first slice is run at once.
+        What other ranks start, too, has its turn behind what was called before, or is given that. Its span is linked
+        with those of the requests that it computes. If the caller will do nothing but await it, its first slice is run
+        at once.
         """
-        axes = self._common_axes(fetch) if self._is_shared else None
-        lengths = None if axes is None else await self.resources.peers.agree_on_lengths(axes, feeds)
-        key = self._key(fetch, feeds, lengths)
-        program = self._known(key)
-        if program is None and self.queue.pause is not None:  # other ranks must hear of it
-            program = self._keep(key, at_once(self._making(key)))
-        if program is not None and program.exchange is not None:
-            waiting = program.exchange.peers.prepare(program.exchange)
-            if waiting is not None:
-                await waiting
-        waits = program is None or self._is_due(program)
-        if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
-            program = self._keep(key, at_once(self._making(key)))
-            waits = self._is_due(program)
-        if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
-            starting = self._begin_in_turn(feeds, fetch, atomic, lengths)
+        permitted = self.queue.holds(permit)
+        if turn is None and not permitted:
+            turn = self._turn_among_ranks(feeds, fetch)
+        with turn or nullcontext():
+            asks = self._is_shared and (permitted or turn is not None)
+            lengths = await self._agree_with_ranks(feeds, fetch, turn) if asks else None
+            key = self._key(fetch, feeds, lengths)
+            program = self._known(key)
+            if program is None and self.queue.pause is not None:  # what is wrong is told now
+                program = self._keep(key, at_once(self._making(key)))
+            waits = program is None or self._is_due(program)
+            if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
+                program = self._keep(key, at_once(self._making(key)))
+                waits = self._is_due(program)
+            if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
+                ticket = self.queue.enter()  # before the next has its turn
+                starting = self._begin_in_turn(feeds, fetch, atomic, lengths, ticket)
+            else:
+                starting, frame = None, self.start(program, feeds, atomic)
+                if permit is not None:
+                    self.queue.spend(permit)
+                if timeout_s is not None:
+                    limit_time(frame, timeout_s, timeout_s)
+        if starting is not None:
             program, frame = await self._begin_in_time(starting, timeout_s)
-        else:
-            frame = self.start(program, feeds, atomic)
-            if permit is not None:
-                self.queue.spend(permit)
-            if timeout_s is not None:
-                limit_time(frame, timeout_s, timeout_s)
+        assert program is not None
         if self.instrumentation is not None:
             self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
         if awaited:
@@ -456,9 +463,12 @@ class Engine:
 
         If its caller goes before, it is refused in its turn: the others would wait for it, or take the next for it.
         """
-        starting = asyncio.create_task(self._begin_claimed(feeds, fetch, atomic))
+        turn = self._turn_among_ranks(feeds, fetch)
+        starting = asyncio.create_task(self._begin_claimed(feeds, fetch, atomic, turn))
         self._starting[starting] = True
         starting.add_done_callback(self._has_started)
+        if turn is not None:
+            starting.add_done_callback(lambda _: turn.leave())  # it may be cancelled before it begins
         try:
             return await self._begin_in_time(asyncio.shield(starting), timeout_s)
         except BaseException:
@@ -468,10 +478,12 @@ class Engine:
                 starting.result()[1].cancel()
             raise
 
-    async def _begin_claimed(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame]:
+    async def _begin_claimed(
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, turn: Ticket | None
+    ) -> tuple[Program, Frame]:
         claim = self.resources.claim()
         try:
-            return await self.begin(feeds, fetch, atomic, awaited=True)
+            return await self.begin(feeds, fetch, atomic, awaited=True, turn=turn)
         finally:
             claim.release()
 
@@ -501,26 +513,54 @@ class Engine:
             limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
         return program, frame
 
+    def _turn_among_ranks(self, feeds: Feeds, fetch: Fetch) -> Ticket | None:
+        """The turn of a run that other ranks start, too, as far as that is known; None if they do not.
+
+        All ranks are to ask each other, and to start their frames, in the order of the calls, however long each of
+        them takes for what lies between.
+        """
+        axes = self._common_axes(fetch) if self._is_shared else None
+        if not self._is_shared:
+            return None
+        program = None if axes is not None else self._programs.get(self._key(fetch, feeds))
+        return self.resources.rank_turns.enter() if program is None or program.exchange is not None else None
+
+    async def _agree_with_ranks(self, feeds: Feeds, fetch: Fetch, turn: Ticket | None) -> Lengths | None:
+        """In its turn, have a program for a run that is there, and that all ranks agree on; returns their lengths."""
+        if turn is not None:
+            await turn.come()
+        axes = self._common_axes(fetch)
+        lengths = None if axes is None else await self.resources.peers.agree_on_lengths(axes, feeds)
+        while await self._ready(feeds, fetch, lengths) is None:
+            pass
+        return lengths
+
     async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None, ticket: Ticket
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when it has a program and the graph is not paused."""
-        with self.queue.enter() as ticket:
-            while True:
+        with ticket:
+            program = None
+            while program is None:
                 await ticket.come()
-                key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
-                program = self._known(key)
-                if program is None or self._is_due(program):
-                    await in_slices(self._making_one(key))
-                    continue
-                exchange = program.exchange
-                waiting = None if exchange is None else exchange.peers.prepare(exchange)
-                if waiting is None:
-                    break
-                await waiting
+                program = await self._ready(feeds, fetch, lengths)
             frame = self.start(program, feeds, atomic)
             self.queue.spend()
         return program, frame
+
+    async def _ready(self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None) -> Program | None:
+        """The program that a frame can start with now; None when something had to be awaited: look again."""
+        key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
+        program = self._known(key)
+        if program is None or self._is_due(program):
+            await in_slices(self._making_one(key))
+            return None
+        exchange = program.exchange
+        waiting = None if exchange is None else exchange.peers.prepare(exchange)
+        if waiting is not None:
+            await waiting
+            return None
+        return program
 
     def start(self, program: Program, feeds: Feeds, atomic: bool = False) -> Frame:
         """Start a frame; it goes on by itself once the dispatcher is told (`Frame.wake`)."""
@@ -573,6 +613,7 @@ class Engine:
             for batcher in list(self.batchers.values()):
                 batcher.abort("ends with its graph, which was closed")
             self.queue.dismiss()
+            resources.rank_turns.dismiss()
             loop = asyncio.get_running_loop()
             tasks: set[asyncio.Task[Any]] = {each for each in self._starting if each.get_loop() is loop}
             for starting in tasks:

@@ -135,8 +135,11 @@ class StartQueue:
             self._tickets[0].wake()
 
     def enter(self) -> Ticket:
-        """Take a place in the queue, as a context manager."""
-        return Ticket(self, self._tickets, self._dismissals)
+        """Take a place in the queue at once; it is given up as a context manager."""
+        ticket = Ticket(self, self._tickets, self._dismissals)
+        self._tickets.append(ticket)
+        self.closed = True
+        return ticket
 
     async def keep(self) -> Permit | None:
         """Wait until a frame may start; returns a permit, to be spent or given back, if the graph is paused."""
@@ -202,11 +205,13 @@ class Ticket:
         self._dismissals = dismissals
 
     def __enter__(self) -> Self:
-        self._tickets.append(self)
-        self._queue.closed = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Give up the place, if that was not done before."""
         if self in self._tickets:  # unless it was forgotten
             self._tickets.remove(self)
         self._queue.wake()

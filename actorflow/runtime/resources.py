@@ -82,6 +82,7 @@ class Resources:
     ) -> None:
         self.graph = graph  # the root graph
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
+        self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
@@ -295,6 +296,7 @@ class Resources:
             # That loop was closed in the middle of a run: nothing waits for those frames any more.
             self._claim = Claim()
             self.queue.forget()
+            self.rank_turns.forget()
             for frame in list(self.running):
                 frame.abandon()
             self._variables.clear()
@@ -346,6 +348,7 @@ class Resources:
         self.begin_order_anew()
         self._claim = Claim()
         self.queue.forget()
+        self.rank_turns.forget()
 
     def close(self) -> None:
         """Close the devices, which may be opened again, and wait for their threads."""
