@@ -275,6 +275,11 @@ class Team:
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
+    @property
+    def is_called(self) -> bool:
+        """Whether a thread has been asked to help, and is on its way or helps."""
+        return self._invited > 0
+
     def spread(self, pieces: Sequence[_P], work: Callable[[_P], None], kind: Hashable = None) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 

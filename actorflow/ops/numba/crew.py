@@ -95,11 +95,12 @@ def _call() -> Routine:
     """Write down a call, take part in it, and wait for those who do."""
     pause, pauses = _pause()
     names = ["place", "give_way", "function", "count", "table", "width", "fixed", *[f"a{i}" for i in range(_ARGUMENTS)]]
-    arguments = [("intp", name) for name in names]
+    arguments = [("int64*" if name == "table" else "intp", name) for name in names]
     text = entry("crew_call", arguments)
     state = text.let("inttoptr i64 %place to ptr")
     for i, name in enumerate(names[2:7]):
-        text.store("i64", f"%{name}", text.at("i64", state, _CALL + i))
+        value = text.let("ptrtoint ptr %table to i64") if name == "table" else f"%{name}"
+        text.store("i64", value, text.at("i64", state, _CALL + i))
     for i in range(_ARGUMENTS):
         text.store("i64", f"%a{i}", text.at("i64", state, _GIVEN + i))
     taken = text.variable("i64", 0)
@@ -186,17 +187,33 @@ class Crew:
         """Whether what shares calls is compiled; else it is asked for."""
         return _call().function is not None
 
-    def may_share(self, work_ns: float) -> bool:
-        """Return whether others would take part in a call now, which else need not be in pieces.
+    def may_share(self, routine: Routine, count: int, work_ns: float) -> bool:
+        """Return whether others would take part in a call now; else it need not be in pieces, and costs nothing more.
 
         Not in what runs on the loop.
 
         Args:
+            routine: What is called.
+            count: In so many pieces.
             work_ns: Estimated time of one thread.
         """
-        if not team.is_here:
+        worth = team.worth((routine.name, count, work_ns))
+        if worth is None or not worth.may_spread():
             return False
-        return bool(self._words[_WAITING]) or (work_ns >= _WORTH_WAKING_NS and team.idle > 0)
+        if self._words[_WAITING] or team.is_called or (self._wakes(worth, work_ns) and team.idle > 0):
+            return True
+        self._begun(perf_counter_ns())
+        return False
+
+    def _wakes(self, worth: Worth, work_ns: float) -> bool:
+        """Return whether a thread is woken for a call if none lingers."""
+        return work_ns >= (_WORTH_WAKING_NS if worth.gap_ns <= _LINGER_NS else _LONG_NS)
+
+    def _begun(self, now_ns: int) -> None:
+        """There is work to share again."""
+        before, self._before = self._before, None
+        if before is not None:
+            before.shared_again(now_ns - self._ended_ns)
 
     def work_off(self, routine: Routine, given: Sequence[int], pieces: Array, work_ns: float) -> None:
         """Call a compiled routine with ``(*given, *piece)`` for all pieces, in no order and on idle cores, too.
@@ -208,7 +225,7 @@ class Crew:
             work_ns: Estimated time of one thread for all of them.
         """
         count, width = pieces.shape
-        told = (routine.address, count, pieces.ctypes.data, width, len(given), *given)
+        told = (routine.address, count, id(pieces), width, len(given), *given)
         told += (0,) * (6 + _ARGUMENTS - 1 - len(told))
         call = _call().function
         assert call is not None
@@ -218,17 +235,15 @@ class Crew:
             return
         try:
             start, busy = perf_counter_ns(), thread_time_ns()
-            if self._before is not None:
-                self._before.shared_again(start - self._ended_ns)
-            is_soon = worth.gap_ns <= _LINGER_NS
-            if not self._words[_WAITING] and work_ns >= (_WORTH_WAKING_NS if is_soon else _LONG_NS):
+            self._begun(start)
+            if not self._words[_WAITING] and self._wakes(worth, work_ns):
                 team.call_in(count - 1)  # who comes late, as it may be, lingers
             call(self._address, self._give_way, *told)
             taken, end = self._words[_TAKEN], perf_counter_ns()
             if taken < count:  # else nobody has come, or they have parked just then
                 waited_ns = self._words[_WAITED] * _LINGER_NS / max(1, self._looks)
                 worth.judge(end - start, (thread_time_ns() - busy - waited_ns) * count / max(1, taken))
-            if not is_soon and self._words[_WAITING]:
+            if worth.gap_ns > _LINGER_NS and self._words[_WAITING]:
                 self.part()
             self._before, self._ended_ns = worth, end
         finally:
@@ -287,9 +302,9 @@ crew = Crew()
 team.lingering = crew
 
 
-def may_share(work_ns: float) -> bool:
+def may_share(routine: Routine, count: int, work_ns: float) -> bool:
     """See `Crew.may_share`."""
-    return crew.may_share(work_ns)
+    return crew.may_share(routine, count, work_ns)
 
 
 def spread(routine: Routine, given: Sequence[int], pieces: Array, work_ns: float) -> None:

@@ -257,7 +257,7 @@ class Depthwise:
 
     def _compute(self, x: Array, arrays: tuple[int, ...], following: tuple[int, ...]) -> None:
         """Compute all rows, by several threads where that pays, with a row of sums for each piece."""
-        if len(self._cuts) == 1 or not may_share(self._work_ns):
+        if len(self._cuts) == 1 or not may_share(self._routine, len(self._cuts), self._work_ns):
             row = scratch("row of sums", (self._room,), x.dtype)
             self._routine.wait()(*arrays, id(row), *following, 0, self._cuts[-1].stop)
             return

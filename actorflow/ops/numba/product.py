@@ -344,7 +344,7 @@ class Product:
         weight, whole = id(panels), self._whole
 
         def compute(x: Array, y: Array, given: int, address: int, _kept: Any = kept) -> None:
-            if len(parts) == 1 or not may_share(work_ns):
+            if len(parts) == 1 or not may_share(routine, len(parts), work_ns):
                 function(id(x), offsets, weight, id(y), told, given, address, *whole)
             else:
                 spread(routine, (id(x), offsets, weight, id(y), told, given, address), parts, work_ns)
@@ -357,7 +357,7 @@ class Product:
         left = ending.finish if ending.following is None else None
         if left is not None and self._is_by_rows:
             self._finishing(given, left)
-        elif len(parts) == 1 or not may_share(self._work_ns):
+        elif len(parts) == 1 or not may_share(self._routine, len(parts), self._work_ns):
             self._function(*given, *self._whole)
         else:
             spread(self._routine, given, parts, self._work_ns)

@@ -115,7 +115,7 @@ class Row:
 
     def _compute(self, x: Array, weight: Array, y: Array, given: int, address: int) -> None:
         arrays, first = (id(x), id(weight), id(y), self._depth), 0
-        if len(self._pieces) > 1 and may_share(self._work_ns):
+        if len(self._pieces) > 1 and may_share(self._routine, len(self._pieces), self._work_ns):
             spread(self._routine, arrays, self._pieces, self._work_ns)
             first = len(weight)  # what follows takes all columns, when they are there
         self._function(*arrays, first, len(weight), given, address)

@@ -105,14 +105,14 @@ def test_threads_that_linger_take_part(crew: Crew) -> None:
 
 def test_a_call_is_shared_where_somebody_takes_part(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorflow.devices.team.cores", lambda: 2)
-    assert not crew.may_share(1e9), "no lane's thread"
+    assert not crew.may_share(COUNT, 3, 1e9), "no lane's thread"
     member = module.team.join()
-    assert crew.may_share(1e9)
-    assert not crew.may_share(10.0), "not worth waking a thread for"
+    assert crew.may_share(COUNT, 3, 1e9)
+    assert not crew.may_share(COUNT, 3, 10.0), "not worth waking a thread for"
     member.at_work = True
     other = module.team.join()
     other.at_work = True
-    assert not crew.may_share(1e9), "no core is idle"
+    assert not crew.may_share(COUNT, 3, 1e9), "no core is idle"
     for each in (other, member):
         module.team.leave(each)
     crew.linger()  # measures
@@ -120,7 +120,46 @@ def test_a_call_is_shared_where_somebody_takes_part(crew: Crew, monkeypatch: pyt
     with lingering(crew):
         while not crew.waiting:
             threading.Event().wait(0)
-        assert crew.may_share(10.0)
+        assert crew.may_share(COUNT, 3, 10.0)
+
+
+@pytest.mark.parametrize(("gap_ns", "expected"), [(0, True), (10**6, False)])
+def test_a_call_for_which_nobody_is_woken_is_not_shared(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, gap_ns: int, expected: bool
+) -> None:
+    """But it is known of the call before it that there was work again, and it is shared with a thread on its way."""
+    monkeypatch.setattr("actorflow.devices.team.cores", lambda: 2)
+    now_ns = [50_000]
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: now_ns[0])
+    member = module.team.join()
+    worth, before = (module.team.worth((COUNT.name, count, 1.5e5)) for count in (3, 4))
+    assert worth is not None
+    worth.gap_ns, crew._before = gap_ns, before
+    try:
+        assert crew.may_share(COUNT, 3, 1.5e5) is expected
+        if not expected:
+            crew._before, now_ns[0] = before, 80_000
+            assert not crew.may_share(COUNT, 3, 1.5e5)
+            assert before is not None
+            assert before.gap_ns == 50_000, "the smaller of the last two"
+            monkeypatch.setattr(module.team, "_invited", 1)
+            assert crew.may_share(COUNT, 3, 1.5e5)
+    finally:
+        monkeypatch.undo()
+        module.team.leave(member)
+
+
+def test_what_help_does_not_make_faster_is_not_shared_for_a_while(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.devices.team.cores", lambda: 2)
+    monkeypatch.setattr(module, "team", Team())
+    member = module.team.join()
+    worth = module.team.worth((COUNT.name, 3, 1e9))
+    assert worth is not None
+    for _ in range(2):
+        assert crew.may_share(COUNT, 3, 1e9)
+        worth.judge(100, 100.0)
+    assert [crew.may_share(COUNT, 3, 1e9) for _ in range(3)] == [False, True, True]
+    module.team.leave(member)
 
 
 def test_those_who_linger_come_back(crew: Crew) -> None:

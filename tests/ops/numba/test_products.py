@@ -291,7 +291,7 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> None:
 
     for module, name in ((product, "spread"), (row, "spread"), (depthwise, "spread_compiled")):
         monkeypatch.setattr(module, name, backwards)
-        monkeypatch.setattr(module, "may_share", lambda work_ns: True)
+        monkeypatch.setattr(module, "may_share", lambda *_: True)
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
