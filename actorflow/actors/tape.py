@@ -99,7 +99,7 @@ class TapeActor(Joined):
         self._owed: list[_Played] = []  # not written to the trace yet
         self._trace: Trace | None = None  # where they are to be written, and what it is to ask for before a look
         self._leaves: _Leaves | None = None
-        self._newest = np.empty((0, len(parts)), np.int64)  # times of the last two calls, as far as they are known
+        self._newest = np.array([[part.last_ns for part in parts]])  # times of the last two calls that are known
         self.inline_ns = _LONG_NS if is_long else max(2 * _SLICE_NS, *[part.inline_ns for part in parts])
         self._slow: list[int] | None = None  # stamps of the last call, if that was slow
         self.cost_ns = self.last_ns = self._planned_ns = self._expect()
@@ -116,7 +116,7 @@ class TapeActor(Joined):
         ended = len(self._stamps.get(frame, (0,))) - 1
         for number, part in enumerate(self.parts):
             state = NodeState.DONE if number < ended else NodeState.RUNNING if number == ended else NodeState.QUEUED
-            yield from [(leaf, state) for leaf, _ in part.progress(frame)]
+            yield from [(leaf.node_id, state) for leaf in parts_of(part)] if part.parts else [(part.node_id, state)]
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self.what} are called as one: each of them replays its own call")
@@ -302,9 +302,9 @@ class TapeActor(Joined):
         if self._owed:
             self._write()
         self._trace = None
-        for part, (*earlier, last_ns) in zip(self.parts, self._newest.T.tolist(), strict=True):
-            part.cost_ns, part.last_ns = min(last_ns, *earlier or [part.last_ns]), last_ns
-        self._newest = self._newest[:0]
+        costs, times = self._newest.min(axis=0).tolist(), self._newest[-1].tolist()
+        for part, cost_ns, last_ns in zip(self.parts, costs, times, strict=True):
+            part.cost_ns, part.last_ns = cost_ns, last_ns
         self._expect()
         if self._leaves is not None:
             self._leaves.add_to_profiles()

@@ -66,6 +66,9 @@ class UnderWay(NamedTuple):
         return seen
 
     def _add(self, parts: dict[int, NodeState]) -> None:
+        if not self.states:
+            self.states.update(parts)
+            return
         for node_id, state in parts.items():
             if _WEIGHT[state] >= _WEIGHT[self.states.get(node_id, NodeState.DONE)]:
                 self.states[node_id] = state

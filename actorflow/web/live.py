@@ -30,6 +30,9 @@ from actorflow.web.wire import EncodedGraph, capture, encode_control, encode_hea
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 1.0
+#: A tick goes through all ops that have changed, which takes long where they are very many: then there are fewer ticks,
+#: so that they take this share of the loop's time, but one in so many seconds.
+_MAX_SHARE, _MAX_PAUSE_S = 0.1, 1.0
 #: State of control that a client assumes until it is told otherwise.
 _UNTOUCHED = encode_control(
     {"paused": None, "paused_ranks": [], "streams": [], "check_finite": None, "kept": None}, None
@@ -280,12 +283,19 @@ class LiveStream:
 
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()
+        pause_s = self.interval_s
         while True:
-            due_s = loop.time() + self.interval_s
-            await asyncio.sleep(self.interval_s)
+            due_s = loop.time() + pause_s
+            await asyncio.sleep(pause_s)
             if self._vitals is not None:
                 self._vitals.late(max(0.0, loop.time() - due_s))
+            start_s = time.thread_time()
             self._tick_or_report()
+            pause_s = self.pause_s(time.thread_time() - start_s)
+
+    def pause_s(self, took_s: float) -> float:
+        """Seconds until the next tick behind one that has taken so much of the loop's time."""
+        return max(self.interval_s, min(took_s / _MAX_SHARE, _MAX_PAUSE_S))
 
     def _tick_or_report(self) -> None:
         """Tick, and log a failure, which would go unnoticed: what cannot be told now may be told by the next one."""

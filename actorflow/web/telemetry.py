@@ -30,6 +30,7 @@ _MAX_LOOKED_AT = 1 << 13
 #: Ops beyond these have no estimates; each takes 512 bytes.
 _MAX_OPS = 1 << 16
 _NO_TRACK = 255
+_ONE = np.uint32(1)  # of the counts' own type: another would have each call converted, which takes 20 times as long
 
 _Ints = npt.NDArray[np.int64]
 
@@ -74,7 +75,7 @@ class Latencies:
         octaves = np.log2(np.maximum(elapsed_ns[slots >= 0], 1)) - _FIRST_OCTAVE
         buckets = np.clip((octaves * _PER_OCTAVE).astype(np.int64), 0, _BUCKETS - 1)
         slots = slots[slots >= 0]
-        np.add.at(self._counts.reshape(-1), slots * _BUCKETS + buckets, 1)
+        np.add.at(self._counts.reshape(-1), slots * _BUCKETS + buckets, _ONE)
         self._totals += np.bincount(slots, minlength=len(self._totals))
         many = np.flatnonzero(self._totals > _FORGETFUL)
         self._counts[many] //= 2
@@ -284,7 +285,8 @@ class Telemetry:
             return np.arange(len(self.structure.op_ids))
         assert self._changes is not None
         moved = [node_id for node_id, _ in before.states.items() ^ self._under_way.states.items()]
-        ids = np.union1d(self._changes.take(), np.array(moved, np.intp))
+        self._changes.pending[np.array(moved, np.intp)] = True
+        ids = self._changes.take()
         rows = self._row_of[ids[ids < len(self._row_of)]]
         return rows[rows >= 0]
 

@@ -254,6 +254,14 @@ async def test_what_cannot_be_told_now_is_told_later(training, fake_socket, monk
     ]
 
 
+async def test_ticks_that_take_long_come_less_often(training) -> None:
+    async with streaming(training.graph, interval_s=0.06) as stream:
+        pauses = [stream.pause_s(took_s) for took_s in (0.0, 0.006, 0.02, 5.0)]
+    assert pauses == pytest.approx([0.06, 0.06, 0.2, 1.0])
+    async with streaming(training.graph) as stream:
+        assert stream.pause_s(5.0) == NEVER_S
+
+
 async def test_whole_numbers_may_be_numpys(gated, fake_socket) -> None:
     feeds = [{gated.x: np.zeros((4, 4), "float32")}] * 3
     async with streaming(gated.graph, vitals_s=0.0) as stream, joined(stream, fake_socket):
