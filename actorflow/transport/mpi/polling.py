@@ -164,7 +164,8 @@ class Poller:
             self._context.run(self._turn)
 
     def _turn(self) -> None:
-        if self._state is not State.SPINNING:
+        state = self._state
+        if state is not State.SPINNING:
             return
         self._bell.settle()
         if self._bell.has_rung and self._limit == _FEW_LOOKS:
@@ -181,7 +182,7 @@ class Poller:
         else:
             if not self._to_keep:
                 self._offer_core()
-        if not self._is(State.SPINNING):  # a callback has closed the transport
+        if self._state is not state:  # a callback has closed the transport
             return
         if self._looks < self._limit:
             self._next = self._call_soon(self._turn, context=self._context)
@@ -279,6 +280,8 @@ class Bell:
         self._slots = [slot if shared and its == leader else -1 for _, its, slot in cards]
         self._rung = [0] * comm.size
         self._owed: set[int] = set()
+        #: A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that.
+        self.nudge = self._owed.add
         self.has_rung = False
         self._heard_s = [0.0] * comm.size
         node.Free()
@@ -321,10 +324,6 @@ class Bell:
         with suppress(OSError):  # its buffer is full of rings, or it is gone
             self._socket.sendto(b"\0", self._addresses[rank])
             self.has_rung = True
-
-    def nudge(self, rank: int) -> None:
-        """A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that."""
-        self._owed.add(rank)
 
     def settle(self) -> None:
         """Ring at the ranks that were nudged, if they wait for it."""
