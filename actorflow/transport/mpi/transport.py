@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from actorflow.errors import PeerLostError, TransportError
+from actorflow.threads import cores
 from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.mpi.deaths import Failures, Pulse
 from actorflow.transport.mpi.groups import MPIGroup, Operations
@@ -72,6 +73,7 @@ class MPITransport(Transport):
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
+        self._is_crowded = len(bell.neighbours) > cores()
         self._poller = Poller(self, bell)
         self._table, self._note_table = Table(self._poller.wake), Table(self._poller.wake)
         self._inbox = NoteInbox(self._note_table.call_soon)
@@ -244,6 +246,10 @@ class MPITransport(Transport):
     @property
     def sending(self) -> bool:
         return self._table.sends > 0 or self._note_table.sends > 0
+
+    @property
+    def reducing(self) -> bool:
+        return not self._is_crowded and any(group.under_way for group in self._groups.values())
 
     def poll(self, whole: bool = False) -> bool:
         """Let MPI go on, and call back for what has ended, or for some of it; whether anything has.
