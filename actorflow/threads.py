@@ -32,6 +32,14 @@ CHEAP_BYTES = 1 << 18
 _PATIENCE_S = 10.0
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
     """A thread that runs ``target()``, for its owner to keep: it has started.
 

@@ -18,12 +18,12 @@ from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence, Lane, Stopped
-from actorflow.devices.blas import cores
 from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, UNSHARED, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
+from actorflow.threads import cores
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
 

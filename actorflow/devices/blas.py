@@ -6,22 +6,13 @@ cores are shared out among the worker lanes that run.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actorflow.threads import forget_in_child, held_at_fork
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return os.cpu_count() or 1
+from actorflow.threads import cores, forget_in_child, held_at_fork
 
 
 class BlasThreads:

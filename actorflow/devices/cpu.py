@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane, Stopped
-from actorflow.devices.blas import blas_threads, cores
+from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
-from actorflow.threads import start_thread
+from actorflow.threads import cores, start_thread
 
 #: What waking a thread and being woken by it takes, until it has been measured.
 _HANDOVER_NS = 100_000

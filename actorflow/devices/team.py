@@ -28,9 +28,8 @@ from queue import SimpleQueue
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, Protocol, TypeVar
 
-from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError
-from actorflow.threads import forget_in_child, held_at_fork, start_thread
+from actorflow.threads import cores, forget_in_child, held_at_fork, start_thread
 
 _P = TypeVar("_P")
 

@@ -12,7 +12,7 @@ import pytest
 
 import actorflow as af
 from actorflow.actors.op import FOREVER_NS
-from actorflow.devices.blas import cores
+from actorflow.threads import cores
 from tests.support.waiting import HELD_S, held_limits
 from tests.support.warm import ROOT, run_program
 

@@ -77,6 +77,7 @@ def test_a_rank_parks_soon_and_offers_a_core_that_others_keep_ever_less_often() 
             "nothing comes: 13 looks, 3 offers",
             "five come: 18 looks, 3 offers",
             "has rung: 1 look, 0 offers",
+            "reducing: 601 looks, 150 offers",
             "taken: 1 1 0 0 1 0 0 0 0 0 0 1 0 0 0 0",
             "free: 0 0 0 0 0 0 0 0 0 0 3 3 3 3 3 3 3 3 3 3",
         ],

@@ -32,11 +32,10 @@ from actorflow.array.record.record import (
     current_evaluator,
 )
 from actorflow.devices import DeviceOptions
-from actorflow.devices.blas import cores
 from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
-from actorflow.threads import forget_in_child, held_at_fork, start_thread
+from actorflow.threads import cores, forget_in_child, held_at_fork, start_thread
 from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:

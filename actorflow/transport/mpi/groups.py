@@ -86,7 +86,7 @@ class MPIGroup(RankGroup):
         self._operations = operations
         # Parts of all reductions, in one order: that in which they start must be the same on all ranks.
         self._left: deque[tuple[Callable[[], MPI.Request], Parts]] = deque()
-        self._under_way = 0
+        self.under_way = 0  # parts that have been started and have not ended
 
     def all_reduce(self, operation: str, source: Any, target: Any, done: Sent) -> None:
         check_reduction(operation, source, target)
@@ -140,14 +140,14 @@ class MPIGroup(RankGroup):
         done(error)
 
     def _fill(self) -> None:
-        while self._left and self._under_way < AT_ONCE:
-            self._under_way += 1
+        while self._left and self.under_way < AT_ONCE:
+            self.under_way += 1
             start, parts = self._left.popleft()
             self._table.start(self.kind, partial(self._part_ended, parts), start)
         self._wake_others()
 
     def _part_ended(self, parts: Parts, count: int, code: int) -> None:
-        self._under_way -= 1
+        self.under_way -= 1
         self._fill()
         parts(count, code)
 

@@ -15,7 +15,7 @@ from actorflow.errors import TransportError
 from actorflow.transport.base import Received, Sent
 from actorflow.transport.mpi.deaths import Failures
 from actorflow.transport.mpi.polling import Bell
-from actorflow.transport.mpi.requests import Call, Ended, Kind, Parts, Row, Table, chunks
+from actorflow.transport.mpi.requests import Ended, Kind, Parts, Row, Table, chunks
 
 
 class Link(NamedTuple):
@@ -39,7 +39,7 @@ class Edges:
         self.table, self.bell, self.failures, self.chunk_bytes = link
         self.sends = [Kind((rank,), False, ("send", rank)) for rank in range(comm.size)]
         self.receives = [Kind((rank,), True, ("receive", rank)) for rank in range(comm.size)]
-        self._wanted: dict[tuple[int, int], _Incoming] = {}  # the last that was asked for, by rank and tag
+        self.wanted: dict[tuple[int, int], _Incoming] = {}  # the last that was asked for, by rank and tag
         self._later: dict[tuple[int, int], deque[_Outgoing]] = {}  # behind a message in parts
 
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
@@ -50,13 +50,13 @@ class Edges:
             self._start(rank, tag, data, ended)
 
     def receive(self, rank: int, tag: int, buffer: memoryview, done: Received) -> None:
-        before = self._wanted.get((rank, tag))
-        self._wanted[rank, tag] = _Incoming(self, rank, tag, buffer, done, before)
+        before = self.wanted.get((rank, tag))
+        self.wanted[rank, tag] = _Incoming(self, rank, tag, buffer, done, before)
         self.bell.nudge(rank)
 
     def clear(self) -> None:
         """Forget what was asked for; what was sent stays in its order."""
-        self._wanted.clear()
+        self.wanted.clear()
 
     def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
         if len(data) <= self.chunk_bytes:
@@ -98,10 +98,6 @@ class Edges:
         """Ask for a part of a message."""
         self.table.start(self.receives[rank], ended, self._comm.Irecv, buffer, rank, tag)
 
-    def forget(self, rank: int, tag: int) -> None:
-        """Nothing is asked for there any more."""
-        self._wanted.pop((rank, tag), None)
-
 
 #: A message to be sent, and what is called when it has been.
 _Outgoing = tuple[memoryview, Ended]
@@ -123,7 +119,7 @@ class _Incoming:
         self._tag = tag
         self._buffer = buffer
         self._done = done
-        self._result: tuple[int, TransportError | None] | None = None  # what ``done`` is called with
+        self._result: tuple[int, TransportError | None] | None = None  # what ``done`` is to be called with
         self._is_first = before is None
         self._after: _Incoming | None = None
         self._blocks = True  # what is wanted after it cannot be asked for yet
@@ -175,16 +171,18 @@ class _Incoming:
 
     def _tell(self) -> None:
         """Tell of this one and of those behind it that have come."""
-        calls: list[Call] = []
         incoming: _Incoming | None = self
-        while incoming is not None and incoming._result is not None:
-            calls.append((incoming._done, incoming._result))
-            incoming = incoming._after
-        if incoming is None:
-            self._edges.forget(self._rank, self._tag)
-        else:
-            incoming._is_first = True
-        self._edges.table.call(calls)
+        while incoming is not None:
+            after = incoming._after
+            if after is None:
+                self._edges.wanted.pop((self._rank, self._tag), None)
+            else:
+                after._is_first = True
+                if after._result is None:
+                    after = None
+            assert incoming._result is not None
+            self._edges.table.call(incoming._done, *incoming._result)
+            incoming = after
 
 
 #: A note begins with its length, and with this if it is the last; what does not fit beside that follows as a message
@@ -300,7 +298,7 @@ class Notes:
         coming = self._coming[rank]
         while coming and coming[0].is_whole:
             note = coming.popleft()
-            self._table.call([(self._hear_last if note.is_last else self._hear, (rank, bytes(note.content)))])
+            self._table.call(self._hear_last if note.is_last else self._hear, rank, bytes(note.content))
 
 
 def _nothing(_: int, code: int) -> None:

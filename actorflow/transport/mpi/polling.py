@@ -24,6 +24,9 @@ _LOOKS = 4
 #: other ranks have cores of their own and answer soon. Where they share cores, looking only keeps the rank from
 #: running that is waited for.
 _FEW_LOOKS, _MANY_LOOKS = 12, 100
+#: The same while ranks that have cores of their own reduce: what MPI sends for that does not ring, so a parked rank
+#: answers by its timer, after as long as these looks take.
+_REDUCING_LOOKS = 600
 #: A core that was offered to others and came back later than this went to a program that does not wait for ranks.
 _TAKEN_S = 1e-4
 #: Rings within this time after parking let a rank try many looks. When they were in vain, it lets some such
@@ -63,6 +66,10 @@ class Polled(Protocol):
     def sending(self) -> bool:
         """True if others must do something for what is under way to end."""
 
+    @property
+    def reducing(self) -> bool:
+        """True if a collective is under way, and there is a core for each rank of this host."""
+
 
 class Doorbell(Protocol):
     """Interface of what wakes this rank, and others."""
@@ -83,8 +90,8 @@ class Poller:
     without news it parks: a rank that sends something rings it, and a timer looks ever more seldom at what is under
     way, since MPI's own messages do not ring.
 
-    A rank that has rung another one parks without a look: the kernel likes to wake that one on the same core, where it
-    could not run meanwhile.
+    A rank that has rung another one parks without a look, unless they reduce: the kernel likes to wake that one on the
+    same core, where it could not run meanwhile.
 
     Args:
         watched: What is looked at.
@@ -164,10 +171,11 @@ class Poller:
             self._context.run(self._turn)
 
     def _turn(self) -> None:
-        if self._state is not State.SPINNING:
+        state = self._state
+        if state is not State.SPINNING:
             return
         self._bell.settle()
-        if self._bell.has_rung and self._limit == _FEW_LOOKS:
+        if self._bell.has_rung and self._limit == _FEW_LOOKS and not self._watched.reducing:
             self._park()
             return
         poll = self._watched.poll
@@ -181,9 +189,9 @@ class Poller:
         else:
             if not self._to_keep:
                 self._offer_core()
-        if not self._is(State.SPINNING):  # a callback has closed the transport
+        if self._state is not state:  # a callback has closed the transport
             return
-        if self._looks < self._limit:
+        if self._looks < self._limit or (self._looks < _REDUCING_LOOKS and self._watched.reducing):
             self._next = self._call_soon(self._turn, context=self._context)
         else:
             self._park()
@@ -194,7 +202,7 @@ class Poller:
         os.sched_yield()
         if perf_counter() - begin_s > _TAKEN_S:
             self._kept = self._to_keep = min(2 * self._kept + 1, _MOST_IGNORED)
-            self._looks = self._limit
+            self._looks = max(self._limit, _REDUCING_LOOKS)
         else:
             self._kept //= 2
 
@@ -279,6 +287,8 @@ class Bell:
         self._slots = [slot if shared and its == leader else -1 for _, its, slot in cards]
         self._rung = [0] * comm.size
         self._owed: set[int] = set()
+        #: A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that.
+        self.nudge = self._owed.add
         self.has_rung = False
         self._heard_s = [0.0] * comm.size
         node.Free()
@@ -321,10 +331,6 @@ class Bell:
         with suppress(OSError):  # its buffer is full of rings, or it is gone
             self._socket.sendto(b"\0", self._addresses[rank])
             self.has_rung = True
-
-    def nudge(self, rank: int) -> None:
-        """A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that."""
-        self._owed.add(rank)
 
     def settle(self) -> None:
         """Ring at the ranks that were nudged, if they wait for it."""

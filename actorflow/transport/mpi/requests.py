@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +12,6 @@ from mpi4py import MPI
 
 #: Called with the number of bytes that a receive got, and with MPI's error code, or 0.
 Ended = Callable[[int, int], object]
-#: A callback and what it is called with.
-Call = tuple[Callable[..., object], tuple[object, ...]]
 
 #: Requests that one look tests: MPI takes some 20 ns for each, whether it has ended or not.
 _PAGE = 128
@@ -96,13 +94,12 @@ class Table:
         self._is_closed = False
         self._pages = deque([_Page(0)])  # the next to be looked at first
         self._newest = self._pages[0]
-        self._count = 0
         self._dropped: list[tuple[MPI.Request, Kind]] = []
         self._gone: dict[int, Mapping[Hashable, int]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None  # the one that callbacks come on
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(page.requests) for page in self._pages)
 
     @property
     def pages(self) -> int:
@@ -129,8 +126,8 @@ class Table:
                 self._pages.append(page)
             page.requests.append(request)
             page.entries.append((kind, ended))
-            self._count += 1
-            self.sends += not kind.is_receive
+            if not kind.is_receive:
+                self.sends += 1
         self._wake()
 
     def poll(self) -> bool:
@@ -139,8 +136,6 @@ class Table:
         Returns:
             Whether anything has.
         """
-        if not self._count:
-            return False
         page = self._pages[0]
         if len(self._pages) > 1:
             self._turn_over(page)
@@ -149,17 +144,14 @@ class Table:
         found = page.ended()
         if not found:
             return False
-        kinds: list[Kind] = []
-        calls: list[Call] = []
-        for i, count, code in found:
-            kind, ended = page.entries[i]
+        taken = []
+        for i, count, code in reversed(found):
+            kind, ended = self._remove(page, i)
             kind.through += 1
-            kinds.append(kind)
-            calls.append((ended, (count, code)))
-        for i, _, _ in reversed(found):
-            self._remove(page, i)
-        self.call(calls)
-        if self._gone and any(self._is_left(kind) for kind in (*kinds, *self._sweep())):
+            taken.append((kind, ended, count, code))
+        for _, ended, count, code in reversed(taken):
+            self.call(ended, count, code)
+        if self._gone and any(self._is_left(kind) for kind in (*[kind for kind, *_ in taken], *self._sweep())):
             self._fail_what_is_left()
         return True
 
@@ -176,22 +168,21 @@ class Table:
                 return
         self._pages.append(page)
 
-    def call(self, calls: Iterable[Call]) -> None:
-        """Make callbacks; what one of them raises does not touch the others."""
-        for function, args in calls:
-            if self._is_closed:
-                return
-            try:
-                function(*args)
-            except Exception as error:  # noqa: BLE001  told as the loop tells of its own callbacks
-                if self.loop is not None:
-                    context = {"message": f"callback {function} of a transport failed", "exception": error}
-                    self.loop.call_exception_handler(context)
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Make a callback, unless this is closed; what it raises is told as the loop tells of its own callbacks."""
+        if self._is_closed:
+            return
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001  it must not touch other callbacks
+            if self.loop is not None:
+                context = {"message": f"callback {function} of a transport failed", "exception": error}
+                self.loop.call_exception_handler(context)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Make a callback at the loop's next turn; if that has been closed, nothing waits for it."""
         if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon(self.call, [(function, args)])
+            self.loop.call_soon(self.call, function, *args)
 
     def close(self) -> None:
         """Give everything up, and call back no more."""
@@ -212,8 +203,7 @@ class Table:
             found = [i for i, (kind, _) in enumerate(page.entries) if which(kind)]
             dropped += [page.entries[i][1] for i in found]
             for i in reversed(found):
-                request, (kind, _) = page.requests[i], page.entries[i]
-                self._remove(page, i)
+                request, (kind, _) = page.requests[i], self._remove(page, i)
                 with suppress(MPI.Exception):
                     if kind.is_receive:
                         request.Cancel()
@@ -256,16 +246,19 @@ class Table:
         It looks at all: so only when a rank ends, and when the last that it has done of some kind comes through.
         """
         self._sweep()
-        self.call([(ended, (0, MPI.ERR_PROC_FAILED)) for ended in self.drop(self._is_left)])
+        for ended in self.drop(self._is_left):
+            self.call(ended, 0, MPI.ERR_PROC_FAILED)
 
     def ranks(self) -> set[int]:
         """The ranks that must do something for what is under way to end."""
         return {rank for page in self._pages for kind, _ in page.entries for rank in kind.ranks}
 
-    def _remove(self, page: _Page, i: int) -> None:
-        self._count -= 1
-        self.sends -= not page.entries[i][0].is_receive
-        del page.requests[i], page.entries[i]
+    def _remove(self, page: _Page, i: int) -> Entry:
+        del page.requests[i]
+        entry = page.entries.pop(i)
+        if not entry[0].is_receive:
+            self.sends -= 1
+        return entry
 
 
 def _after(requests: Sequence[MPI.Request], error: MPI.Exception, statuses: list[MPI.Status]) -> list[_Ended]:

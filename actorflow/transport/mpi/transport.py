@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from actorflow.errors import PeerLostError, TransportError
+from actorflow.threads import cores
 from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.mpi.deaths import Failures, Pulse
 from actorflow.transport.mpi.groups import MPIGroup, Operations
@@ -68,9 +69,11 @@ class MPITransport(Transport):
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         super().__init__(comm.rank, comm.size, _max_tag(comm), limit_s)
+        self._peers = set(range(self.size)) - {self.rank}
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
         bell = Bell(comm, host, shared)
+        self._is_crowded = len(bell.neighbours) > cores()
         self._poller = Poller(self, bell)
         self._table, self._note_table = Table(self._poller.wake), Table(self._poller.wake)
         self._inbox = NoteInbox(self._note_table.call_soon)
@@ -244,17 +247,24 @@ class MPITransport(Transport):
     def sending(self) -> bool:
         return self._table.sends > 0 or self._note_table.sends > 0
 
+    @property
+    def reducing(self) -> bool:
+        return not self._is_crowded and any(group.under_way for group in self._groups.values())
+
     def poll(self, whole: bool = False) -> bool:
         """Let MPI go on, and call back for what has ended, or for some of it; whether anything has.
 
         Notes, which are fewer than messages, are looked for at every fourth look.
         """
         news = self._table.poll()
+        self._looks += 1
+        if not whole and self._looks < _LOOKS_A_NOTE:
+            return news
+        self._looks = 0
         if whole:
             for _ in range(self._table.pages - 1):
                 news = self._table.poll() or news
-        self._looks = 0 if whole else (self._looks + 1) % _LOOKS_A_NOTE
-        if self._is_closed or self._looks:
+        if self._is_closed:
             return news
         try:
             return self._notes.poll() or news
@@ -272,11 +282,11 @@ class MPITransport(Transport):
     # -- the ends of other ranks --------------------------------------------------------------------------------
 
     def _others(self) -> set[int]:
-        return set(range(self.size)) - {self.rank} - self._inbox.ends.keys()
+        return self._peers - self._inbox.ends.keys()
 
     def _end(self, error: PeerError, done: Mapping[Hashable, int] | None = None) -> None:
         """A rank has ended: tell the listener, and give up what is under way with it."""
-        self._note_table.call([(self._inbox.hear_of_end, (error,))])
+        self._note_table.call(self._inbox.hear_of_end, error)
         self._table.lose(error.rank, done)
         if isinstance(error, PeerLostError):  # one that has left still hears that others leave, too
             self._note_table.lose(error.rank)
@@ -327,7 +337,7 @@ class MPITransport(Transport):
 
     def _check_call(self, rank: int, tag: int) -> None:
         """All checks of a message in one, as they are a good part of what it costs."""
-        if not 0 <= rank < self.size or rank == self.rank or not 0 <= tag <= self.max_tag:
+        if rank not in self._peers or not 0 <= tag <= self.max_tag:
             self.check_address(rank, tag)
         if self._has_left or self._loop is None or self._is_forked:
             self._check_bound()

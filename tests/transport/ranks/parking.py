@@ -10,7 +10,7 @@ from actorflow.transport.mpi.polling import Poller
 class Nothing:
     """Nothing is under way; counts the looks."""
 
-    pending = sending = False
+    pending = sending = reducing = False
 
     def __init__(self) -> None:
         self.looks = 0
@@ -92,6 +92,9 @@ async def show(poller: Poller, watched: Nothing, bell: Bell, core: Core) -> None
     print("five come: {} looks, {} offers".format(*await burst()))
     bell.has_rung = True
     print("has rung: {} look, {} offers".format(*await burst()))
+    watched.reducing = True
+    print("reducing: {} looks, {} offers".format(*await burst()))
+    watched.reducing = False
     core.taken_s = 1.0
     print("taken:", *[(await burst())[1] for _ in range(16)])
     core.taken_s = 0.0
