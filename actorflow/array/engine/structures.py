@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.array.record.primitives import PART, DType, Primitive
-from actorflow.array.record.record import OpStep, Origin, Record
+from actorflow.array.record.record import SEVERAL, OpStep, Origin, Record
 from actorflow.array.record.tape import Tape
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.devices.memory import POOLED_BYTES
@@ -159,7 +159,8 @@ class Structure:
                     step._replace(arguments=tuple([places[a] if type(a) is int else a for a in step.arguments]))
                     for step in bound
                 ]
-                positions.append({k: places[result] for k, result in enumerate(results)})
+                several = {k: places[result] for k, result in enumerate(results)}
+                positions.append(several if dtype is SEVERAL else several[0])
             else:
                 positions.append(first + len(steps))
                 if isinstance(op, str):
