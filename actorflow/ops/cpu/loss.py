@@ -74,9 +74,9 @@ class _Samples:
 def _check_range(
     kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
 ) -> None:
-    if kept is None and flat.size and flat.dtype in _UNSIGNED:  # where negative numbers are the largest
-        if np.maximum.reduce(flat.view(_UNSIGNED[flat.dtype])) < classes:
-            return
+    unsigned = _UNSIGNED.get(flat.dtype) if kept is None and flat.size else None
+    if unsigned is not None and np.maximum.reduce(flat.view(unsigned)) < classes:  # negative ones are the largest there
+        return
     is_wrong = (flat < 0) | (flat >= classes)
     wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
     if wrong.size:
