@@ -117,10 +117,10 @@ class Session(Evaluator):
             self.at_once = _SMALL
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
-        lock = threading.RLock()
+        lock = held_at_fork(threading.RLock(), is_outer=True)
         self._changed = held_at_fork(threading.Condition(lock), is_outer=True)
         #: Workers wait here alone: each value that is there would wake them, and take a core from the next product.
-        self._called = threading.Condition(lock)
+        self._called = held_at_fork(threading.Condition(lock), is_outer=True)
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._open: list[Unit] = []
         self._over: list[Unit] = []
