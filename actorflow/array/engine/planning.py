@@ -191,37 +191,12 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
 
 
 def _have_common(stretches: list[list[Record]]) -> bool:
-    """Return whether an operation that is more than a view repeats one of another stretch.
-
-    The first that does reads nothing of its own stretch, and what it reads first is read by the other one, too: only
-    those are compared.
-    """
-    read: set[int] = set()
-    for own in stretches:
-        start = own[0].number
-        for node in own:
-            first = None
-            for each in node.inputs:
-                if type(each) is Record:
-                    if each.number >= start:
-                        break
-                    first = first or each
-            else:
-                read.add(id(first))
-    nodes = [node for own in stretches for node in own if _first_read(node) in read]
-    same = common(nodes)
+    """Return whether an operation that is more than a view repeats one of another stretch."""
+    same = common([node for own in stretches for node in own])
     if not same:
         return False
     of = {node: i for i, own in enumerate(stretches) for node in own}
     return any(of[node] != of[first] and not first.op.view for node, first in same.items())  # type: ignore[union-attr]
-
-
-def _first_read(node: Record) -> int:
-    """Which record is read first, as its identity; that of None if there is none."""
-    for each in node.inputs:
-        if type(each) is Record:
-            return id(each)
-    return id(None)
 
 
 def _make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
