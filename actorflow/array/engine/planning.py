@@ -79,8 +79,10 @@ def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
             under_way.append(node)
         else:
             new.append(node)
-            stack += [each for each in node.inputs if type(each) is Record and each.value is None]
-    node = None  # type: ignore[assignment]  # it would count as a reference
+            for each in node.inputs:
+                if type(each) is Record and each.value is None:
+                    stack.append(each)  # noqa: PERF401  a comprehension is a call
+    node = each = None  # type: ignore[assignment]  # they would count as references
     new.sort(key=_number)
     shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
     return Found(new, under_way, foreign, shared)

@@ -116,7 +116,10 @@ class Session(Evaluator):
             self.at_once = _SMALL
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
-        self._changed = held_at_fork(threading.Condition(), is_outer=True)
+        lock = held_at_fork(threading.RLock(), is_outer=True)
+        self._changed = held_at_fork(threading.Condition(lock), is_outer=True)
+        #: Workers wait here alone: each value that is there would wake them, and take a core from the next product.
+        self._called = held_at_fork(threading.Condition(lock), is_outer=True)
         self._ready: list[tuple[bool, int, int, Unit]] = []
         self._open: list[Unit] = []
         self._over: list[Unit] = []
@@ -256,6 +259,8 @@ class Session(Evaluator):
                     wanted = [node for node in wanted if not node.done]
                 check_interrupt()
             self._stand_in()
+            if self._idle and self._has_more:
+                self._called.notify_all()
 
     def _compute_few(self, roots: list[Record]) -> bool:
         """Compute a few small records that are NumPy's loops, with the lock held; return whether that was done."""
@@ -333,7 +338,7 @@ class Session(Evaluator):
         """End the workers after their present work. What is not computed then is computed by those who ask for it."""
         with Guard(self._changed):
             self._closed = True
-            self._changed.notify_all()
+            self._called.notify_all()
         self.devices.close()
 
     def _drain(self, guard: Guard) -> None:
@@ -505,6 +510,7 @@ class Session(Evaluator):
             if unit not in self._open:
                 self._open.append(unit)
             self._changed.notify_all()
+            self._called.notify_all()
         elif unit.end_share(share):
             self._end(unit)
         if interrupt is not None:
@@ -625,7 +631,7 @@ class Session(Evaluator):
             except DeviceError:  # those who ask compute
                 self._workers -= 1
         else:
-            self._changed.notify_all()
+            self._called.notify_all()
 
     def _stand_in(self) -> None:
         """Compute what is awaited where no thread can be started for a worker."""
@@ -645,7 +651,7 @@ class Session(Evaluator):
                         self._watch()
                         continue
                     self._idle += 1
-                    woken = self._changed.wait(_LINGER_S)
+                    woken = self._called.wait(_LINGER_S)
                     self._idle -= 1
                     if not woken and not self._has_more:
                         return
@@ -659,7 +665,7 @@ class Session(Evaluator):
     def _watch(self) -> None:
         """Compute what was recorded once the recording pauses, or plenty has been recorded."""
         before = self.load, len(self.pending)
-        self._changed.wait(_PAUSE_S)
+        self._called.wait(_PAUSE_S)
         if self.load > _PLENTY or (self.load, len(self.pending)) == before:
             self._watching = False
             if self.is_limited:

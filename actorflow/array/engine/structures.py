@@ -8,12 +8,13 @@ What differs from step to step is given to it, like values: numbers, bounds of s
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from actorflow.array.record.primitives import PART, DType, Primitive
-from actorflow.array.record.record import OpStep, Origin, Record
+from actorflow.array.record.record import SEVERAL, OpStep, Origin, Record
 from actorflow.array.record.tape import Tape
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.devices.memory import POOLED_BYTES
@@ -159,7 +160,8 @@ class Structure:
                     step._replace(arguments=tuple([places[a] if type(a) is int else a for a in step.arguments]))
                     for step in bound
                 ]
-                positions.append({k: places[result] for k, result in enumerate(results)})
+                several = {k: places[result] for k, result in enumerate(results)}
+                positions.append(several if dtype is SEVERAL else several[0])
             else:
                 positions.append(first + len(steps))
                 if isinstance(op, str):
@@ -211,7 +213,8 @@ class Structures:
 
     def __init__(self) -> None:
         self._known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
-        self._starts: dict[Origin, None] = {}
+        #: By the identity of the code, which is kept, since a hash of it takes a hash of all its constants.
+        self._starts: dict[tuple[int, int], CodeType] = {}
 
     def get(self, key: Hashable) -> Structure | None:
         """What is known of a structure."""
@@ -223,26 +226,31 @@ class Structures:
 
     def begin(self, node: Record) -> None:
         """Remember that a structure that has come again begins with a record."""
-        if node.origin not in self._starts:
+        if _start_of(node) not in self._starts:
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.clear()
-            self._starts[node.origin] = None
+            self._starts[_start_of(node)] = node._code
 
     def stretches(self, nodes: list[Record]) -> list[list[Record]]:
         """Records in order, cut where the line comes again that began them, or one that has begun others."""
         starts, begun = [0], self._starts
-        first = nodes[0].origin
+        first = _start_of(nodes[0])
         after = _FEWEST
         for i in range(_FEWEST, len(nodes)):
             if i >= after:
                 node = nodes[i]
-                origin = node._code, node._instruction
+                origin = id(node._code), node._instruction
                 if origin == first or origin in begun:
                     starts.append(i)
                     first, after = origin, i + _FEWEST
         if len(starts) == 1:
             return [nodes]
         return [nodes[start:stop] for start, stop in zip(starts, [*starts[1:], len(nodes)], strict=True)]
+
+
+def _start_of(node: Record) -> tuple[int, int]:
+    """The line that recorded it, as long as there is its code."""
+    return id(node._code), node._instruction
 
 
 structures = Structures()

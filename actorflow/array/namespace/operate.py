@@ -247,15 +247,17 @@ def chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
 @lru_cache(maxsize=4_096)
 def _reduction(
     kind: Any, axes: tuple[int, ...], keepdims: bool, shape: tuple[int, ...], dtype: DType
-) -> tuple[ReductionPrimitive, tuple[int, ...], DType]:
-    """The primitive of a reduction, and the shape and dtype of its result."""
+) -> tuple[ReductionPrimitive, tuple[int, ...], DType, tuple[Any, ...], Callable[..., Any] | None]:
+    """The primitive of a reduction, shape and dtype of its result, its parameters, and what computes it at once."""
     op = reduction_primitive(kind, axes, keepdims)
     [spec] = op.operation.infer(TensorSpec(shape, dtype))
-    return op, spec.shape, spec.dtype
+    params = axes, keepdims, spec.dtype
+    return op, spec.shape, spec.dtype, params, op.bound(params, spec.shape)
 
 
 def reduced(kind: type[Reduction], x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """Record a reduction by a ufunc."""
     node = x._node
-    op, shape, dtype = _reduction(kind, axes, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
-    return record(op, (node,), shape, dtype, (axes, keepdims, dtype), node.evaluator, node.size)
+    op, shape, dtype, params, bound = _reduction(kind, axes, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
+    found = at_once(bound, node.evaluator, node.size, node.value)
+    return record(op, (node,), shape, dtype, params, node.evaluator, node.size) if found is None else found

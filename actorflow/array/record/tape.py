@@ -177,8 +177,9 @@ class Tape:
         op, key = step.op, result[1:]
         given = ", ".join(reads)
         self._scope.update({f"f{key}": op, f"s{key}": step.shape, f"t{key}": step.dtype})
-        if op.returns is not None and step.shape:
-            self._scope[f"f{key}"] = op.returns if out is None else op.returns.func  # type: ignore[attr-defined]
+        bound = op.bound(step.params, step.shape)
+        if bound is not None:
+            self._scope[f"f{key}"] = bound if out is None else op.returns.func  # type: ignore[union-attr]
             return [f"{result} = f{key}({given})" if out is None else f"{result} = f{key}({given}, {out})"]
         if step.params:
             self._scope[f"p{key}"] = step.params

@@ -59,7 +59,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     (kind, keys, parts), rest = structure, iter(leaves)
     if kind is None:
         return next(rest)
-    found = [unflatten(part, rest) for part in parts]
+    found = [next(rest) if part.kind is None else unflatten(part, rest) for part in parts]
     if kind is dict:
         return dict(zip(keys, found, strict=True))
     make: Callable[..., Any] = kind
@@ -101,21 +101,28 @@ class NotArraysError(Exception):
 
 
 def key_of_arrays(tree: Any, leaves: list[Array]) -> Hashable:
-    """A key of the nesting, shapes and dtypes of arrays, which are added to ``leaves``: quicker than `Arguments`.
+    """A key of the nesting, shapes and dtypes of arrays in a container: quicker than `Arguments`.
+
+    The arrays are added to ``leaves``.
 
     Raises:
         NotArraysError: if there is anything else, or a container that is not a plain tuple, list or dict.
     """
     kind = type(tree)
-    if kind is Record.array_type:
-        leaves.append(tree)
-        node = tree._node
-        return node.shape, node.dtype
-    if kind is tuple or kind is list:
-        return kind, *[key_of_arrays(each, leaves) for each in tree]
+    key: list[Any] = [kind]
     if kind is dict:
-        return kind, *tree, *[key_of_arrays(each, leaves) for each in tree.values()]
-    raise NotArraysError
+        key += len(tree), *tree
+        tree = tree.values()
+    elif kind is not tuple and kind is not list:
+        raise NotArraysError
+    for each in tree:
+        if type(each) is Record.array_type:
+            leaves.append(each)
+            node = each._node
+            key += node.shape, node.dtype
+        else:
+            key.append(key_of_arrays(each, leaves))
+    return tuple(key)
 
 
 class Arguments:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -50,7 +49,9 @@ class _Sized(NamedTuple):
 
 
 class Stage(Primitive):
-    """Some results of steps, as one operation; its value is a tuple. Its parameter refers to the records of these.
+    """Some results of steps, as one operation. If there are several, its value is a tuple, whose parts are records.
+
+    Its parameter refers to these then.
 
     Args:
         steps: All steps of the recipe; arguments are positions, first of what is given, then of the steps before.
@@ -88,21 +89,28 @@ class Stage(Primitive):
         self._all = (True,) * len(outputs)
         shown = "+".join([step.name for step in self._steps[:_MOST_NAMES]])
         name = shown if len(self._steps) <= _MOST_NAMES else f"{shown}+..."
-        super().__init__(name, self._compute_wanted, pure=False)
+        self._is_single = len(outputs) == 1
+        super().__init__(name, self._compute_single if self._is_single else self._compute_wanted, pure=False)
 
     def compute_now(self, reads: Sequence[Record], evaluator: Evaluator) -> list[Array] | None:
         """Its results, if what it reads is there."""
         values: list[Any] = [read.value for read in reads]
-        if all(type(value) is np.ndarray for value in values):
-            with suppress(StepError):  # it is raised where the value is asked for, as always
-                found = self._tape(self._all)(values)
-                return [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
-        return None
+        for value in values:
+            if type(value) is not np.ndarray:
+                return None
+        try:
+            found = self._tape(self._all)(values)
+        except StepError:  # it is raised where the value is asked for, as always
+            return None
+        return [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
 
     def record(self, reads: Sequence[Record], evaluator: Evaluator) -> list[Record]:
         """Records of its results, for what it reads."""
+        last = self._parts[-1]
+        if self._is_single:
+            return [Record(self, tuple(reads), last.shape, last.dtype, (), evaluator, HOST, last.origin)]
         parts: list[weakref.ref[Record]] = []
-        whole = Record(self, tuple(reads), (), SEVERAL, (parts,), evaluator, HOST, self._parts[-1].origin)
+        whole = Record(self, tuple(reads), (), SEVERAL, (parts,), evaluator, HOST, last.origin)
         found = [
             Record(PART, (whole,), step.shape, step.dtype, (i,), evaluator, HOST, step.origin)
             for i, step in enumerate(self._parts)
@@ -112,7 +120,13 @@ class Stage(Primitive):
 
     def settled(self, params: Any) -> Any:
         """The results that can still be asked for, instead of references to their records."""
-        return (tuple([part() is not None for part in params[0]]),)
+        return (tuple([part() is not None for part in params[0]]),) if params else params
+
+    def _compute_single(self, *values: Value) -> Value:
+        found = self._compute_one(0, values)
+        if isinstance(found, Exception):
+            raise found
+        return cast("Value", found)
 
     def _compute_wanted(self, *arguments: Any) -> tuple[Any, ...]:
         *values, wanted = arguments

@@ -12,6 +12,8 @@ from actorflow.ops.registry import kernel
 
 #: Elements of a row that is short.
 _SHORT = 32
+#: Dtypes of labels, and those of the same bits without a sign.
+_UNSIGNED = {np.dtype(f"{kind}{size}"): np.dtype(f"u{size}") for kind in "iu" for size in (1, 2, 4, 8)}
 
 
 class _Samples:
@@ -33,7 +35,11 @@ class _Samples:
             self.weights = kept if weights is None else np.where(kept, weights[self.labels], 0)
         elif weights is not None:
             self.weights = weights[self.labels]
-        self.rows = np.arange(flat.size)
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """Their positions."""
+        return np.arange(len(self.labels))
 
     @classmethod
     def of(cls, operation: ops.LabelLoss, labels: Array, classes: int, weights: list[Array]) -> _Samples:
@@ -68,7 +74,8 @@ class _Samples:
 def _check_range(
     kind: str, flat: Array, shape: tuple[int, ...], classes: int, kept: npt.NDArray[np.bool_] | None
 ) -> None:
-    if kept is None and flat.size and flat.min() >= 0 and flat.max() < classes:
+    unsigned = _UNSIGNED.get(flat.dtype) if kept is None and flat.size else None
+    if unsigned is not None and np.maximum.reduce(flat.view(unsigned)) < classes:  # negative ones are the largest there
         return
     is_wrong = (flat < 0) | (flat >= classes)
     wrong = np.flatnonzero(is_wrong if kept is None else is_wrong & kept)
@@ -121,7 +128,8 @@ def _softmax_loss_down(operation: ops.SoftmaxLossDown, inputs: list[Array], outp
             np.subtract(rows, _of_rows(np.maximum, rows), out=dx)
             np.exp(dx, out=dx)
             np.divide(dx, _of_rows(np.add, dx), out=dx)
-            dx[np.arange(len(dx)), own[:, 0]] -= 1
+            elements = dx.reshape(-1)
+            elements[np.arange(0, dx.size, dx.shape[1]) + own[:, 0]] -= 1  # sooner than by row and column
             np.multiply(dx, share, out=dx)
 
     flat = (labels.size, x.shape[-1])
