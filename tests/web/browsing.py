@@ -32,6 +32,8 @@ ARGS = [
     "--disable-sync",
     "--hide-scrollbars",
     "--log-level=3",
+    # What only serves who types an address: two pages of its own for each profile, and a process for the next page.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,SpareRendererForSitePerProcess",
     # Lets a test speak of a foreign site without leaving this machine.
     "--host-resolver-rules=MAP evil.example 127.0.0.1",
 ]
