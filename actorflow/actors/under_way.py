@@ -39,6 +39,7 @@ class UnderWay(NamedTuple):
     def of(cls, frames: Iterable[Frame]) -> UnderWay:
         """Look at some frames, from the loop's thread."""
         found = cls({}, {})
+        running = []
         for frame in frames:
             for actor in frame.resting:
                 found._add({part: NodeState.WAITING for part, _ in actor.progress(frame)})
@@ -48,13 +49,19 @@ class UnderWay(NamedTuple):
                     found._add(dict.fromkeys(parts, NodeState.DONE))
                     continue
                 key = actor.node_id if isinstance(work, Rest) else actor.key
-                load = found.tracks.setdefault(frame.trace.track_of(key), TrackLoad())
+                track = frame.trace.track_of(key)
                 if isinstance(work, Task) or work.runs:
-                    load.running += [part for part, state in parts.items() if state is NodeState.RUNNING]
+                    running.append((track, parts, work))
                 else:
-                    parts = dict.fromkeys(parts, NodeState.QUEUED)
-                    load.queued += 1
-                found._add(parts)
+                    found.tracks.setdefault(track, TrackLoad()).queued += 1
+                    found._add(dict.fromkeys(parts, NodeState.QUEUED))
+        for track, parts, work in running:
+            if not isinstance(work, Task) and work.done:  # and what is behind it may have been seen to run since
+                found._add(dict.fromkeys(parts, NodeState.DONE))
+                continue
+            load = found.tracks.setdefault(track, TrackLoad())
+            load.running += [part for part, state in parts.items() if state is NodeState.RUNNING]
+            found._add(parts)
         return found
 
     def over(self, states: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,34 @@ async def test_one_runs_on_a_lane_and_the_others_are_queued(monkeypatch: pytest.
         assert set(states(graph).values()) == {"done"}
         assert UnderWay.of(graph.engine.running) == ({}, {})
         graph.engine.resources.unwatch()
+
+
+def test_what_ends_while_others_are_looked_at_does_not_run_beside_the_next_one() -> None:
+    """A lane's thread goes on meanwhile."""
+
+    class First:
+        runs, done = True, False
+
+    class Next:
+        done = False
+
+        @property
+        def runs(self) -> bool:
+            First.done = True
+            return True
+
+    class Actor:
+        def __init__(self, node_id: int) -> None:
+            self.node_id, self.key = node_id, 7
+
+        def progress(self, _: Any) -> list[tuple[int, NodeState]]:
+            return [(self.node_id, NodeState.RUNNING)]
+
+    trace = SimpleNamespace(track_of={7: "cpu own"}.get)
+    frame: Any = SimpleNamespace(resting=(), outstanding={Actor(1): First(), Actor(2): Next()}, trace=trace)
+    found = UnderWay.of([frame])
+    assert found.states == {1: NodeState.DONE, 2: NodeState.RUNNING}
+    assert found.tracks["cpu own"].running == [2]
 
 
 async def test_a_frame_that_begins_hides_no_running_call() -> None:
