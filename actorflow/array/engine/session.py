@@ -259,8 +259,7 @@ class Session(Evaluator):
                     wanted = [node for node in wanted if not node.done]
                 check_interrupt()
             self._stand_in()
-            if self._idle and self._has_more:
-                self._called.notify_all()
+            self._recall_workers()
 
     def _compute_few(self, roots: list[Record]) -> bool:
         """Compute a few small records that are NumPy's loops, with the lock held; return whether that was done."""
@@ -599,6 +598,8 @@ class Session(Evaluator):
             self._end(unit)
             if self._ready:
                 self._call_workers(cores())
+            else:
+                self._recall_workers()
             self._stand_in()
             is_closed = self._closed
         if is_closed:
@@ -631,6 +632,11 @@ class Session(Evaluator):
             except DeviceError:  # those who ask compute
                 self._workers -= 1
         else:
+            self._called.notify_all()
+
+    def _recall_workers(self) -> None:
+        """Have idle workers go on with what is left, if anything is, by a thread that does not."""
+        if self._idle and self._has_more:
             self._called.notify_all()
 
     def _stand_in(self) -> None:
