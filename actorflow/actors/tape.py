@@ -34,8 +34,9 @@ _TURN_NS = 100_000
 #: A tape of long ops on the loop goes on on its lane behind that, and one of short ones that takes twice as long is
 #: called there.
 _SLICE_NS = 1_000_000
-#: One with long ops, from where on a lane costs little: some three times what waking its thread and the loop takes.
-_LONG_NS = 300_000
+#: One with long ops, from where on a lane costs little: as many times what waking its thread and the loop takes, and
+#: this at least.
+_HANDOVERS, _LONG_NS = 3, 300_000
 #: Calls of ops that are accounted for together.
 _MOST_OWED = 4096
 
@@ -231,6 +232,8 @@ class TapeActor(Joined):
             return
         if frame.monitor is not None and key == self.node_id:
             frame.monitor.show_all(self._ids, NodeState.DONE)
+        if self._is_long:
+            self.inline_ns = min(_SLICE_NS, max(_LONG_NS, _HANDOVERS * self.lane.handover_ns))
         total_ns, last_ns = stamps[-1] - stamps[0], self.last_ns
         if gaps:
             total_ns = sum(_elapsed(stamps, gaps))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -100,6 +100,9 @@ class Lane(ABC):
         (['first', 'second'], 'second', None)
     """
 
+    #: What it takes to have work begun there and the loop told of its end, beside the work; 0 where nobody knows.
+    handover_ns: int = 0
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -122,6 +125,9 @@ class Lane(ABC):
     @abstractmethod
     def wait(self, fence: Fence) -> bool:
         """Make all later work of this lane wait for ``fence`` without the host; False if this lane cannot."""
+
+    def expect(self, work: bool) -> None:  # noqa: B027  most lanes have a processor of their own
+        """Say whether there will be work: cores are shared out among the lanes that have some. At first there will."""
 
     @abstractmethod
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -233,6 +239,11 @@ class Device(ABC):
             if self._loop is not None:
                 lane.bind(self._loop)
         return lane
+
+    def expect(self, lanes: Container[Lane]) -> None:
+        """Tell each lane whether it is one of those that there will be work for."""
+        for lane in self._lanes.values():
+            lane.expect(lane in lanes)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop that is told of passed fences."""

@@ -162,7 +162,7 @@ class WorkerLane(Lane):
         self._woken = False
         self._limit = threads
         self._threads: list[threading.Thread] = []
-        self._computes = computes
+        self._computes = self._is_counted = computes
         self._closed = False
         self._idle: asyncio.Event | None = None
         if computes:
@@ -174,6 +174,12 @@ class WorkerLane(Lane):
         self._woken = False
         if self._finished:  # ended after an earlier loop was closed
             self.wake()
+
+    def expect(self, work: bool) -> None:
+        """See `Lane.expect`. BLAS shares the cores out among the lanes that there is work for."""
+        if self._computes and not self._closed and work is not self._is_counted:
+            self._is_counted = work
+            (blas_threads.lane_started if work else blas_threads.lane_stopped)()
 
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
@@ -206,7 +212,7 @@ class WorkerLane(Lane):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._computes:
+            if self._is_counted:
                 blas_threads.lane_stopped()
             for _ in self._threads:
                 self._queue.put(None)

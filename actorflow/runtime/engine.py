@@ -299,6 +299,7 @@ class Engine:
         if len(self._programs) >= self.graph.options.max_plans:
             del self._programs[next(iter(self._programs))]
         self._programs[key] = program
+        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
         return program
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from actorflow.actors.budget import Budget
@@ -142,6 +142,11 @@ class Resources:
             device.memory.budget_bytes = self.graph.budget_of(place)
             device.watch_closely(self.monitor is not None)
         return device
+
+    def expect_work(self, lanes: Container[Lane]) -> None:
+        """Have cores shared out among the lanes that programs use: there is no work for others from here on."""
+        for device in self.devices.values():
+            device.expect(lanes)
 
     def variable_actor(self, variable: Variable) -> VariableActor:
         """The actor that orders the frames at a variable; one for all programs."""

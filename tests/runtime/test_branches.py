@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.actors.op import FOREVER_NS
+from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU, WorkerLane
 from actorflow.ops import Operation, kernel
 from actorflow.runtime import tapes
@@ -86,21 +88,25 @@ def _witnessed(_operation: Witnessed, inputs: Any, outputs: Any) -> None:
 
 
 async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"])
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"]._replace(frames=1))
     monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
     graph = af.Graph("branches")
     x = y = graph.blob("x", (2,), "float64")
     y = graph.op("begin", Witnessed())(y)
     sides = [graph.op(f"side{i}", Witnessed())(y) for i in range(2)]
     graph.op("end", Witnessed())(*sides)
+    counted = blas_threads._lanes
     async with graph:
-        for _ in range(3):
+        await graph.run({x: [0.0, 1.0]})
+        assert blas_threads._lanes == counted + 2
+        for _ in range(2):
             result = await graph.run({x: [0.0, 1.0]})
         np.testing.assert_array_equal(result["end/out"], [3.0, 4.0])
         (program,) = graph.engine._programs.values()
         (piece,) = program.ops
         assert len(piece.parts) == 4
         assert set(program.lanes.values()) == {piece.lane}
+        assert blas_threads._lanes == counted + 1, "the lane that has lost its ops takes no core from BLAS"
         tracks = graph.engine.trace.tracks
         calls = graph.engine.trace.since(8)
         assert {tracks[track] for track in calls.track.tolist()} <= {"loop", "cpu main"}
@@ -110,3 +116,23 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
             piece.cost_ns, piece._running = 0, running  # short enough for the loop
             await graph.run({x: [0.0, 1.0]})
             assert set(seen) == {expected}
+        await graph.run({x: [0.0, 1.0]}, fetch=sides)
+        assert blas_threads._lanes == counted + 2, "another plan has ops on both"
+    assert blas_threads._lanes == counted
+
+
+async def test_what_a_lane_costs_says_what_is_worth_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"])
+    graph = af.Graph("worth")
+    x = graph.blob("x", (2,), "float64")
+    graph.op("end", Witnessed())(graph.op("begin", Witnessed())(x))
+    async with graph:
+        for _ in range(3):
+            await graph.run({x: [0.0, 1.0]})
+        (program,) = graph.engine._programs.values()
+        (piece,) = program.ops
+        for handover_ns, expected_ns in ((50_000, 300_000), (150_000, 450_000), (900_000, 1_000_000)):
+            piece.cost_ns = piece.last_ns = FOREVER_NS
+            piece.lane.handover_ns = handover_ns
+            await graph.run({x: [0.0, 1.0]})
+            assert piece.inline_ns == pytest.approx(expected_ns, rel=0.1)  # one more time has been measured
