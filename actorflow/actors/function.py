@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import within
-from actorflow.actors.op import OpActor, Play, Wiring, picks, release, split
+from actorflow.actors.op import OpActor, Play, Wiring, let_go, picks, release, split
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
@@ -55,8 +55,11 @@ class FunctionActor(OpActor):
     def bound(self, counted: Container[int]) -> tuple[Play, Any]:
         if self.only_slot is None or type(self).compute is not FunctionActor.compute:
             return super().bound(counted)
-        result = self.only_slot, self.only_shape, self.only_dtype, self.store
-        return _play_functions, (self.fn, *picks(self.inputs), self.read, *result, *split(self.freed, counted))
+        forgotten = [blob for blob in self.freed if blob.bucket is None and blob.slot not in counted][:1]
+        gone = forgotten[0].slot if forgotten else -1
+        rest = split([blob for blob in self.freed if blob not in forgotten], counted)
+        result = self.only_slot, self.only_shape, self.only_dtype, gone, self.store, rest
+        return _play_functions, (self.fn, *picks(self.inputs), *result)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self.fn(*inputs)
@@ -168,7 +171,7 @@ class AsyncActor(FunctionActor):
 def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
     """The `Play` of functions with one output: `FunctionActor.compute`, spelt out for all of them."""
     values, copy, ndarray = frame.values, frame.context.copy, np.ndarray
-    for fn, count, first, second, third, read, slot, shape, dtype, store, forgotten, others in steps:
+    for fn, count, first, second, third, slot, shape, dtype, gone, store, rest in steps:
         if count == 1:
             result = copy().run(fn, values[first])
         elif count == 2:
@@ -176,15 +179,15 @@ def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_n
         elif count == 3:
             result = copy().run(fn, values[first], values[second], values[third])
         else:
-            result = copy().run(fn, *read(values))
+            result = copy().run(fn, *first(values))
         if type(result) is not ndarray or result.dtype is not dtype or result.shape != shape:
             store(frame, result)
         else:
             values[slot] = result
-            for each in forgotten:
-                values[each] = None
-            if others:
-                release(others, frame)
+            if gone >= 0:
+                values[gone] = None
+            if rest is not None:
+                let_go(frame, *rest)
         now_ns = perf_counter_ns()
         stamps.append(now_ns)
         if now_ns > due_ns or frame.halted:

@@ -439,16 +439,32 @@ def play_each(frame: Frame, steps: Iterator[Callable[[Frame], None]], stamps: li
             return
 
 
-def split(freed: Iterable[BlobActor], counted: Container[int]) -> tuple[tuple[int, ...], tuple[BlobActor, ...]]:
-    """The slots whose values a reader just forgets, and the blobs that it has to `release`."""
+def split(freed: Sequence[BlobActor], counted: Container[int]) -> tuple[tuple[int, ...], tuple[BlobActor, ...]] | None:
+    """The slots whose values a reader just forgets, and the blobs that it has to `release`; None without any."""
+    if not freed:
+        return None
     forgotten = tuple([blob.slot for blob in freed if blob.bucket is None and blob.slot not in counted])
     return forgotten, tuple([blob for blob in freed if blob.slot not in forgotten])
 
 
-def picks(inputs: Sequence[BlobActor]) -> tuple[int, int, int, int]:
-    """The number of inputs, and the slots of the first three: to pick values one by one is quicker than a `reader`."""
-    first, second, third = [*[blob.slot for blob in inputs], 0, 0, 0][:3]
-    return len(inputs), first, second, third
+def let_go(frame: Frame, forgotten: Iterable[int], others: Iterable[BlobActor]) -> None:
+    """A reader of what was `split` so is done."""
+    for slot in forgotten:
+        frame.values[slot] = None
+    if others:
+        release(others, frame)
+
+
+def picks(inputs: Sequence[BlobActor]) -> tuple[int, Any, int, int]:
+    """The number of inputs, and the slots of up to three, which are picked quicker one by one; else, first, a `reader`.
+
+    What is bound refers to as little as it can that no other op does: all of it comes from memory anew for each call.
+    """
+    slots = [blob.slot for blob in inputs]
+    if not 0 < len(slots) < 4:
+        return 0, reader(slots), 0, 0
+    first, second, third = [*slots, 0, 0][:3]
+    return len(slots), first, second, third
 
 
 def reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
@@ -485,13 +501,12 @@ class KernelActor(OpActor):
         is_plain = len(self.outputs) == 1 and not (kernel.random or self.unread)
         if not is_plain or type(self).compute is not KernelActor.compute:
             return super().bound(counted)
-        forgotten, others = split(self.freed, counted)
-        own = [blob for blob in others if type(blob).drop is BlobActor.drop and blob.slot not in counted]
-        pooled = tuple([(blob.slot, blob.bucket) for blob in own])
-        others = tuple([blob for blob in others if blob not in own])
-        take = None if kernel.returns or self.reuses else self.buckets[0].take
-        call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs), self.read
-        return _play_kernels, (*call, take, self.outputs[0].slot, forgotten, pooled, others)
+        own = [blob for blob in self.freed if type(blob).drop is BlobActor.drop and blob.slot not in counted][:1]
+        gone, home = (own[0].slot, own[0].bucket) if own else (0, None)
+        bucket = None if kernel.returns or self.reuses else self.buckets[0]
+        call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs)
+        rest = split([blob for blob in self.freed if blob not in own], counted)
+        return _play_kernels, (*call, bucket, self.outputs[0].slot, gone, home, rest)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -530,7 +545,7 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
     """The `Play` of kernels with one output: `KernelActor.compute`, spelt out for all of them."""
     values = frame.values
     inputs: Any
-    for function, operation, count, first, second, third, read, take, slot, forgotten, pooled, others in steps:
+    for function, operation, count, first, second, third, bucket, slot, gone, home, rest in steps:
         if count == 1:
             inputs = [values[first]]
         elif count == 2:
@@ -538,9 +553,9 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
         elif count == 3:
             inputs = [values[first], values[second], values[third]]
         else:
-            inputs = [*read(values)]
-        if take is not None:
-            output = take()
+            inputs = [*first(values)]
+        if bucket is not None:
+            output = bucket.take()
             function(operation, inputs, [output])
         else:
             results = function(operation, inputs, None)
@@ -548,15 +563,13 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
             output = results[0]
         values[slot] = output
         inputs = results = None  # what they refer to would not seem to be unshared
-        for each in forgotten:
-            values[each] = None
-        for each, bucket in pooled:  # as `BlobActor.drop`
-            output, values[each] = values[each], None
+        if home is not None:  # as `BlobActor.drop`
+            output, values[gone] = values[gone], None
             if getrefcount(output) == UNSHARED:
-                bucket.give_back(output)
+                home.give_back(output)
         output = None
-        if others:
-            release(others, frame)
+        if rest is not None:
+            let_go(frame, *rest)
         now_ns = perf_counter_ns()
         stamps.append(now_ns)
         if now_ns > due_ns or frame.halted:
