@@ -34,8 +34,8 @@ _OPEN, _INSIDE, _NEXT, _WAITING, _STOP, _TAKEN, _WAITED, _CALL, _GIVEN, _WORDS =
 _ARGUMENTS = 14
 #: How often the caller looks for helpers that still are at a piece before it lets other threads have the core.
 _LOOKS = 2_000
-#: Looks of a helper that measures how long one takes, and how long a helper looks for the next call.
-_MEASURED, _LINGER_NS = 2_000, 100_000
+#: Looks of a helper that measures how long one takes, how often it does, and how long a helper looks for the next call.
+_MEASURED, _MEASURINGS, _LINGER_NS = 1_000, 3, 100_000
 #: Work that takes less is not worth waking a thread for; threads that linger take part in it. What takes less than the
 #: second is over when the thread has come: that is worth it where there will soon be more.
 _WORTH_WAKING_NS, _LONG_NS = 100_000, 200_000
@@ -130,13 +130,13 @@ def _call() -> Routine:
 
 @cache
 def _linger() -> Routine:
-    """Look for calls so often, and take part in them; each begins the count anew."""
+    """Look for calls so often, and take part in them; the end of each begins the count anew."""
     pause, pauses = _pause()
     arguments = [("intp", "place"), ("intp", "looks")]
     text = entry("crew_linger", arguments)
     state = text.let("inttoptr i64 %place to ptr")
     _add(text, state, _WAITING, 1)
-    left, taken = text.variable("i64", "%looks"), text.variable("i64", 0)
+    left, taken, was_open = text.variable("i64", "%looks"), text.variable("i64", 0), text.variable("i64", 0)
     text.do("br label %look")
     text.do("look:")
     fewer = text.add(text.load("i64", left), -1)
@@ -145,7 +145,11 @@ def _linger() -> Routine:
     stops = text.let(f"icmp ne i64 {_look(text, state, _STOP)}, 0")
     text.do(f"br i1 {text.let(f'or i1 {ends}, {stops}')}, label %out, label %stay")
     text.do("stay:")
-    is_open = text.let(f"icmp ne i64 {_look(text, state, _OPEN)}, 0")
+    opened = _look(text, state, _OPEN)
+    with text.when(text.let(f"icmp slt i64 {opened}, {text.load('i64', was_open)}")):
+        text.store("i64", "%looks", left)
+    text.store("i64", opened, was_open)
+    is_open = text.let(f"icmp ne i64 {opened}, 0")
     has_more = text.let(f"icmp slt i64 {_look(text, state, _NEXT)}, {_look(text, state, _CALL + 1)}")
     with text.when(text.let(f"and i1 {is_open}, {has_more}")):
         _add(text, state, _INSIDE, 1)
@@ -271,9 +275,12 @@ class Crew:
             return
         self._words[_STOP] = 0
         if not self._looks:
-            start = thread_time_ns()  # other programs may have the core meanwhile
-            wait(self._own_address(), _MEASURED)  # where nothing comes that it would take part in
-            self._looks = max(1, _LINGER_NS * _MEASURED // max(1, thread_time_ns() - start))
+            times = []
+            for _ in range(_MEASURINGS):  # the first one takes two or three times as long
+                start = thread_time_ns()  # other programs may have the core meanwhile
+                wait(self._own_address(), _MEASURED)  # where nothing comes that it would take part in
+                times.append(thread_time_ns() - start)
+            self._looks = max(1, _LINGER_NS * _MEASURED // max(1, min(times)))
         wait(self._address, self._looks)
 
     def part(self) -> None:
