@@ -45,7 +45,7 @@ def _operators(
     op = elementwise_primitive(kind())
 
     def left(self: Array, other: Any, /) -> Array:
-        return binary(op, self, other) if _is_operand(other) else NotImplemented
+        return binary(op, self, other) if type(other) is Array or _is_operand(other) else NotImplemented
 
     def right(self: Array, other: Any, /) -> Array:
         return binary(op, other, self) if _is_operand(other) else NotImplemented

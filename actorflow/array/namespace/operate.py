@@ -132,7 +132,7 @@ def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DTyp
         quiet.run(op.compute, *values, out=out)
     except ValueError:  # it is raised where the value is asked for, as always
         return record(op, inputs, (), dtype, (), evaluator)
-    return given(out, evaluator)
+    return given(out, evaluator) if evaluator.is_limited else shown(out, evaluator)
 
 
 def at_once(function: Callable[..., Any] | None, evaluator: Evaluator, work: int, *values: Any) -> Array | None:

@@ -33,12 +33,23 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 _PACKAGE = str(Path(__file__).parents[2])
+
+
+class _OwnFiles(dict[str, bool]):
+    """Whether files of code belong to this package, by their names."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = name.startswith(_PACKAGE)
+        return found
+
+
+_is_own = _OwnFiles()
 #: The CPU, compared by identity.
 HOST = Place()
 #: Elements to be computed from which on a worker looks at the records; fewer are not worth a thread.
 WORTH_A_LOOK = 65_536
-_numbers = count()
-_new_array: Any = object.__new__
+_next_number = count().__next__
+_new: Any = object.__new__
 #: Dtype of the record of an operation with several results, whose value is a tuple.
 SEVERAL = np.dtype(object)
 #: The dry run that a function is traced in, and the records whose values it has asked for.
@@ -112,7 +123,7 @@ class Record:
         self.size = prod(shape) if shape else 1
         self.place = place
         self.evaluator = evaluator
-        self.number = next(_numbers)
+        self.number = _next_number()
         self.value: Value | None = None
         self.error: OpError | OutOfMemoryError | None = None
         self.unit: Any = None
@@ -123,10 +134,13 @@ class Record:
         if origin is None:
             # Three frames are always those of this package.
             frame = sys._getframe(3)
-            while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+            code = frame.f_code
+            while _is_own[code.co_filename] and frame.f_back is not None:
                 frame = frame.f_back
-            origin = frame.f_code, frame.f_lasti  # the line is looked up where it is asked for
-        self._code, self._instruction = origin
+                code = frame.f_code
+            self._code, self._instruction = code, frame.f_lasti  # the line is looked up where it is asked for
+        else:
+            self._code, self._instruction = origin
 
     @property
     def done(self) -> bool:
@@ -343,7 +357,7 @@ def record(
         if found is not None:
             return found
     node = Record(op, inputs, shape, dtype, params, evaluator, place)
-    array: Array = _new_array(Record.array_type)
+    array: Array = _new(Record.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
     evaluator.pending.append(handle)
@@ -494,9 +508,12 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
 
 def shown(value: Value, evaluator: Evaluator) -> Array:
     """An array with a small value that is there, as `given` makes it."""
-    node = Record(None, (), value.shape, value.dtype, (), evaluator)
-    node.value = value
-    array: Array = _new_array(Record.array_type)
+    node: Record = _new(Record)  # without a call of its `__init__`, which would take most of the time
+    node.op = node.error = node.unit = node.lease = None
+    node.inputs = node.params = ()
+    node.shape, node.dtype, node.size = value.shape, value.dtype, value.size
+    node.place, node.evaluator, node.number, node.value = HOST, evaluator, _next_number(), value
+    array: Array = _new(Record.array_type)
     array._node = node
     node.handle = weakref.ref(array)
     return array

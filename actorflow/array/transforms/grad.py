@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,13 +82,17 @@ def value_and_grad(
     of_arrays: RecentCache[_Differentiated] = RecentCache(_MOST_RECIPES)  # the same, of calls with nothing but arrays
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        short, arrays = None, list[Array]()
+        short = None
         if cache and not kwargs:
-            with suppress(NotArraysError):
+            arrays: list[Array] = []
+            try:
                 short = key_of_arrays(args, arrays)
-            found = None if short is None else of_arrays.get(short)
-            if found is not None:
-                return shown(*found(arrays))
+            except NotArraysError:
+                pass
+            else:
+                found = of_arrays.get(short)
+                if found is not None:
+                    return shown(*found(arrays))
         positions = [_position(i, len(args)) for i in wanted]
         arguments = Arguments(args, kwargs, positions.__contains__)
         key = arguments.key("grad") if cache else None
