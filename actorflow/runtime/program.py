@@ -20,7 +20,7 @@ from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import OpActor, reader
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.base import Lane
-from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, UNSHARED, Bucket
+from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, UNSHARED, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
@@ -496,11 +496,14 @@ class Program:
             return
         values: dict[Blob, Any] = {}
         foreign = []
+        own = {id(frame.values[slot]) for slot, is_foreign in self._kept if not is_foreign}
         for blob, (slot, is_foreign) in zip(self.tapped, self._kept, strict=True):
             values[blob] = value = frame.values[slot]
             if type(value) is np.ndarray:
                 values[blob] = read_only(value)
-                if is_foreign:
+                # A view of such memory keeps it from being used again, as such memory does itself.
+                is_own = id(value.base) in own or type(getattr(value.base, "base", None)) is Memory
+                if is_foreign and not is_own:
                     foreign.append(blob)
 
         def result(some: Mapping[Blob, Any]) -> Result:

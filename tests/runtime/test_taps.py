@@ -281,6 +281,29 @@ async def test_what_was_fed_is_copied_aside_where_that_takes_long(monkeypatch: p
         np.testing.assert_array_equal((await anext(tap))["x"], 7)
 
 
+async def test_views_are_copied_of_what_was_fed_alone() -> None:
+    """Views of a frame's own memory keep it, whether what they show is sampled, too, or not."""
+    graph = af.Graph("g")
+    x = graph.blob("x", (1 << 8, 1 << 8))
+    fed, own = ops.reshape(x, (1 << 16,), name="fed"), ops.scale(x, 2.0, name="own")
+    sampled, alone = ops.reshape(own, (1 << 16,), name="sampled"), ops.reshape(ops.exp(x), (1 << 16,), name="alone")
+    ops.concat([ops.scale(each, 3.0) for each in (fed, sampled, alone)])
+    feed = np.ones((1 << 8, 1 << 8), "f")
+    async with graph, graph.tap("own/out", "fed/out", "sampled/out", "alone/out") as tap:
+        samples = []
+        for number in range(4):
+            feed[:] = number
+            await graph.run({"x": feed})
+            samples.append(await anext(tap))
+    for number, sample in enumerate(samples):
+        np.testing.assert_array_equal(sample[fed], number)
+        np.testing.assert_array_equal(sample[sampled], 2 * number)
+        np.testing.assert_allclose(sample[alone], np.exp(np.float32(number)), rtol=1e-6)
+        assert np.shares_memory(sample[sampled], sample[own])
+        assert sample[fed].base.shape == fed.shape  # a copy
+        assert sample[alone].base.shape == x.shape
+
+
 async def test_variables_are_not_copied(graph: af.Graph) -> None:
     """Their arrays are never changed."""
     async with graph.tap("count") as tap:

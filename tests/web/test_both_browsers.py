@@ -86,3 +86,40 @@ async def test_a_large_graph_and_a_failure(make_training_graph: Any, page_of_eac
         await page.until("actorflow.open.includes('block7')")
         await page.page.click("#zoom-in")
         await page.redrawn()
+
+
+#: The largest difference between small rectangles drawn pixel by pixel and the same filled by the canvas, of 255.
+SPECKS = """import('/static/specks.js').then(({ Specks }) => {
+    const [specks, plain] = [0, 1].map(() => {
+        const context = new OffscreenCanvas(90, 60).getContext('2d', { alpha: false, willReadFrequently: true });
+        context.fillStyle = '#f2f4f8';
+        context.fillRect(0, 0, 90, 60);
+        context.scale(2, 2); // which is not for what is given in pixels
+        return context;
+    });
+    const small = new Specks();
+    let most = 0;
+    for (let round = 0; round < 2; round++) { // the second one over the first: nothing is left of it
+        small.begin(90, 60);
+        for (let k = 0; k < 64; k++) {
+            const left = 11 * (k % 8) - 3 + k / 20 + round, top = 7.6 * Math.floor(k / 8) - 2 + k / 30;
+            const colour = ['#2566e8', 'rgb(200 30 90)'][k % 2];
+            const width = 0.3 + k / 8, height = 0.4 + k / 20, alpha = k % 3 ? 1 : 0.28;
+            small.add(left, top, left + width, top + height, colour, alpha);
+            plain.fillStyle = colour;
+            plain.globalAlpha = alpha;
+            plain.fillRect(left / 2, top / 2, width / 2, height / 2);
+        }
+        small.draw(specks);
+        const [mine, its] = [specks, plain].map((context) => context.getImageData(0, 0, 90, 60).data);
+        mine.forEach((value, at) => (most = Math.max(most, Math.abs(value - its[at]))));
+    }
+    return most;
+})"""
+
+
+async def test_small_rectangles_look_as_if_filled(training: Any, page_of_each: Any) -> None:
+    async with serve(training.graph, port=0) as view:
+        page = await page_of_each()
+        await page.open(view.url)
+        assert await page.look(SPECKS) <= 8

@@ -4,6 +4,7 @@ import { EdgePainter } from "./edges.js";
 import * as format from "./format.js";
 import { gauge } from "./gauge.js";
 import { STATES } from "./model.js";
+import { Specks } from "./specks.js";
 import { BLOB, OP, PARTS, SCOPE, VARIABLE } from "./structure.js";
 import { cut } from "./text.js";
 
@@ -18,6 +19,7 @@ export const LIT_MS = 350;
 
 export class Drawing {
   #labels = new Map();
+  #picture = new Specks();
   /** Items of ops that have made what is not finite, with what that is. @type {Map<number, string>} */
   marks = new Map();
   #context;
@@ -122,25 +124,16 @@ export class Drawing {
     }
   }
 
-  /** Far away: one rectangle per item, filled colour by colour. */
+  /** Far away: one rectangle per item. */
   #specks(seen) {
-    const { view, focus } = this, context = this.#context;
-    const byColour = new Map();
+    const { view, focus, colouring } = this, context = this.#context, { a: scale, e: left, f: top } = context.getTransform();
+    this.#picture.begin(this.canvas.width, this.canvas.height);
     for (let i = 0; i < view.count; i++) {
       if (!this.#isSeen(i, seen)) continue;
-      const colour = this.colouring.of(view.subject[i]);
-      const key = focus && !focus.has(i) ? `${colour} faint` : colour;
-      if (!byColour.has(key)) byColour.set(key, { colour, items: [], alpha: key === colour ? 1 : FAINT });
-      byColour.get(key).items.push(i);
+      const x = view.x[i] * scale + left, y = view.y[i] * scale + top, w = (view.width[i] * scale) / 2, h = (view.height[i] * scale) / 2;
+      this.#picture.add(x - w, y - h, x + w, y + h, colouring.of(view.subject[i]), focus && !focus.has(i) ? FAINT : 1);
     }
-    for (const { colour, items, alpha } of byColour.values()) {
-      context.fillStyle = colour;
-      context.globalAlpha = alpha;
-      for (const i of items) {
-        context.fillRect(view.x[i] - view.width[i] / 2, view.y[i] - view.height[i] / 2, view.width[i], view.height[i]);
-      }
-    }
-    context.globalAlpha = 1;
+    this.#picture.draw(context);
     for (let i = 0; i < view.count; i++) if (this.#isPointed(i)) this.#ring(i);
     for (const i of this.marks.keys()) this.#ring(i, this.theme.failed);
   }

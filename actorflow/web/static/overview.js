@@ -1,5 +1,7 @@
 // The whole graph, small, in a corner: shows where one looks, and takes one elsewhere.
 
+import { Specks } from "./specks.js";
+
 const MAX_WIDTH = 170, MAX_HEIGHT = 230, MARGIN = 8, SHARPNESS = 2;
 /** The picture behind the frame is drawn anew at most so often. */
 const INTERVAL_MS = 400;
@@ -7,6 +9,7 @@ const INTERVAL_MS = 400;
 export class Overview {
   #context;
   #picture = document.createElement("canvas");
+  #specks = new Specks();
   #drawnAt = -Infinity;
 
   /** @param {() => void} onMove called after a click or drag has moved the camera */
@@ -85,12 +88,13 @@ export class Overview {
       const [x, y] = this.#at(left, top);
       context.fillRect(x, y, Math.max(width * this.scale, 1.2), Math.max(height * this.scale, 1.2));
     }
+    this.#specks.begin(SHARPNESS * this.width, SHARPNESS * this.height);
     for (let i = 0; i < view.count; i++) {
-      const width = Math.max(view.width[i] * this.scale, 1.2), height = Math.max(view.height[i] * this.scale, 1.2);
-      const [x, y] = this.#at(view.x[i], view.y[i]);
-      context.fillStyle = this.colouring.of(view.subject[i]);
-      context.fillRect(x - width / 2, y - height / 2, width, height);
+      const w = SHARPNESS * Math.max((view.width[i] * this.scale) / 2, 0.6), h = SHARPNESS * Math.max((view.height[i] * this.scale) / 2, 0.6);
+      const [x, y] = this.#at(view.x[i], view.y[i]).map((place) => SHARPNESS * place);
+      this.#specks.add(x - w, y - h, x + w, y + h, this.colouring.of(view.subject[i]));
     }
+    this.#specks.draw(context);
   }
 
   #at(x, y) {

@@ -24,17 +24,20 @@ export class Scopes {
   constructor(nodes, indexByName, owner) {
     this.of = new Int32Array(nodes.length);
     this.indexByName = indexByName;
-    this.#place(nodes, owner);
+    this.#place(nodes, owner, (name) => this.#around(name));
     const paths = this.#grouped(nodes, owner);
     if (!paths) return;
+    const { names, of } = this;
     // Once more, with the groups: what is around something always has the lower number.
     Object.assign(this, { names: [""], parent: [-1], depth: [0], children: [[]], members: [[]], ops: [0], blobs: [0], byName: new Map([["", 0]]) });
     this.#groups = paths;
-    this.#place(nodes, owner);
+    this.#place(nodes, owner, (_, i) => this.#scope(names[of[i]]));
   }
 
   /** Groups that a thing of this name is in, outer ones first, below the scope that it is named after. @type {Map<string, string[]>} */
   #groups = new Map();
+  /** The innermost of them as a scope, where there is one by now. @type {Map<string[], number>} */
+  #grouping = new Map();
 
   /** @returns {Map<string, string[]> | null} groups by the names of nodes and scopes; null if there are none */
   #grouped(nodes, owner) {
@@ -68,13 +71,18 @@ export class Scopes {
     }
   }
 
-  #place(nodes, owner) {
+  #place(nodes, owner, around) {
     nodes.forEach((node, i) => {
-      const { name } = nodes[owner[i] < 0 ? i : owner[i]], scope = this.#inGroup(name, this.#around(name));
+      const { name } = nodes[owner[i] < 0 ? i : owner[i]], scope = this.#inGroup(name, around(name, i));
       this.of[i] = scope;
       if (owner[i] < 0) this.members[scope].push(i);
-      for (let s = scope; s >= 0; s = this.parent[s]) this[node.kind === "op" ? "ops" : "blobs"][s] += 1;
+      if (node.kind === "op") this.ops[scope] += 1;
+      else this.blobs[scope] += 1;
     });
+    for (let s = this.count - 1; s > 0; s--) {
+      this.ops[this.parent[s]] += this.ops[s];
+      this.blobs[this.parent[s]] += this.blobs[s];
+    }
   }
 
   get count() {
@@ -106,12 +114,17 @@ export class Scopes {
 
   /** The innermost group of something, or else the scope itself. */
   #inGroup(name, scope) {
-    for (const label of this.#groups.get(name) ?? []) {
+    const path = this.#groups.get(name);
+    if (!path) return scope;
+    const known = this.#grouping.get(path);
+    if (known !== undefined) return known;
+    for (const label of path) {
       const full = `${this.names[scope]}/${label}`;
       const group = this.byName.get(full) ?? this.#add(full, scope);
       this.#labels.set(group, label);
       scope = group;
     }
+    this.#grouping.set(path, scope);
     return scope;
   }
 

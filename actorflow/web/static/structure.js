@@ -28,9 +28,10 @@ export class Structure {
       this.indexByName.set(node.name, i);
       this.indexById.set(node.id, i);
     });
-    this.edgeFrom = Int32Array.from(edges, (edge) => edge[0]);
-    this.edgeTo = Int32Array.from(edges, (edge) => edge[1]);
-    this.edgeBack = Uint8Array.from(edges, (edge) => edge[2]);
+    this.edgeFrom = new Int32Array(edges.length);
+    this.edgeTo = new Int32Array(edges.length);
+    this.edgeBack = new Uint8Array(edges.length);
+    edges.forEach((edge, e) => ([this.edgeFrom[e], this.edgeTo[e], this.edgeBack[e]] = edge));
     this.writers = new Neighbours(this.count, this.edgeTo, this.edgeFrom);
     this.readers = new Neighbours(this.count, this.edgeFrom, this.edgeTo);
     /** What a node is done for, and its part in that: the forward pass, the backward one, an update. */
@@ -99,7 +100,7 @@ function lettersOf(node) {
 class Neighbours {
   constructor(count, own, other) {
     this.start = new Int32Array(count + 1);
-    for (const node of own) this.start[node + 1] += 1;
+    for (let e = 0; e < own.length; e++) this.start[own[e] + 1] += 1;
     for (let i = 0; i < count; i++) this.start[i + 1] += this.start[i];
     this.nodes = new Int32Array(own.length);
     const next = this.start.slice();
