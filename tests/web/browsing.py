@@ -17,9 +17,14 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Elsewhere", "Page", "browse", "browse_firefox"]
+from tests.support.effort import FULL
+
+__all__ = ["LIGHT", "Elsewhere", "Page", "browse", "browse_firefox"]
 
 CHROMIUM = Path("/usr/bin/chromium")
+SHELL = Path("/usr/lib/chromium/chromium-headless-shell")
+#: Chromium without all that is around a page takes two thirds of the time; `make test-full` takes what users have.
+LIGHT = SHELL if SHELL.exists() and not FULL else CHROMIUM
 FIREFOX = Path("/usr/bin/firefox-esr")
 ARGS = [
     "--no-sandbox",
@@ -87,13 +92,13 @@ def _there(value: Any) -> Any:
 
 
 @contextmanager
-def browse(profile: Path) -> Iterator[tuple[Elsewhere, int]]:
+def browse(profile: Path, program: Path = CHROMIUM) -> Iterator[tuple[Elsewhere, int]]:
     """Start Chromium and connect to it; skips where there is none, but for CI, where that is a failure.
 
     Yields the browser and the id of its process.
     """
-    _demand(CHROMIUM)
-    command = [CHROMIUM, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
+    _demand(program)
+    command = [program, "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", *ARGS, "about:blank"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         address = next((line.split()[-1] for line in process.stderr if "DevTools listening on" in line), None)

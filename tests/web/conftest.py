@@ -19,7 +19,7 @@ import pytest
 
 import actorflow as af
 from actorflow.web.live import LiveStream
-from tests.web.browsing import Elsewhere, Page, browse, browse_firefox
+from tests.web.browsing import LIGHT, Elsewhere, Page, browse, browse_firefox
 from tests.web.serving import SERVERS, Served
 
 SQUARE = af.TensorSpec.of((4, 4))
@@ -302,7 +302,7 @@ async def make_fake_socket() -> Callable[[], FakeSocket]:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     """A browser that all tests share; each has profiles of its own in it."""
-    with browse(tmp_path_factory.mktemp("chromium")) as (browser, _):
+    with browse(tmp_path_factory.mktemp("chromium"), LIGHT) as (browser, _):
         yield browser
 
 

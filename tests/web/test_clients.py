@@ -20,7 +20,7 @@ from actorflow.trace.counters import NodeState
 from actorflow.web import serve
 from actorflow.web.live import LiveStream
 from tests.support.effort import FULL
-from tests.web.browsing import Page, browse
+from tests.web.browsing import LIGHT, Page, browse
 from tests.web.conftest import wide_graph
 
 pytestmark = pytest.mark.browser
@@ -99,7 +99,7 @@ async def test_a_stopped_browser_costs_nothing_and_catches_up(new_page, tmp_path
         await live.open(view.url)
         stream = changing.stream
         (first,) = stream.clients
-        with browse(tmp_path) as (other, process):
+        with browse(tmp_path, LIGHT) as (other, process):
             asleep = Page(await (await other.new_context()).new_page())
             await asleep.open(view.url)
             (client,) = stream.clients - {first}

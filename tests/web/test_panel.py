@@ -14,12 +14,15 @@ import pytest
 
 import actorflow as af
 from actorflow.web import serve
+from tests.support.effort import FULL
 
 pytestmark = pytest.mark.browser
 
 SQUARE = af.TensorSpec.of((4, 4))
 SCALAR = af.TensorSpec.of(())
 FEED = {"x": np.ones((4, 4), "float32")}
+#: Moments at which all that shows a state is compared, and looks at the places of cards.
+MOMENTS, LOOKS = (200, 40) if FULL else (60, 12)
 #: Places of all that a reader might look at in the tab that is shown.
 PLACES = """[...document.querySelectorAll('#tabs button, .card, .card h2, .cost, .curve')]
     .filter((each) => each.checkVisibility())
@@ -123,7 +126,7 @@ async def test_legend_picture_and_panel_are_one_snapshot(new_page) -> None:
         seen: set[str] = set()
         moments = set()
         async with restless.running(5):
-            while len(moments) < 200:
+            while len(moments) < MOMENTS:
                 look = await page.look(f"{LOOK}({json.dumps(ops)})")
                 states = {op: look["states"][op] for op in ops}
                 if look["frames"]["started"] in moments:
@@ -134,7 +137,7 @@ async def test_legend_picture_and_panel_are_one_snapshot(new_page) -> None:
                     assert look["drawn"] == states
                 else:  # what is not near the chosen op is drawn pale
                     assert look["selected"] == states["layer1/work1"]
-                if len(moments) == 150:
+                if len(moments) == MOMENTS * 3 // 4:
                     await page.page.fill("#search", "layer1/work1")
                     await page.page.keyboard.press("Enter")
                 counts = {name: list(states.values()).count(name) for name in look["legend"]}
@@ -172,7 +175,7 @@ async def test_cards_stay_where_they_are_while_values_change(new_page, quick_vit
             places, texts = await page.look(PLACES), set()
             finished = await page.look("actorflow.frames.finished")
             looks = 0
-            while looks < 40 or len(texts) <= 5:  # values change meanwhile
+            while looks < LOOKS or len(texts) <= 5:  # values change meanwhile
                 looks += 1
                 finished += 2
                 await page.until(f"actorflow.frames.finished >= {finished}")

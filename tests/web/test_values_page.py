@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import actorflow as af
@@ -17,10 +19,11 @@ from tests.web.test_names import TOO_WIDE
 
 pytestmark = pytest.mark.browser
 
-#: The pixels of a canvas as rows of red, green and blue.
+#: The pixels of a canvas, as text: a list of as many numbers takes ten seconds on its way here.
 PIXELS = """((id) => {
     const canvas = document.getElementById(id), { width, height } = canvas;
-    return { width, height, data: [...canvas.getContext('2d').getImageData(0, 0, width, height).data] };
+    const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
+    return { width, height, data: btoa(data.reduce((text, byte) => text + String.fromCharCode(byte), '')) };
 })"""
 #: Ratio of contrast of each text in the tab to what is behind it.
 CONTRASTS = """(() => {
@@ -69,7 +72,7 @@ class Images:
             while True:
                 await self.step()
                 self._stepped.set()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)  # leaves the browser its time
 
         task = asyncio.create_task(run())
         try:
@@ -113,6 +116,12 @@ async def shown(page: Any, name: str) -> dict[str, Any]:
     return sample
 
 
+async def pixels(page: Any, of: str) -> npt.NDArray[np.uint8]:
+    """Rows of a canvas, of red, green, blue and opacity."""
+    drawn = await page.look(f"{PIXELS}({of!r})")
+    return np.frombuffer(base64.b64decode(drawn["data"]), "u1").reshape(drawn["height"], drawn["width"], 4)
+
+
 async def note(page: Any) -> str:
     text: str = await page.page.locator("#value-note").text_content()
     return text
@@ -151,8 +160,7 @@ async def test_a_picture_has_the_values_pixel_by_pixel(new_page, images) -> None
         page = await new_page()
         await page.open(view.url)
         await shown(page, "images")
-        drawn, layout = await page.look(f"{PIXELS}('value-picture')"), await page.look("actorflow.values.layout")
-        data = np.array(drawn["data"], "d").reshape(drawn["height"], drawn["width"], 4)
+        data, layout = await pixels(page, "value-picture"), await page.look("actorflow.values.layout")
         low, high = images.images.min(), images.images.max()
         level = np.rint(254 * (images.images.astype("d") - low) / (float(high) - float(low)))
         scale, gap = layout["scale"], layout["gap"]
@@ -175,11 +183,10 @@ async def test_a_histogram_is_numpys(new_page, images) -> None:
         assert sample["histogram"]["counts"] == counts.tolist()
         assert [sample["histogram"]["low"], sample["histogram"]["high"]] == pytest.approx([edges[0], edges[-1]])
         # As drawn: of the middle of each bar, the pixels in its colour.
-        drawn = await page.look(f"{PIXELS}('value-histogram')")
-        data = np.array(drawn["data"]).reshape(drawn["height"], drawn["width"], 4)
+        data = await pixels(page, "value-histogram")
         accent = await page.look("getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()")
         colour = [int(accent[at : at + 2], 16) for at in (1, 3, 5)]
-        middles = ((np.arange(64) + 0.45) * drawn["width"] / 64).astype(int)
+        middles = ((np.arange(64) + 0.45) * data.shape[1] / 64).astype(int)
         heights = (data[:, middles, :3] == colour).all(-1).sum(0)
         np.testing.assert_allclose(heights, counts / counts.max() * heights.max(), atol=1.01)
         # By pointer and by keys.
@@ -199,8 +206,7 @@ async def test_what_is_not_finite_is_red_and_counted(new_page, images) -> None:
         sample = await shown(page, "logs/out")
         assert sample["nan"] == (images.images < 0).sum()
         assert await page.page.locator("#value-facts .bad").text_content() == f"{sample['nan']:,}"
-        drawn = await page.look(f"{PIXELS}('value-picture')")
-        data = np.array(drawn["data"]).reshape(-1, 4)
+        data = (await pixels(page, "value-picture")).reshape(-1, 4)
         failed = await page.look("getComputedStyle(document.documentElement).getPropertyValue('--failed').trim()")
         is_red = (data[:, :3] == [int(failed[at : at + 2], 16) for at in (1, 3, 5)]).all(-1) & (data[:, 3] == 255)
         layout = await page.look("actorflow.values.layout")
