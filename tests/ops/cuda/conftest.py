@@ -32,12 +32,14 @@ def load(path: Path) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def emulated(pytestconfig: pytest.Config) -> SimpleNamespace:
     """The CUDA kernels over an emulated CuPy; the real one, its kernels and the registry are not touched.
 
     ``kernels`` by key, ``modules`` by name, their ``package``, and the ``emulator``.
     """
-    emulator = load(Path(__file__).with_name("emulator.py")).Emulator(tmp_path_factory.mktemp("cuda"))
+    folder = pytestconfig.rootpath / ".pytest_cache" / "cuda"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    emulator = load(Path(__file__).with_name("emulator.py")).Emulator(folder)
     hidden = {name: module for name, module in sys.modules.items() if name.startswith("actorflow.ops.cuda")}
     registered = {key: value for key, value in registry._kernels.items() if key.device != "cuda"}
     with (

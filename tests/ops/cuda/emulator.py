@@ -14,8 +14,9 @@ import hashlib
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,6 +26,11 @@ import numpy as np
 import pytest
 
 SHIM, RUNTIME = (Path(__file__).with_name(f"shim.{kind}") for kind in ("hpp", "cpp"))
+
+COMPILE = ["g++", "-std=c++17", "-fPIC", "-w"]
+# Else a template's shared memory would be the same in all libraries, though its types differ between them.
+COMPILE.append("-fno-gnu-unique")
+COMPILE.append("-U_FORTIFY_SOURCE")  # it would forbid jumps between stacks
 
 C_TYPES = {
     "bool": "bool",
@@ -90,7 +96,9 @@ class Emulator:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Keep in a folder what is compiled, for other processes and sessions, too."""
         self.folder = folder
+        self._apart: Path | None = None
         self.launches: list[str] = []
         self.elementwise: list[_ElementwiseKernel] = []
         self.touched: list[int] = []
@@ -102,26 +110,44 @@ class Emulator:
         self.cupy = self._module()
 
     def _load(self, code: str) -> ctypes.CDLL:
-        header = self.folder / SHIM.name
-        if not header.exists():
-            shutil.copy(SHIM, header)
-            self._compile("-O0", "-x", "c++-header", header, "-o", f"{header}.gch")
-            self._compile("-O2", "-shared", RUNTIME, "-o", self.folder / "runtime")
-            ctypes.CDLL(str(self.folder / "runtime"), ctypes.RTLD_GLOBAL)  # for all that is loaded after it
-        path = self.folder / hashlib.sha256(code.encode()).hexdigest()[:20]
+        if self._apart is None:
+            self._apart = self._begun()
+            # For all that is loaded after it.
+            ctypes.CDLL(str(self._kept(RUNTIME.read_text(), "-O2", "-shared")), ctypes.RTLD_GLOBAL)
         complex_too = "#include <complex>\n" if "std::complex" in code else ""
-        path.with_suffix(".cpp").write_text(f'#include "{SHIM.name}"\n{complex_too}{code}')
-        self._compile("-O0", "-shared", path.with_suffix(".cpp"), "-o", path)
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(self._kept(f'#include "{SHIM.name}"\n{complex_too}{code}', "-O0", "-shared")))
 
-    def _compile(self, *arguments: Any) -> None:
+    def _begun(self) -> Path:
+        """Folder of what this compiler makes of this header, which is compiled beforehand."""
         if shutil.which("g++") is None:
             pytest.skip("g++ is not installed: CUDA C cannot be compiled for the host")
-        # Else a template's shared memory would be the same in all libraries, though its types differ between them.
-        apart = "-fno-gnu-unique"
-        jumps = "-U_FORTIFY_SOURCE"  # it would forbid jumps between stacks
-        command = ["g++", "-std=c++17", "-fPIC", "-w", apart, jumps, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        version = subprocess.run(["g++", "-v"], capture_output=True, text=True, check=True).stderr
+        key = hashlib.sha256("\0".join([version, *COMPILE, SHIM.read_text()]).encode())
+        folder = self.folder / key.hexdigest()[:20]
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=self.folder) as temporary:
+                made = Path(temporary, "made")
+                made.mkdir()
+                shutil.copy(SHIM, made)
+                self._compile("-O0", "-x", "c++-header", made / SHIM.name, "-o", f"{made / SHIM.name}.gch")
+                with suppress(OSError):  # another process was quicker
+                    made.rename(folder)
+        return folder
+
+    def _kept(self, code: str, *options: str) -> Path:
+        """Library of a source, compiled unless that has been done."""
+        assert self._apart is not None
+        path = self._apart / hashlib.sha256("\0".join([*options, code]).encode()).hexdigest()[:20]
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=self._apart) as folder:
+                source, made = Path(folder, "source.cpp"), Path(folder, "made")
+                source.write_text(code)
+                self._compile(f"-I{self._apart}", *options, source, "-o", made)
+                made.rename(path)
+        return path
+
+    def _compile(self, *arguments: Any) -> None:
+        done = subprocess.run([*COMPILE, *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompilationError(done.stderr)
 
