@@ -25,10 +25,6 @@ MODULES = sorted(
 )
 
 
-def is_package(name: str) -> bool:
-    return PACKAGE.parent.joinpath(*name.split(".")).is_dir()
-
-
 OPTIONAL = {
     "cupy",
     "mpi4py",
@@ -55,6 +51,7 @@ SERVER = """
 import os, sys
 ours = set(sys.stdlib_module_names) | {"actorflow"}
 third_party = lambda: {name.partition(".")[0] for name in sys.modules} - ours
+of_the_package = lambda: {name for name in sys.modules if name.partition(".")[0] == "actorflow"}
 at_start = third_party()
 for needed in sys.argv[1:]:
     __import__(needed)
@@ -66,7 +63,8 @@ for line in sys.stdin:
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         __import__(line.strip())
-        print(*sorted(name for name in third_party() - at_start if not name.startswith("_")), flush=True)
+        named = {name for name in third_party() - at_start if not name.startswith("_")}
+        print(*sorted(named | of_the_package()), flush=True)
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()  # or its shared memory stays behind
         os._exit(0)
@@ -84,7 +82,7 @@ class Imports:
     """
 
     def __init__(self, needed: tuple[str, ...], compiled: Path) -> None:
-        # A process with threads must not be copied; and the package is compiled once, not once per import.
+        # A process with threads must not be copied; and the package is compiled once, by whatever version.
         single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         environment = {**os.environ, **single, "PYTHONPYCACHEPREFIX": str(compiled)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -97,7 +95,7 @@ class Imports:
         )
 
     def loaded_by(self, module: str) -> set[str]:
-        """The packages that are there when a module has been imported."""
+        """What is there when a module has been imported: third parties, and the modules of this package."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(module + "\n")
@@ -111,53 +109,71 @@ class Imports:
 
 
 @pytest.fixture(scope="module")
-def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Imports]]:
+def imports(pytestconfig: pytest.Config) -> Iterator[Callable[..., Imports]]:
     """The process that has loaded so much and no more."""
-    compiled = tmp_path_factory.mktemp("compiled")
+    compiled = pytestconfig.rootpath / ".pytest_cache" / "compiled"
     with ExitStack() as stack:
         yield cache(lambda *needed: stack.enter_context(closing(Imports(needed, compiled))))
 
 
-#: In the short form all packages, and a third of the other modules.
-TRIED = [name for name in MODULES if FULL or zlib.crc32(name.encode()) % 3 == 0 or is_package(name)]
+#: Families of modules that need what may not be there, and what to do then.
+EXTRAS = {
+    "actorflow.onnx": ("onnx", "onnx is not installed: pip install 'actorflow[onnx]'"),
+    "actorflow.ops.cuda": ("cupy", "CuPy is not installed: pip install 'actorflow[cuda12]'"),
+    "actorflow.ops.torch": ("torch", "torch is not installed: make test WITH=torch"),
+    "actorflow.trace.spans": ("opentelemetry", "OpenTelemetry is not installed: pip install 'actorflow[otel]'"),
+    "actorflow.transport.mpi": ("mpi4py", "mpi4py is not installed: pip install 'actorflow[mpi]'"),
+}
+#: It needs cuDNN, which `tests/gpu/test_cudnn.py` loads.
+ELSEWHERE = "actorflow.ops.cuda.cudnn"
+TRIED = sorted({name for name in MODULES if name.count(".") == 1} | {*EXTRAS})
 
 
 @pytest.mark.parametrize("module", TRIED)
-def test_module_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
-    if module.startswith("actorflow.ops.cuda") and find_spec("cupy") is None:
-        pytest.skip("CuPy is not installed: pip install 'actorflow[cuda12]'")
-    if module == "actorflow.ops.cuda.cudnn":
-        pytest.skip("it needs cuDNN, which `tests/gpu/test_cudnn.py` loads")
-    if module.startswith("actorflow.ops.torch") and find_spec("torch") is None:
-        pytest.skip("torch is not installed: make test WITH=torch")
-    if module.startswith("actorflow.transport.mpi") and find_spec("mpi4py") is None:
-        pytest.skip("mpi4py is not installed: pip install 'actorflow[mpi]'")
-    if module.startswith("actorflow.onnx") and find_spec("onnx") is None:
-        pytest.skip("onnx is not installed: pip install 'actorflow[onnx]'")
-    if module == "actorflow.trace.spans" and find_spec("opentelemetry") is None:
-        pytest.skip("OpenTelemetry is not installed: pip install 'actorflow[otel]'")
+def test_modules_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
+    """Each module below one, too, in a process of its own, unless importing its package has loaded it already.
+
+    That comes first anyway, so what loads there is loaded the same way when it is asked for. Of those that no package
+    loads the short form takes a third.
+    """
+    extra, advice = EXTRAS.get(module, ("numpy", ""))
+    if find_spec(extra) is None:
+        pytest.skip(advice)
     needed = next((needed for family, needed in FAMILIES.items() if module.startswith(family)), COMMON)
-    loaded = imports(*needed).loaded_by(module)
+    check_below(module, set(), imports(*needed))
+
+
+def check_below(module: str, loaded_before: set[str], imports: Imports) -> None:
+    below = [name for name in MODULES if name.rpartition(".")[0] == module and name not in {*EXTRAS, ELSEWHERE}]
+    loaded = loaded_before
+    if module not in loaded_before and (FULL or below or module in EXTRAS or zlib.crc32(module.encode()) % 3 == 0):
+        loaded = imports.loaded_by(module)
+        check_third_parties(module, {name for name in loaded if name.partition(".")[0] != "actorflow"})
+    for name in below:
+        check_below(name, loaded, imports)
+
+
+def check_third_parties(module: str, loaded: set[str]) -> None:
     if module.startswith("actorflow.ops.torch"):
-        assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"})
+        assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"}), module
     elif module.startswith("actorflow.ops.cuda"):
-        assert loaded.isdisjoint(OPTIONAL - {"cupy"} | {"aiohttp", "rich"})
+        assert loaded.isdisjoint(OPTIONAL - {"cupy"} | {"aiohttp", "rich"}), module
     elif module.startswith(("actorflow.serve", "actorflow.web")):
-        assert loaded.isdisjoint(OPTIONAL | {"rich"})
+        assert loaded.isdisjoint(OPTIONAL | {"rich"}), module
     elif module.startswith("actorflow.cli"):
-        assert loaded.isdisjoint(OPTIONAL | {"aiohttp"})
+        assert loaded.isdisjoint(OPTIONAL | {"aiohttp"}), module
     elif module.startswith("actorflow.onnx"):
-        assert loaded.isdisjoint(OPTIONAL - {"onnx"} | {"aiohttp", "rich"})
+        assert loaded.isdisjoint(OPTIONAL - {"onnx"} | {"aiohttp", "rich"}), module
     elif module == "actorflow.trace.spans":
-        assert loaded <= {"numpy", "opentelemetry", "typing_extensions"}
+        assert loaded <= {"numpy", "opentelemetry", "typing_extensions"}, module
     elif module.startswith("actorflow.transport.mpi"):
-        assert loaded.isdisjoint(OPTIONAL - {"mpi4py"} | {"aiohttp", "rich"})
+        assert loaded.isdisjoint(OPTIONAL - {"mpi4py"} | {"aiohttp", "rich"}), module
     else:
-        assert loaded <= {"numpy"}
+        assert loaded <= {"numpy"}, module
 
 
 def test_import_actorflow_loads_nothing_but_itself(imports: Callable[..., Imports]) -> None:
-    assert imports().loaded_by("actorflow") == set()
+    assert imports().loaded_by("actorflow") == {"actorflow"}
 
 
 def test_public_names() -> None:
