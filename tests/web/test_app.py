@@ -175,6 +175,8 @@ class TestStream:
             await training.run()
             await receive(socket, viewer, lambda viewer: viewer.frames["finished"] == 1)
             await receive(socket, viewer, lambda viewer: viewer.calls["loss"] == 1)
+            # A value belongs to a curve once the run has given it out, and a message may lie between that and the end.
+            await receive(socket, viewer, lambda viewer: "loss/out" in viewer.curves)
             assert len(viewer.curves["loss/out"]) == 1
 
     async def test_resync_over_the_socket(self, served, training, viewer) -> None:
