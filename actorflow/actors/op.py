@@ -501,7 +501,8 @@ class KernelActor(OpActor):
         is_plain = len(self.outputs) == 1 and not (kernel.random or self.unread)
         if not is_plain or type(self).compute is not KernelActor.compute:
             return super().bound(counted)
-        own = [blob for blob in self.freed if type(blob).drop is BlobActor.drop and blob.slot not in counted][:1]
+        pooled = [blob for blob in self.freed if blob.bucket is not None and blob.slot not in counted]
+        own = [blob for blob in pooled if type(blob).drop is BlobActor.drop][:1]
         gone, home = (own[0].slot, own[0].bucket) if own else (0, None)
         bucket = None if kernel.returns or self.reuses else self.buckets[0]
         call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs)

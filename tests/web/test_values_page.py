@@ -72,7 +72,7 @@ class Images:
             while True:
                 await self.step()
                 self._stepped.set()
-                await asyncio.sleep(0.01)  # leaves the browser its time
+                await asyncio.sleep(0)
 
         task = asyncio.create_task(run())
         try:
