@@ -768,3 +768,31 @@ async def test_pieces_hold_few_new_values_at_once(monkeypatch: pytest.MonkeyPatc
         assert max(map(len, pieces)) <= 4
         assert sum(map(len, pieces)) == 8
         assert len(fired(graph)) < 6
+
+
+@pytest.mark.parametrize("limits", ["off", "all"])
+async def test_what_was_fed_is_forgotten_behind_its_last_reader(monkeypatch: pytest.MonkeyPatch, limits: str) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS[limits])
+    fed = np.ones(2)
+    held: list[bool] = []
+
+    def look(value: Any = None) -> Any:
+        (frame,) = graph.engine.resources.running
+        held.append(any(value is fed for value in frame.values))
+        return value
+
+    @dataclass(frozen=True, slots=True)
+    class Look(Noted):
+        def compute(self, x: Any) -> Any:
+            look()
+            return x + 1
+
+    graph = af.Graph("fed")
+    x = graph.blob("x", VALUE.shape, VALUE.dtype)
+    y = graph.op("kernel", Look([]))(x)
+    graph.function("function", look, VALUE)(y)
+    async with graph:
+        for _ in range(3):
+            await graph.run({x: fed})
+        assert any(isinstance(op, TapeActor) for op in fired(graph)) == (limits == "all")
+    assert held == [True, False] * 3
