@@ -93,6 +93,10 @@ class Builder:
     def make_actors(self) -> Steps[None]:
         """Make all of them, and compute the constants that they begin with."""
         plan, resources = self._plan, self._resources
+        for op in plan.ops:
+            if isinstance(op.operation, Function):
+                assert op.lane is not None
+                op.lane = resources.function_lane(op.node, op.place, op.lane)
         self.constants = constants_of(plan, resources)
         resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -136,3 +137,27 @@ async def test_what_a_lane_costs_says_what_is_worth_one(monkeypatch: pytest.Monk
             piece.lane.handover_ns = handover_ns
             await graph.run({x: [0.0, 1.0]})
             assert piece.inline_ns == pytest.approx(expected_ns, rel=0.1)  # one more time has been measured
+
+
+async def test_a_function_has_one_lane_in_all_programs() -> None:
+    graph = af.Graph("lanes")
+    x = graph.blob("x", (), "int64")
+    seen: list[int] = []
+
+    def see(x: Any) -> Any:
+        seen.append(int(x))
+        return x
+
+    y = graph.function("one", lambda x: x, x.spec)(x)
+    far = graph.function("two", lambda x: x, x.spec)(y)
+    near = graph.function("see", see, x.spec)(x)
+    async with graph:
+        await graph.run({x: -2}, fetch=[near])
+        await graph.run({x: -1}, fetch=[far, near])  # whose plan, by itself, begins with the longer way
+        fetches = ([near], [far, near])
+        await asyncio.gather(*[graph.run({x: i}, fetch=fetches[i % 2]) for i in range(20)])
+        programs = [program.base for program in graph.engine._programs.values()]
+        lanes = [op.lane for program in programs for op in program.ops if op.what == "see"]
+    assert len(lanes) == 2
+    assert lanes[0] is lanes[1]
+    assert seen == [*range(-2, 20)]
