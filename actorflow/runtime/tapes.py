@@ -19,7 +19,9 @@ from actorflow.actors.op import FOREVER_NS, INLINE_NS, OpActor, Wiring
 from actorflow.actors.tape import TapeActor
 from actorflow.actors.variable import VariableUse
 from actorflow.devices.base import Lane
+from actorflow.graph.nodes import Blob
 from actorflow.loop import Steps
+from actorflow.ops.function import Function
 from actorflow.runtime.branches import Branches
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def with_tapes(program: Program) -> Steps[Program]:
         op.cost_ns, op.last_ns = twin.cost_ns, twin.last_ns
         yield
     lanes = program.pace.branches.lanes(base)
-    units = yield from find_tapes(base.ops, base.first, base.uses, lanes)
+    units = yield from find_tapes(base.ops, base.first, base.uses, lanes, turns_may_be_one=not _others_wait(base))
     if {unit for unit in units if len(unit) > 1} == program.tapes and lanes == program.lanes:
         return program
     joining = Joining(base, program.pace, lanes)
@@ -233,6 +235,7 @@ def find_tapes(
     first: Iterable[OpActor],
     uses: Collection[VariableUse],
     lanes: Mapping[OpActor, Lane] = _AS_PLANNED,
+    turns_may_be_one: bool = True,
 ) -> Steps[list[_Unit]]:
     """The ops that fire as one.
 
@@ -241,11 +244,12 @@ def find_tapes(
         first: Those that wait for nothing, in the order in which they fire.
         uses: Turns at variables that they wait for.
         lanes: Lanes of ops, where they are not those of the plan.
+        turns_may_be_one: Whether ops of a tape may wait for turns that by themselves they would not wait for.
     Returns:
         All ops, those of a tape together, each such unit behind those that it reads from.
     """
     order = yield from _as_they_fire(ops, first)
-    if any(use.updates for use in uses):
+    if turns_may_be_one and any(use.updates for use in uses):
         found = _Classes(lanes, turns_pass_together=True)
         yield from found.fill(order, uses)
         if found.is_updated_together:
@@ -253,6 +257,25 @@ def find_tapes(
     found = _Classes(lanes, turns_pass_together=False)
     yield from found.fill(order, uses)
     return found.units
+
+
+def _others_wait(base: Program) -> bool:
+    """Return whether other programs of the graph do more than compute before they update what this one uses.
+
+    A tape that waits for all turns keeps those that have come: for as long as a function of another program takes, and
+    for ever, if that awaits a run that waits for one of them.
+    """
+    own = {op.node for op in base.ops}
+    todo: list[Blob] = [use.variable.variable for use in base.uses]
+    seen = {*todo}
+    while todo:
+        for op in todo.pop().producers:
+            if op not in own and (isinstance(op.operation, Function) or op.attempts is not None):
+                return True
+            new = {*op.inputs} - seen
+            todo += new
+            seen |= new
+    return False
 
 
 class _Classes:

@@ -363,6 +363,44 @@ async def test_a_fault_leaves_what_was_updated_before(atomic: bool) -> None:
         assert (first.value, second.value) == (4 + (not atomic), 4)
 
 
+@pytest.mark.parametrize("limits", ["off", "all"])
+async def test_no_turn_is_kept_from_what_another_program_waits_for(
+    monkeypatch: pytest.MonkeyPatch, limits: str
+) -> None:
+    monkeypatch.setattr(tapes, "LIMITS", LIMITS[limits])
+    graph = af.Graph("turns")
+    one, other = (graph.variable(name, VALUE.shape, VALUE.dtype) for name in ("one", "other"))
+    both = [graph.function(f"count {name}", lambda count: count + 1, lane="main") for name in ("one", "other")]
+    for variable, count in zip((one, other), both, strict=True):
+        [variable] >> count >> [variable]
+    started, looked = asyncio.Event(), asyncio.Event()
+    looked.set()
+
+    async def look(count: Any) -> Any:
+        started.set()
+        await looked.wait()
+        return count + (await graph.run(fetch=[one]))[one]
+
+    slow = graph.function("look", look)
+    [other] >> slow >> [other]
+    async with graph, asyncio.timeout(10):
+        for _ in range(8):
+            await graph.run(fetch=both)
+        await graph.run(fetch=[slow])
+        started.clear()
+        looked.clear()
+        first = asyncio.create_task(graph.run(fetch=[slow]))  # has the turn at `other`
+        await started.wait()
+        turns = graph.engine.resources.variable_actor(other)
+        its = turns.last
+        second = asyncio.create_task(graph.run(fetch=both))  # has the next one there, and that at `one`
+        while turns.last is its:
+            await asyncio.sleep(0)
+        looked.set()
+        await asyncio.gather(first, second)
+    assert (one.value[0], other.value[0]) == (9, 8 + 8 + 9 + 1)  # as if one frame went after the other
+
+
 @pytest.mark.usefixtures("all_as_one")
 async def test_turns_that_pass_apart_are_waited_for_apart() -> None:
     """A frame's async function goes on when the next frame has had its turn at the variable that another op updates."""
