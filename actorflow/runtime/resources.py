@@ -136,9 +136,10 @@ class Resources:
             return self._shared_device(place)
         device = self.devices.get(place)
         if device is None:
+            device = open_device(place, self.graph.options.devices.get(place))
             if self.graph.options.deterministic and not self.devices:
-                blas_threads.keep_single()
-            device = self.devices[place] = open_device(place, self.graph.options.devices.get(place))
+                blas_threads.keep_single()  # what closes the devices ends it
+            self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
             device.watch_closely(self.monitor is not None)

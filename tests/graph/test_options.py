@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
 import actorflow as af
+from actorflow.devices import blas
+from actorflow.devices.blas import BlasThreads
+from actorflow.runtime import resources
 from actorflow.testing import virtual_time_loop
 
 SPEC = af.TensorSpec.of((), "int64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrangeOptions(af.devices.DeviceOptions):
+    """Of no kind of device that there is."""
 
 
 def blas_threads() -> set[int]:
@@ -93,6 +102,18 @@ class TestDeterministic:
             await graph.run({x: np.ones((4, 4), "f")})
         assert seen == [{1}]
         assert blas_threads() == before
+
+    async def test_not_after_its_device_could_not_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(blas, "cores", lambda: 2)  # so that on one core, too, lanes are told from a kept thread
+        limits = BlasThreads()
+        monkeypatch.setattr(resources, "blas_threads", limits)
+        graph = af.Graph("deterministic", deterministic=True, devices={"sim:0": StrangeOptions()})
+        y = af.ops.exp(graph.blob("x", (4,), place="sim:0"), name="y")
+        for _ in range(2):
+            with pytest.raises(af.DeviceError, match="takes SimOptions, got StrangeOptions"):
+                await graph.run({"x": np.zeros(4, "f")}, fetch=y)
+        await graph.aclose()
+        assert limits.share == 2
 
 
 class TestStall:
