@@ -283,11 +283,11 @@ PROGRAMS = {
         lanes = blas_threads._lanes - before
         assert lanes > 1
         def child():
-            assert blas_threads._lanes == 0
+            assert blas_threads._lanes == blas_threads._keepers == 0
             assert run(value(2)) == 3
-            assert blas_threads._lanes == lanes
+            assert (blas_threads._lanes, blas_threads._keepers) == (lanes, 1)
             run(graph.aclose())
-            assert blas_threads._lanes == 0
+            assert blas_threads._lanes == blas_threads._keepers == 0
             assert np.array_equal(np.eye(300) @ np.eye(300), np.eye(300))
         fork(child)
         run(graph.aclose())

@@ -16,15 +16,19 @@ from actorflow.threads import cores, forget_in_child, held_at_fork
 
 
 class BlasThreads:
-    """Limits BLAS to ``cores // lanes`` threads while there are several lanes, and restores what was set before."""
+    """Limits BLAS to ``cores // lanes`` threads while there are several lanes, and restores what was set before.
+
+    The cores of a process may change at any time, so they are never counted among the lanes.
+    """
 
     def __init__(self) -> None:
         self._lock = held_at_fork(threading.Lock())
         # A lane may be closed by the garbage collector at any moment, within this lock too: changes are only noted, and
         # the thread that holds the lock applies them.
-        self._changes: deque[tuple[int, int]] = deque()  # lanes, and calls within `single`
+        self._changes: deque[tuple[int, int, int]] = deque()  # of the three numbers below
         self._lanes = 0
-        self._singles = 0
+        self._keepers = 0  # calls of `keep_single` that have not ended
+        self._singles = 0  # calls within `single`
         self._limiter: Any = None
         self._libraries: list[Any] | None = None
         self._lowered: list[tuple[Any, int]] = []  # within `single`, and what they go back to
@@ -33,33 +37,33 @@ class BlasThreads:
     def forget_parent(self) -> None:
         """This is the child of a fork, which has none of the lanes. BLAS hears of it when it has some."""
         self._changes.clear()
-        self._lanes = self._singles = 0
+        self._lanes = self._keepers = self._singles = 0
 
     @property
     def share(self) -> int:
         """Threads that one lane may use now, for libraries whose threads are not set here."""
-        return max(1, cores() // max(1, self._lanes))
+        return self._share(max(1, self._lanes))
 
     @property
     def next_share(self) -> int:
         """Threads that each lane may use once there is one more."""
-        return max(1, cores() // (self._lanes + 1))
+        return self._share(self._lanes + 1)
 
     def lane_started(self) -> None:
         """There is one more lane."""
-        self._change(1, 0)
+        self._change(lanes=1)
 
     def keep_single(self) -> None:
         """Keep BLAS on one thread until `release_single`."""
-        self._change(cores(), 0)
+        self._change(keepers=1)
 
     def release_single(self) -> None:
         """End what `keep_single` began. May be called by the garbage collector."""
-        self._change(-cores(), 0)
+        self._change(keepers=-1)
 
     def lane_stopped(self) -> None:
         """There is one lane less. May be called by the garbage collector."""
-        self._change(-1, 0)
+        self._change(lanes=-1)
 
     @contextmanager
     def single(self) -> Iterator[None]:
@@ -71,21 +75,25 @@ class BlasThreads:
         if self.share == 1:
             yield
             return
-        self._change(0, 1)
+        self._change(singles=1)
         try:
             yield
         finally:
-            self._change(0, -1)
+            self._change(singles=-1)
 
-    def _change(self, lanes: int, singles: int) -> None:
-        self._changes.append((lanes, singles))
+    def _share(self, lanes: int) -> int:
+        return 1 if self._keepers else max(1, cores() // lanes)
+
+    def _change(self, lanes: int = 0, keepers: int = 0, singles: int = 0) -> None:
+        self._changes.append((lanes, keepers, singles))
         while self._changes and self._lock.acquire(blocking=False):
             try:
                 while self._changes:
-                    lanes, singles = self._changes.popleft()
+                    lanes, keepers, singles = self._changes.popleft()
                     self._lanes += lanes
+                    self._keepers += keepers
                     self._singles += singles
-                    if lanes:
+                    if lanes or keepers:
                         self._restore()
                         self._share_out()
                 if self._singles and not self._lowered:
@@ -99,7 +107,7 @@ class BlasThreads:
         if self._limiter is not None:
             self._limiter.restore_original_limits()
             self._limiter = None
-        if self._lanes > 1:
+        if self._lanes > 1 or self._keepers:
             share = self.share
             controller = _controller()
             self._libraries = controller.lib_controllers

@@ -124,6 +124,20 @@ def test_a_single_thread_while_it_is_asked_for() -> None:
     limits.lane_stopped()
 
 
+@pytest.mark.parametrize("begun_with", [1, 2, 8])
+def test_a_single_thread_while_cores_come_and_go(monkeypatch: pytest.MonkeyPatch, begun_with: int) -> None:
+    limits = BlasThreads()
+    monkeypatch.setattr(blas, "cores", lambda: begun_with)
+    limits.keep_single()
+    assert blas_threads() == {1}
+    monkeypatch.setattr(blas, "cores", lambda: THREADS)
+    limits.lane_started()
+    assert (blas_threads(), limits.share, limits.next_share) == ({1}, 1, 1)
+    limits.release_single()
+    assert (blas_threads(), limits.share, limits.next_share) == ({THREADS}, THREADS, THREADS // 2)
+    limits.lane_stopped()
+
+
 class TestSingle:
     def test_within_the_block_alone(self) -> None:
         limits = BlasThreads()
