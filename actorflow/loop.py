@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
@@ -85,14 +85,15 @@ async def in_slices(work: Steps[_T]) -> _T:
 
     Cancellation: the rest of the work is not done.
     """
-    while True:
-        with collector_paused():
-            for _ in range(_SLICE_STEPS):
-                try:
-                    next(work)
-                except StopIteration as end:
-                    return end.value  # type: ignore[no-any-return]
-        await asyncio.sleep(0)
+    with closing(work):
+        while True:
+            with collector_paused():
+                for _ in range(_SLICE_STEPS):
+                    try:
+                        next(work)
+                    except StopIteration as end:
+                        return end.value  # type: ignore[no-any-return]
+            await asyncio.sleep(0)
 
 
 async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:

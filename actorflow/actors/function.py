@@ -106,6 +106,7 @@ class AsyncActor(FunctionActor):
     """An op with an ``async def`` function: a task on the loop."""
 
     is_async = True
+    uses_lane = False
 
     __slots__ = ()
 

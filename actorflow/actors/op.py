@@ -79,6 +79,7 @@ class OpActor(ABC):
         parts: The ops that it stands for, if it stands for several.
         joins: Whether it may be a part of a tape on a lane although it takes long: it computes, and nobody waits for
             when it begins.
+        uses_lane: Whether its lane has work of it: a task on the loop leaves it to others.
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
     """
@@ -107,6 +108,7 @@ class OpActor(ABC):
 
     parts: Sequence[OpActor] = ()
     joins = False
+    uses_lane = True
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring

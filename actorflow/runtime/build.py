@@ -28,6 +28,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
 from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
+from actorflow.place import Place
 from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
@@ -97,6 +98,8 @@ class Builder:
             if isinstance(op.operation, Function):
                 assert op.lane is not None
                 op.lane = resources.function_lane(op.node, op.place, op.lane)
+        if plan.graph.options.deterministic:
+            resources.device(Place())  # from here on BLAS has one thread
         self.constants = constants_of(plan, resources)
         resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
         yield

@@ -7,7 +7,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +200,7 @@ class Engine:
             FeedError, ShapeError: if the feeds do not say the lengths of open axes.
         """
         key = self._key(fetch, feeds)
-        return self._known(key) or self._keep(key, at_once(self._making(key)))
+        return self._known(key) or at_once(self._making(key))
 
     def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None) -> _Key:
         """What a program is kept by; at most ``max_plans`` are, until the graph changes.
@@ -281,37 +281,40 @@ class Engine:
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
-        known = self._programs.get(key)
-        if known is not None:
-            return (yield from with_tapes(known))
-        plan = self._planned.pop(key, None)
-        if plan is None:
-            plan = yield from self._planning(*key)
-        self._note(plan)
-        return (yield from self.build(plan, self.resources))
+        """A program that is then known."""
+        program = self._programs.get(key)
+        try:
+            if program is not None:
+                program = yield from with_tapes(program)
+            else:
+                plan = self._planned.pop(key, None)
+                if plan is None:
+                    plan = yield from self._planning(*key)
+                self._note(plan)
+                program = yield from self.build(plan, self.resources)
+            self._programs.pop(key, None)
+            if len(self._programs) >= self.graph.options.max_plans:
+                del self._programs[next(iter(self._programs))]
+            self._programs[key] = program
+            return program
+        finally:  # lanes that were opened for it count as used until here, whatever became of it
+            self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
 
     def _is_due(self, program: Program) -> bool:
         """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
         return program.pace.left <= 0 and self.queue.pause is None
 
-    def _keep(self, key: _Key, program: Program) -> Program:
-        self._programs.pop(key, None)
-        if len(self._programs) >= self.graph.options.max_plans:
-            del self._programs[next(iter(self._programs))]
-        self._programs[key] = program
-        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
-        return program
-
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""
-        work, programs, graph, resources = self._making(key), self._programs, self.graph, self.resources
+        programs, graph, resources = self._programs, self.graph, self.resources
         revision, order = graph.revision, resources.order
-        while programs is self._programs and revision == graph.revision and order == resources.order:
-            try:
-                next(work)
-            except StopIteration as end:
-                return self._keep(key, end.value)
-            yield
+        with closing(self._making(key)) as work:
+            while programs is self._programs and revision == graph.revision and order == resources.order:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                yield
         return None
 
     def build_with(self, build: Callable[[Plan, Resources], Steps[Program]], *, fuse: bool = True) -> None:
@@ -425,10 +428,10 @@ class Engine:
             key = self._key(fetch, feeds, lengths)
             program = self._known(key)
             if program is None and self.queue.pause is not None:  # what is wrong is told now
-                program = self._keep(key, at_once(self._making(key)))
+                program = at_once(self._making(key))
             waits = program is None or self._is_due(program)
             if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
-                program = self._keep(key, at_once(self._making(key)))
+                program = at_once(self._making(key))
                 waits = self._is_due(program)
             if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
                 ticket = self.queue.enter()  # before the next has its turn

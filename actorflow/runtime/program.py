@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from sys import getrefcount
@@ -182,7 +182,7 @@ class Program:
         tapes: The ops of it that fire as one here.
         twins: Those that are another actor here, since others follow them, or they are on another lane.
         lanes: Lanes of ops, where they are not those of the plan.
-        used: The lanes that its ops are on.
+        used: The lanes that there is work for.
         tapped: Blobs whose values are kept for taps.
         pace: Says when to look for tapes again.
     """
@@ -201,7 +201,7 @@ class Program:
         self._is_dry = options.dry_run
         self._lengths = plan.lengths
         self.ops = ops = built.fired
-        self.used = frozenset([op.lane for op in ops])
+        self.used = _used(ops)
         self.pending = pending = built.pending
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._listeners: list[FrameListener] = [*self._turnstiles]
@@ -309,7 +309,7 @@ class Program:
         receivers, pending = joining.receivers, joining.pending
         program._base = self
         program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
-        program.lanes, program.used = joining.lanes, frozenset([op.lane for op in joining.ops])
+        program.lanes, program.used = joining.lanes, _used(joining.ops)
         program.uses = [use.followed_by(joining.told(use.followers)) for use in self.uses]
         program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
         shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
@@ -547,6 +547,10 @@ def check_unneeded(graph: Graph, key: Any) -> None:
         raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
     if blob.producers:
         raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+
+def _used(ops: Iterable[OpActor]) -> frozenset[Lane]:
+    return frozenset([op.lane for op in ops if op.uses_lane])
 
 
 def _moves(op: PlannedOp) -> bool:

@@ -335,6 +335,7 @@ class Resources:
         self.order += 1
         self._only = None
         self.turnstiles.clear()
+        self._function_lanes.clear()
         self.forget_constants()
         for variable in self._variables.values():
             variable.forget_turns()
@@ -371,7 +372,6 @@ class Resources:
         for device in devices:
             device.join()
         self._variables.clear()
-        self._function_lanes.clear()
         self.begin_order_anew()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +76,22 @@ class TestSequential:
             np.testing.assert_array_equal(one, other)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Look(af.ops.Operation):
+    """Its input; notes the threads of BLAS."""
+
+    seen: list[set[int]]
+    arguments = ("x",)
+    differentiable = False
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: Any) -> Any:
+        self.seen.append(blas_threads())
+        return x
+
+
 class TestDryRun:
     async def test_types_without_computing(self) -> None:
         graph = af.Graph("dry", dry_run=True)
@@ -95,12 +112,13 @@ class TestDeterministic:
     async def test_blas_stays_on_one_thread(self) -> None:
         before = blas_threads()
         graph = af.Graph("deterministic", deterministic=True)
-        x = graph.blob("x", (4, 4))
-        seen: list[set[int]] = []
-        graph.function("look", lambda a: seen.append(blas_threads()) or a, x.spec)(x)
+        x, y = graph.blob("x", (4, 4)), graph.constant(np.ones((4, 4), "f"))
+        of_runs: list[set[int]] = []
+        of_constants: list[set[int]] = []
+        graph.op("run", Look(of_runs))(x) + graph.op("fold", Look(of_constants))(y)
         async with graph:
             await graph.run({x: np.ones((4, 4), "f")})
-        assert seen == [{1}]
+        assert of_constants == of_runs == [{1}]
         assert blas_threads() == before
 
     async def test_not_after_its_device_could_not_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:

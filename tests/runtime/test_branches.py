@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow import loop
 from actorflow.actors.op import FOREVER_NS
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU, WorkerLane
@@ -119,6 +120,44 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
             assert set(seen) == {expected}
         await graph.run({x: [0.0, 1.0]}, fetch=sides)
         assert blas_threads._lanes == counted + 2, "another plan has ops on both"
+    assert blas_threads._lanes == counted
+
+
+async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:
+    async def pause(value: Any) -> Any:
+        return value
+
+    graph = af.Graph("task")
+    x = graph.blob("x", (2,), "float64")
+    with graph.at(lane="other"):
+        y = graph.op("begin", Witnessed())(x)
+    graph.function("pause", pause, y.spec)(y)
+    counted = blas_threads._lanes
+    async with graph:
+        for _ in range(3):  # as it was built, and with tapes
+            await graph.run({x: [0.0, 1.0]})
+            assert blas_threads._lanes == counted + 1
+    assert blas_threads._lanes == counted
+
+
+async def test_lanes_of_a_program_that_was_not_made_take_no_core_from_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_SLICE_STEPS", 1)
+    graph = af.Graph("unmade")
+    x = graph.blob("x", (2,), "float64")
+    y = graph.op("one", Witnessed())(x)
+    with graph.at(lane="other"):
+        z = graph.op("two", Witnessed())(y)
+    counted = blas_threads._lanes
+    async with graph:
+        await graph.run({x: [0.0, 1.0]}, fetch=y)
+        assert blas_threads._lanes == counted + 1
+        making = asyncio.create_task(graph.run({x: [0.0, 1.0]}, fetch=z))
+        while blas_threads._lanes == counted + 1:
+            await asyncio.sleep(0)
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        assert blas_threads._lanes == counted + 1
     assert blas_threads._lanes == counted
 
 
