@@ -239,6 +239,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Forget all that was made of the graph."""
+        self.resources.trace.settle()  # what owes calls is not forgotten before
         self._programs = {}
         self._planned.clear()
         self._axes.clear()

@@ -14,6 +14,7 @@ from typing import Any
 
 from actorflow.actors.frame import Frame, FrameState, what_it_waits_for
 from actorflow.actors.op import OpActor
+from actorflow.actors.under_way import UnderWay
 from actorflow.devices import Fence
 from actorflow.errors import DeviceError, RunTimeoutError, StallError
 from actorflow.graph.graph import Graph
@@ -77,7 +78,8 @@ class FrameLimits:
         """Fail a frame that is where it was one limit ago, unless the graph is paused."""
         if frame.state is not FrameState.RUNNING:
             return
-        now = None if self._queue.is_held else (frame.open, frame.pending.copy(), set(frame.outstanding))
+        # A lane tells the loop of many ends at once, and a tape is one call: what has ended is looked up.
+        now = None if self._queue.is_held else (frame.open, frame.pending.copy(), UnderWay.of([frame]).states)
         if now is not None and now == before and not any(ready is frame for _, ready in frame.ready):
             waits = what_it_waits_for(frame)
             frame.stop_with(
@@ -124,26 +126,32 @@ class LoopWatchdog:
         self._graph_name = graph_name
         self._limit_s = limit_s
         self._stopped = threading.Event()
+        self._sign = threading.Event()  # that the loop has run what it was asked to
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that is watched
         self._thread: threading.Thread | None = None
         forget_in_child(self)
 
     def forget_parent(self) -> None:
         """Forget the thread, which the child of a fork does not have."""
-        self._stopped = threading.Event()
+        self._stopped, self._sign = threading.Event(), threading.Event()
         self._thread = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch the loop that runs now."""
-        if self._thread is None or not self._thread.is_alive():
+        """Watch the loop that runs now, and no other one any longer."""
+        if self._loop is not loop or self._thread is None or not self._thread.is_alive():
+            self.stop()
             self._stopped.clear()
             try:
                 self._thread = start_thread(partial(self._watch, loop, threading.get_ident()), "actorflow-watchdog")
+                self._loop = loop
             except DeviceError as error:  # no reason for a frame to fail; the next one tries again
                 _log.warning("nobody watches the event loop of graph %r: %s", self._graph_name, error)
 
     def stop(self) -> None:
         """Watch no longer. Idempotent."""
         self._stopped.set()
+        self._sign.set()
+        self._loop = None
         # The garbage collector may call this from the thread itself.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -151,10 +159,12 @@ class LoopWatchdog:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, loop_thread: int) -> None:
         while not self._stopped.is_set():
-            sign = threading.Event()
+            sign = self._sign = threading.Event()
             try:
                 loop.call_soon_threadsafe(sign.set)
             except RuntimeError:  # the loop was closed
+                return
+            if self._stopped.is_set():  # and what stops it may have set the sign before this one
                 return
             if not sign.wait(self._limit_s) and not self._stopped.is_set():
                 stack = sys._current_frames().get(loop_thread)

@@ -41,7 +41,7 @@ class Observer:
         if self._idle is not None and not running:
             self._idle.set()  # first: whatever fails below, nobody may wait for ever
         if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
-            frame.monitor.give_up(frame.node_ids)
+            frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
         if self.limits.late:
             self.limits.ended(frame)
         if frame.serial >= 0:

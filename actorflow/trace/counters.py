@@ -147,10 +147,12 @@ class Monitor:
         np.frombuffer(self.states, np.uint8)[ids] = state
         np.frombuffer(self.dirty, np.uint8)[ids] = 1
 
-    def give_up(self, ids: npt.NDArray[np.intp]) -> None:
-        """Some ops will not be called any more: none that waits or runs will come to its end."""
+    def give_up(self, ids: npt.NDArray[np.intp], others: Iterable[npt.NDArray[np.intp]] = ()) -> None:
+        """Some ops, but for others, will not be called any more: none that waits or runs will come to its end."""
         states = np.frombuffer(self.states, np.uint8)
         left = ids[np.isin(states[ids], (NodeState.WAITING, NodeState.RUNNING))]
+        for still in others:
+            left = left[~np.isin(left, still)]
         if len(left):
             self.show_all(left, NodeState.CANCELLED)
 

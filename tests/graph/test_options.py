@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import actorflow as af
-from actorflow.devices import blas
+from actorflow.devices import Lane, blas
 from actorflow.devices.blas import BlasThreads
-from actorflow.runtime import resources
+from actorflow.runtime import resources, tapes
 from actorflow.testing import virtual_time_loop
+from actorflow.testing.clock import sleep_in_thread
+from tests.support.tapes import LIMITS
 
 SPEC = af.TensorSpec.of((), "int64")
 
@@ -134,6 +136,24 @@ class TestDeterministic:
         assert limits.share == 2
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sleep(af.ops.Operation):
+    """Its input, after 70 s on the loop's clock once it knows its lane."""
+
+    loop: asyncio.AbstractEventLoop
+    lanes: list[Lane] = field(default_factory=list)
+    arguments = ("x",)
+    differentiable = False
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: Any) -> Any:
+        for lane in self.lanes:
+            sleep_in_thread(self.loop, lane, 70)
+        return x
+
+
 class TestStall:
     async def test_a_frame_without_progress_fails_with_what_it_waits_for(self) -> None:
         async def never() -> int:
@@ -185,6 +205,31 @@ class TestStall:
         with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
             runner.run(main())
 
+    @pytest.mark.parametrize(("limits", "calls"), [("off", 6), ("two", 3), ("all", 1)])
+    def test_each_end_on_a_lane_is_progress(self, monkeypatch: pytest.MonkeyPatch, limits: str, calls: int) -> None:
+        """The loop is told when nothing is left to do there, which is later than the limit."""
+        monkeypatch.setattr(tapes, "LIMITS", LIMITS[limits])
+        for name in ("op.INLINE_NS", "op.INLINE_ALONE_NS", "tape._SLICE_NS", "tape._LONG_NS"):
+            monkeypatch.setattr(f"actorflow.actors.{name}", 0)  # on the loop, a call would keep the clock from going on
+
+        async def main() -> None:
+            sleep = Sleep(asyncio.get_running_loop())
+            graph = af.Graph("slow", stall_limit=100)
+            y = x = graph.blob("x", (), "int64")
+            for i in range(6):
+                y = graph.op(f"step {i}", sleep)(y)
+            async with graph:
+                for _ in range(2):
+                    await graph.run({x: 7})
+                ops = [*graph.engine._programs.values()][-1].ops
+                assert len(ops) == calls
+                sleep.lanes.append(ops[0].lane)
+                assert (await graph.run({x: 7}))[y] == 7
+            assert sleep.loop.time() == 6 * 70
+
+        with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+            runner.run(main())
+
 
 class TestBlocking:
     async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -208,4 +253,29 @@ class TestBlocking:
         finally:
             logging.getLogger("actorflow").removeHandler(handler)
         assert "task 'culprit' has blocked the event loop for 0.01 s" in caplog.text
+        assert "in blocks_the_loop" in caplog.text
+
+    def test_each_loop_is_watched(self, caplog: pytest.LogCaptureFixture) -> None:
+        reported = threading.Event()
+        handler = logging.Handler()
+        handler.emit = lambda record: reported.set()  # type: ignore[method-assign]
+
+        async def blocks_the_loop(blocks: Any) -> Any:
+            assert not blocks or reported.wait(60)
+            return blocks
+
+        graph = af.Graph("blocked", block_limit=0.01)
+        blocks = graph.blob("blocks", (), "bool")
+        graph.function("culprit", blocks_the_loop, blocks.spec)(blocks)
+        logging.getLogger("actorflow").addHandler(handler)
+        try:
+            with caplog.at_level(logging.WARNING, "actorflow"):
+                graph.run_sync({blocks: False})
+                before = threading.active_count()
+                reported.clear()
+                graph.run_sync({blocks: True})
+                assert threading.active_count() <= before
+                asyncio.run(graph.aclose())
+        finally:
+            logging.getLogger("actorflow").removeHandler(handler)
         assert "in blocks_the_loop" in caplog.text

@@ -747,6 +747,35 @@ class TestWatching:
             assert graph.engine.profile[f.id].calls == 1
             assert graph.engine.profile[scale.id].total_ns > 0
 
+    async def test_what_another_frame_waits_for_is_not_given_up(self) -> None:
+        gates = {1: asyncio.Event(), 2: asyncio.Event()}
+
+        async def gate(number: Any) -> Any:
+            await gates[int(number)].wait()
+            return number
+
+        graph = af.Graph("shared")
+        x = graph.blob("x", (), "int64")
+        shared = graph.function("shared", lambda number: number, x.spec)(graph.function("gate", gate, x.spec)(x))
+        one, other = (graph.function(name, lambda number: number, x.spec)(shared) for name in ("one", "other"))
+        ops = [graph[name] for name in ("gate", "shared", "one", "other")]
+        monitor = graph.engine.resources.watch()
+        async with graph:
+            first, second = (
+                asyncio.create_task(graph.run({x: number}, fetch=fetch)) for number, fetch in ((1, one), (2, other))
+            )
+            while graph.engine.observer.counts.in_flight < 2:
+                await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            waiting = [monitor.states[op.id] for op in ops]
+            assert waiting == [NodeState.RUNNING, NodeState.WAITING, NodeState.CANCELLED, NodeState.WAITING]
+            gates[2].set()
+            await second
+            assert [monitor.states[op.id] for op in ops[3:]] == [NodeState.DONE]
+        graph.engine.resources.unwatch()
+
     async def test_fetched_numbers_make_curves(self) -> None:
         graph = af.Graph("loss")
         x = graph.blob("x", (), "float64")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -294,6 +296,22 @@ async def test_no_op_waits_for_what_another_one_waits_for() -> None:
             called.clear()
             await asyncio.wait_for(graph.run({x: ONES}), 60)
         assert len(fired(graph)) == 3
+
+
+@pytest.mark.usefixtures("all_as_one")
+async def test_memory_of_a_closed_graph_is_not_held_by_calls_that_are_not_written_yet() -> None:
+    graph = af.Graph("chain", fuse=False)
+    x = graph.blob("x", VALUE.shape, VALUE.dtype)
+    af.ops.exp(af.ops.exp(af.ops.exp(x)))
+    async with graph:
+        for _ in range(3):
+            await graph.run({x: ONES})
+        assert len(fired(graph)) == 1
+        (device,) = graph.engine.resources.devices.values()
+        pool = weakref.ref(device.memory)
+        del device
+    gc.collect()
+    assert pool() is None
 
 
 # -- turns and updates -------------------------------------------------------------------------------------------------
