@@ -124,6 +124,14 @@ def test_ranges_from_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
     assert [x.to_numpy().tolist() for x in both] == [[np.inf, 1.0], [-np.inf, 1.0]]
 
 
+def test_spaced_numbers_with_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
+    ends = [(0.0, -1.0), (-0.0, -1.0), (1.0, 0.0), (1.0, -0.0)]
+    found = [xp.linspace(*each, 3) for each in ends]
+    xp.wait_for_all()
+    for x, each in zip(found, ends, strict=True):
+        np.testing.assert_array_equal(np.signbit(x.to_numpy()), np.signbit(np.linspace(*each, 3)))
+
+
 def test_random_numbers_are_not_shared(lazy: Session) -> None:
     x, y, z = xp.randn((100,)), xp.randn((100,)), xp.randn((100,), seed=3)
     assert bool(xp.all(x != y))
