@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from actorflow.array import Session
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.record.primitives import Primitive
 from actorflow.array.record.record import record
+from actorflow.ops.operation import apply
 from tests.support.warm import run_program
 
 
@@ -130,6 +132,35 @@ def test_spaced_numbers_with_zeros_of_both_signs_are_not_shared(lazy: Session) -
     xp.wait_for_all()
     for x, each in zip(found, ends, strict=True):
         np.testing.assert_array_equal(np.signbit(x.to_numpy()), np.signbit(np.linspace(*each, 3)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed(af.ops.Operation):
+    """A user's operation with a number of any kind."""
+
+    by: float | int
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: np.ndarray) -> np.ndarray:
+        return np.copysign(x, self.by)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x, zero: af.ops.pad(x, 1, value=zero),
+        lambda x, zero: af.ops.mse_loss(x, x + 1.0, scale=zero),
+        lambda x, zero: apply(_Signed(zero), x),
+    ],
+    ids=["pad", "loss", "own"],
+)
+def test_operations_with_zeros_of_both_signs_are_not_shared(operation: Any) -> None:
+    """Nor is what was made for one of them used for the other, by whoever comes first."""
+    x = xp.ones((3,))
+    signs = [bool(np.signbit(operation(x, zero).to_numpy()).any()) for zero in (0.0, -0.0, 0.0)]
+    assert signs == [False, True, False]
 
 
 def test_random_numbers_are_not_shared(lazy: Session) -> None:
