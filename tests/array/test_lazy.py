@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
+from actorflow.array.engine.sequences import Sequence
 from actorflow.array.record.primitives import Primitive
 from actorflow.array.record.record import record
+from actorflow.ops.operation import apply
 from tests.support.warm import run_program
 
 
@@ -121,6 +124,43 @@ def test_ranges_from_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
     both = [1.0 / xp.arange(zero, 2.0) for zero in (0.0, -0.0)]
     xp.wait_for_all()
     assert [x.to_numpy().tolist() for x in both] == [[np.inf, 1.0], [-np.inf, 1.0]]
+
+
+def test_spaced_numbers_with_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
+    ends = [(0.0, -1.0), (-0.0, -1.0), (1.0, 0.0), (1.0, -0.0)]
+    found = [xp.linspace(*each, 3) for each in ends]
+    xp.wait_for_all()
+    for x, each in zip(found, ends, strict=True):
+        np.testing.assert_array_equal(np.signbit(x.to_numpy()), np.signbit(np.linspace(*each, 3)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed(af.ops.Operation):
+    """A user's operation with a number of any kind."""
+
+    by: float | int
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: np.ndarray) -> np.ndarray:
+        return np.copysign(x, self.by)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x, zero: af.ops.pad(x, 1, value=zero),
+        lambda x, zero: af.ops.mse_loss(x, x + 1.0, scale=zero),
+        lambda x, zero: apply(_Signed(zero), x),
+    ],
+    ids=["pad", "loss", "own"],
+)
+def test_operations_with_zeros_of_both_signs_are_not_shared(operation: Any) -> None:
+    """Nor is what was made for one of them used for the other, by whoever comes first."""
+    x = xp.ones((3,))
+    signs = [bool(np.signbit(operation(x, zero).to_numpy()).any()) for zero in (0.0, -0.0, 0.0)]
+    assert signs == [False, True, False]
 
 
 def test_random_numbers_are_not_shared(lazy: Session) -> None:
@@ -524,22 +564,79 @@ def test_ctrl_c_leaves_the_engine_as_it_was(size: int, budget: int | None) -> No
         assert float(y[0]) == 2.0**6 + 2.0**7 - 2.0
 
 
+class Interrupted(Exception):  # noqa: N818  it is no error
+    """Raised by the handler of a signal."""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("size", [10, 60_000])
-def test_ctrl_c_at_any_moment(size: int) -> None:
+def test_a_signal_at_any_moment(size: int, signum: int) -> None:
     """A handler that raises is called between any two instructions of the main thread, but for those of the engine."""
-    with xp.session(run_ahead=False):
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise Interrupted
+
+    with xp.session(run_ahead=False), handled(signum, interrupt):
         for moment in range(600):
             values = [xp.asarray(np.full(size, float(i))) for i in range(3)]
             y = xp.sqrt(values[0] + values[1]) * 2.0 + values[2]
             z = y + 1.0
-            with interrupt_after(moment), contextlib.suppress(KeyboardInterrupt):
+            with interrupt_after(moment, signum), contextlib.suppress(Interrupted):
                 z.wait()
+            assert signal.getsignal(signum) is interrupt
             assert (float(y[0]), float(z[0])) == (4.0, 5.0)
 
 
+def test_signals_that_come_together_while_the_engine_works_are_all_handled_afterwards() -> None:
+    seen: list[int] = []
+
+    def note(signum: int, frame: Any) -> None:
+        seen.append(signum)
+        raise Interrupted
+
+    def raise_both(value: np.ndarray, out: np.ndarray) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert not seen
+        out[...] = value
+
+    both = Primitive("both", raise_both)
+    both.into = True
+    with xp.session(run_ahead=False), handled(signal.SIGINT, note), handled(signal.SIGTERM, note):
+        x = xp.ones((2,))
+        y = record(both, (x._node,), x.shape, x.dtype)
+        with pytest.raises(Interrupted):
+            y.wait()
+        assert (sorted(seen), y.tolist()) == ([signal.SIGINT, signal.SIGTERM], [1.0, 1.0])
+        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is note
+
+
+def test_what_could_not_be_begun_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Sequence) -> bool:
+        raise SystemExit
+
+    with xp.session(run_ahead=False):
+        x = xp.sort(xp.ones((100_000,)))
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(Sequence, "allocate", fail)
+            x.wait()
+        with pytest.raises(af.OpError, match="it could not be begun: SystemExit"):
+            x.wait()
+
+
 @contextlib.contextmanager
-def interrupt_after(lines: int) -> Iterator[None]:
-    """Press Ctrl-C after so many lines of the engine."""
+def handled(signum: int, handler: Any) -> Iterator[None]:
+    """Have a function called with a signal."""
+    before = signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signum, before)
+
+
+@contextlib.contextmanager
+def interrupt_after(lines: int, signum: int) -> Iterator[None]:
+    """Raise a signal after so many lines of the engine."""
     left = [lines]
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -547,7 +644,7 @@ def interrupt_after(lines: int) -> Iterator[None]:
             return None
         left[0] -= event == "line"
         if left[0] == 0:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signum)
         return trace
 
     before = sys.gettrace()

@@ -1,4 +1,4 @@
-"""Ctrl-C while values are computed: it waits until the session's state is consistent.
+"""Ctrl-C and other signals while values are computed: they wait until the session's state is consistent.
 
 Python calls the handlers of signals in the main thread, between any two of its instructions. One that raises would
 leave records half planned, or an array half updated, for the thread that asks next.
@@ -6,38 +6,41 @@ leave records half planned, or an array half updated, for the thread that asks n
 
 from __future__ import annotations
 
+import signal as signal_module
 import threading
 
 # The functions of `signal` look for an enum of each handler, which takes several times as long as all else here.
-from _signal import getsignal, signal  # type: ignore[import-not-found]
+from _signal import SIG_DFL, getsignal, signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable
-from signal import SIGINT
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from actorflow.threads import forget_in_child
 
+SIGINT = int(signal_module.SIGINT)  # the hash of an enum is slow
 #: How often a main thread that waits looks whether it has been interrupted.
 POLL_S = 0.05
+#: Other signals whose handlers programs have raise; to look at all that there are would take several times as long.
+_NAMES = ["SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGXCPU", "SIGVTALRM", "SIGPROF"]
+_OTHERS = [int(each) for each in signal_module.valid_signals() if getattr(each, "name", "") in _NAMES]
+_UNHANDLED = [SIG_DFL for _ in _OTHERS]
 
 
 class _State:
-    """State of the main thread: the application's handler while it is replaced, and the signal that came since."""
+    """State of the main thread: the application's handlers while they are replaced, and the signals that came since."""
 
     main = threading.main_thread()
-    handler: Any = None
-    frame: FrameType | None = None
-    is_noted = False
+    handlers: ClassVar[dict[int, Any]] = {}
+    noted: ClassVar[dict[int, FrameType | None]] = {}
     is_open = False
 
     @classmethod
     def forget_parent(cls) -> None:
         """Start afresh in the child of a fork, whose main thread is the one that forked, perhaps within a guard."""
         cls.main = threading.main_thread()
-        cls.frame, cls.is_noted, cls.is_open = None, False, False
-        if cls.handler is not None:
-            handler, cls.handler = cls.handler, None
-            signal(SIGINT, handler)
+        cls.is_open = False
+        cls.noted.clear()
+        _give_back()
 
 
 forget_in_child(_State)
@@ -45,10 +48,31 @@ forget_in_child(_State)
 
 def _note(signum: int, frame: FrameType | None) -> None:
     if _State.is_open:
-        _State.handler(signum, frame)
+        _State.handlers[signum](signum, frame)
     else:
-        _State.frame = frame
-        _State.is_noted = True
+        _State.noted[signum] = frame
+
+
+def _call_noted() -> None:
+    """Call the handlers of the signals that came, also if one raises."""
+    if _State.noted:
+        signum, frame = _State.noted.popitem()
+        try:
+            (_State.handlers.get(signum) or getsignal(signum))(signum, frame)
+        finally:
+            _call_noted()
+
+
+def _give_back() -> None:
+    """Put the application's handlers back, also if one that is back raises."""
+    handlers = _State.handlers
+    try:
+        for signum in [*handlers]:
+            signal(signum, handlers[signum])
+            del handlers[signum]
+    finally:
+        if handlers:
+            _give_back()
 
 
 def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **options: Any) -> Any:
@@ -64,10 +88,9 @@ def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **opti
 
 
 def check_interrupt() -> None:
-    """Call the application's handler, which usually raises, if Ctrl-C came. Only where the state is consistent."""
-    if _State.is_noted and threading.current_thread() is _State.main:
-        frame, _State.frame, _State.is_noted = _State.frame, None, False
-        _State.handler(SIGINT, frame)
+    """Call the application's handlers, which usually raise, of what came. Only where the state is consistent."""
+    if _State.noted and threading.current_thread() is _State.main:
+        _call_noted()
 
 
 class Guard:
@@ -87,11 +110,10 @@ class Guard:
     def __enter__(self) -> Self:
         if threading.current_thread() is _State.main:
             self.wait_s = POLL_S
-            if _State.handler is None and callable(getsignal(SIGINT)):
-                _State.handler = signal(SIGINT, _note)
-                self._holds = True
             # An operation that is computed may ask for values itself.
             self._was_open, _State.is_open = _State.is_open, False
+            if not _State.handlers:
+                self._hold()
         self._lock.acquire()
         return self
 
@@ -101,9 +123,22 @@ class Guard:
         self._lock.release()
         if self._was_open:
             _State.is_open = True
-        if self._holds and _State.handler is not None:  # None in the child of a fork
-            handler, _State.handler = _State.handler, None
-            signal(SIGINT, handler)  # before the look at what was noted, so that nothing is missed
-            if _State.is_noted:
-                frame, _State.frame, _State.is_noted = _State.frame, None, False
-                handler(SIGINT, frame)
+        if self._holds:
+            _give_back()  # before the look at what was noted, so that nothing is missed
+            if _State.noted:
+                _call_noted()
+
+    def _hold(self) -> None:
+        handler = getsignal(SIGINT)
+        handlers = {SIGINT: handler} if callable(handler) else {}
+        others = [*map(getsignal, _OTHERS)]
+        if others != _UNHANDLED:
+            handlers.update({each: handler for each, handler in zip(_OTHERS, others, strict=True) if callable(handler)})
+        self._holds = True
+        try:
+            for signum, handler in handlers.items():
+                _State.handlers[signum] = handler  # before its signal can be noted
+                signal(signum, _note)
+        except BaseException:  # the handler of one that was not held yet
+            _give_back()
+            raise

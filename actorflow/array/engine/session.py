@@ -154,7 +154,7 @@ class Session(Evaluator):
     @property
     def profile(self) -> dict[str, OpProfile]:
         """Calls and times by operation."""
-        with self._changed:
+        with Guard(self._changed):
             owed, self._owed = self._owed, {}
             for structure, calls in owed.items():
                 structure.note(calls, self.profiles)
@@ -540,13 +540,18 @@ class Session(Evaluator):
             if not unit.queued:  # it was pushed twice, and has been taken
                 continue
             unit.queued = False
-            error = unit.failed_source
-            if error is not None:
-                unit.fail(error)
-            elif not unit.is_wanted:
-                unit.finish()
-            elif self._begin(unit):
-                return unit
+            try:
+                error = unit.failed_source
+                if error is not None:
+                    unit.fail(error)
+                elif not unit.is_wanted:
+                    unit.finish()
+                elif self._begin(unit):
+                    return unit
+            except BaseException as error:  # nobody may wait for what nobody will compute
+                unit.fail(unit.lost(f"it could not be begun: {error!r}"))
+                self._end(unit)
+                raise
             self._end(unit)
         return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.array.namespace.operate import at_once, cast, constant, elementwise, node_of, reduced
 from actorflow.array.record.placement import home_of, transfer
-from actorflow.array.record.primitives import DType, OperationPrimitive, primitive_of
+from actorflow.array.record.primitives import DType, OperationPrimitive, exact_of, primitive_of
 from actorflow.array.record.record import SEVERAL, Input, Record, parts_of, record
 from actorflow.errors import GraphError
 from actorflow.ops.cpu.linalg import product
@@ -172,7 +172,7 @@ def _prepare(operation: Operation, types: _Types) -> _Prepared:
     return found, primitive_of(operation, types[0][1], len(found))
 
 
-_known = lru_cache(maxsize=4_096)(_prepare)
+_known = lru_cache(maxsize=4_096)(lambda operation, types, _exact: _prepare(operation, types))
 
 
 def prepared(operation: Operation, types: _Types) -> _Prepared:
@@ -182,6 +182,6 @@ def prepared(operation: Operation, types: _Types) -> _Prepared:
         GraphError: as its ``infer`` does.
     """
     try:
-        return _known(operation, types)
+        return _known(operation, types, exact_of(operation))
     except TypeError:  # an array among its parameters, or an input of a wrong dtype: that is said again
         return _prepare(operation, types)

@@ -139,7 +139,7 @@ def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) 
 
 FULL = Primitive("full", lambda value, shape: np.full(shape, value), prompt=True)
 _ARANGE = Primitive("arange", lambda *params: np.arange(*params[:-1]), prompt=True)
-_LINSPACE = Primitive("linspace", np.linspace, prompt=True)
+_LINSPACE = Primitive("linspace", lambda *params: np.linspace(*params[:-1]), prompt=True)
 _EYE = Primitive("eye", np.eye, prompt=True)
 
 
@@ -332,7 +332,7 @@ def linspace(
     if num < 0:
         raise ShapeError(f"linspace: num must not be negative, got {num}")
     kind = checked_dtype("linspace", np.result_type(np.float64, start, stop) if dtype is None else dtype)
-    params = (start, stop, int(num), bool(endpoint), False, kind)
+    params = (start, stop, int(num), bool(endpoint), False, kind, repr((start, stop)))  # for zeros, as in `arange`
     return made_on(device, record(_LINSPACE, (), (int(num),), kind, params, current_evaluator()))
 
 

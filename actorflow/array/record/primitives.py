@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from dataclasses import fields
+from functools import cache, lru_cache, partial
 from itertools import count
-from operator import itemgetter, methodcaller
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,9 +137,22 @@ class ElementwisePrimitive(Primitive):
         return found
 
 
+@cache
+def _inexact(kind: Any) -> Callable[[Operation], Any] | None:
+    names = [field.name for field in fields(kind) if re.search("float|complex|Any|object", str(field.type))]
+    return attrgetter(*names) if names else None
+
+
+def exact_of(operation: Operation) -> str:
+    """What a key needs beside an operation: equal ones may compute other results, as zeros of both signs are equal."""
+    kind: Any = type(operation)
+    inexact = _inexact(kind)
+    return "" if inexact is None else repr(inexact(operation))
+
+
 #: By class, for operations without parameters, whose values need not be hashed.
 _by_class: dict[type[Elementwise], ElementwisePrimitive] = {}
-_by_value = lru_cache(maxsize=4_096)(ElementwisePrimitive)
+_by_value = lru_cache(maxsize=4_096)(lambda operation, _exact: ElementwisePrimitive(operation))
 
 
 def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
@@ -146,7 +161,7 @@ def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
     found = _by_class.get(kind)
     if found is None:
         if operation.parameters:
-            return _by_value(operation)
+            return _by_value(operation, exact_of(operation))
         found = _by_class[kind] = ElementwisePrimitive(operation)
     return found
 
@@ -261,12 +276,12 @@ def _of_stream(function: Callable[..., Any], operation: Operation, inputs: list[
     return function(operation, inputs[:-1], outputs, inputs[-1])
 
 
-_known_primitives = lru_cache(maxsize=4_096)(OperationPrimitive)
+_known_primitives = lru_cache(maxsize=4_096)(lambda *args: OperationPrimitive(*args[:-1]))
 
 
 def primitive_of(operation: Operation, dtype: DType, outputs: int) -> OperationPrimitive:
     """The primitive of an operation, the same one for equal operations where these can be hashed."""
     try:
-        return _known_primitives(operation, dtype, outputs)
+        return _known_primitives(operation, dtype, outputs, exact_of(operation))
     except TypeError:  # an array among its parameters
         return OperationPrimitive(operation, dtype, outputs)

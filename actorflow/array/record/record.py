@@ -52,8 +52,8 @@ _next_number = count().__next__
 _new: Any = object.__new__
 #: Dtype of the record of an operation with several results, whose value is a tuple.
 SEVERAL = np.dtype(object)
-#: The dry run that a function is traced in, and the records whose values it has asked for.
-_tracing: ContextVar[tuple[Evaluator, list[Record]] | None] = ContextVar("actorflow-array-tracing", default=None)
+#: The dry run that a function is traced in, the records whose values it has asked for, and the number of its first one.
+_tracing: ContextVar[tuple[Evaluator, list[Record], int] | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
 class Record:
@@ -458,14 +458,17 @@ def _has_own_memory(node: Record) -> bool:
 
 
 @contextmanager
-def tracing(evaluator: Evaluator) -> Iterator[list[Record]]:
+def tracing(evaluator: Evaluator, first: int) -> Iterator[list[Record]]:
     """Record in a dry run whatever is recorded inside, in this context, from constants, too.
 
+    Args:
+        evaluator: The dry run.
+        first: Arrays whose records have lower numbers were there before, and may not be changed inside.
     Yields:
         The records whose values are asked for inside; what is recorded depends on these values.
     """
     asked: list[Record] = []
-    token = _tracing.set((evaluator, asked))
+    token = _tracing.set((evaluator, asked, first))
     try:
         yield asked
     finally:
@@ -480,14 +483,30 @@ def note_asked(node: Record) -> None:
 
 
 def replace(array: Array, by: Array) -> None:
-    """Let an array show another record: what assignment and operators like ``+=`` do. It stays on its device."""
+    """Let an array show another record: what assignment and operators like ``+=`` do. It stays on its device.
+
+    Raises:
+        GraphError: if the array would lose its value to a dry run, which has none.
+    """
     node = by._node
+    if Record.dry_runs:
+        _check_kept(array._node, node)
     if node.place is not array._node.place:
         node = by.to_device(array._node.place)._node
     array._node = node
     node.handle = handle = weakref.ref(array)
     if not node.done:
         node.evaluator.pending.append(handle)
+
+
+def _check_kept(before: Record, after: Record) -> None:
+    traced = _tracing.get()
+    if before.number < traced[2] if traced is not None else after.evaluator.dry_run and not before.evaluator.dry_run:
+        raise GraphError(
+            f"{'a traced function' if traced is not None else 'a dry run'} changes an array in place that was made "
+            f"outside of it, {before.dtype}{list(before.shape)}, and computes no value for it: make a new array, and "
+            "return that, or change a copy: asarray(x, copy=True)"
+        )
 
 
 def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Place = HOST) -> Array:

@@ -178,7 +178,7 @@ class _Differentiated(NamedTuple):
         wanted = [node for start, end, _ in spans for node in _floating(by_leaf[start:end])]
         if not wanted:
             raise DTypeError("grad: none of the arguments to differentiate by is a floating array")
-        with tracing(stand_ins.evaluator) as asked:
+        with tracing(stand_ins.evaluator, stand_ins.first) as asked:
             found = arguments.call(function, leaves)
             if has_aux and not (isinstance(found, tuple) and len(found) == 2):
                 raise DTypeError(f"grad: with has_aux the function must return a pair, got {type(found).__name__}")

@@ -10,7 +10,6 @@ from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
 from actorflow.array.transforms.stages import Stages, is_cheap, stages_of
-from actorflow.errors import GraphError
 
 
 class Recipe:
@@ -30,7 +29,7 @@ class Recipe:
 
     def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int) -> None:
         nodes, before = needed(outputs, inputs, first)
-        self.captured = [captured_array(node)._node for node in before]
+        self.captured = before
         position: dict[Record, Any] = {node: i for i, node in enumerate((*inputs, *before, *nodes))}
         self._steps = [
             OpStep(node.op, _sources(node, position), node.params, node.shape, node.dtype, node.origin)
@@ -94,11 +93,7 @@ def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value,
 
 
 def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
-    """The records that results need, in order, up to those that are known: those of the tracing, and those before.
-
-    Raises:
-        GraphError: if an array from before was changed while tracing.
-    """
+    """The records that results need, in order, up to those that are known: those of the tracing, and those before."""
     seen, before = set(known), []
     found = []
     stack = [*results]
@@ -116,23 +111,6 @@ def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tu
     found.sort(key=lambda node: node.number)
     before.sort(key=lambda node: node.number)
     return found, before
-
-
-def captured_array(node: Record) -> Array:
-    """The array that shows a record, so that changes of it show in later calls; else one for the record alone.
-
-    Raises:
-        GraphError: if the traced function changed that array in place.
-    """
-    held = node.handle() if node.handle is not None else None
-    if type(held) is not Array:
-        return node.unheld()
-    if held._node is not node and held._node.evaluator.dry_run and not node.evaluator.dry_run:
-        held._node = node
-        raise GraphError(
-            "a traced function changes an array in place that is not one of its arguments: return the new value instead"
-        )
-    return held if held._node is node else node.unheld()
 
 
 def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list[int]:

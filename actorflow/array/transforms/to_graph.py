@@ -13,7 +13,7 @@ from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive
 from actorflow.array.record.record import OpStep, Record, site_of, tracing
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
-from actorflow.array.transforms.recipe import captured_array, needed
+from actorflow.array.transforms.recipe import needed
 from actorflow.errors import DTypeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -68,7 +68,7 @@ def to_graph(
             known[stand_ins.nodes[-1]] = graph.blob(path, leaf.shape, leaf.dtype)
         else:
             leaves.append(leaf)
-    with tracing(stand_ins.evaluator):
+    with tracing(stand_ins.evaluator, stand_ins.first):
         found, nesting = flatten(arguments.call(function, leaves))
     wrong = [each for each in found if not is_array(each)]
     if wrong:
@@ -77,7 +77,7 @@ def to_graph(
     with graph.at(place):
         nodes, before = needed(results, [*known], stand_ins.first)
         for node in before:
-            init = captured_array(node).to_numpy()
+            init = node.unheld().to_numpy()
             known[node] = graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=init)
         for node in nodes:
             inputs = [known.get(each, each.value) if isinstance(each, Record) else each for each in node.inputs]
