@@ -90,7 +90,8 @@ def with_tapes(program: Program) -> Steps[Program]:
         op.cost_ns, op.last_ns = twin.cost_ns, twin.last_ns
         yield
     lanes = program.pace.branches.lanes(base)
-    units = yield from find_tapes(base.ops, base.first, base.uses, lanes, turns_may_be_one=not _others_wait(base))
+    others_wait = yield from _others_wait(base)
+    units = yield from find_tapes(base.ops, base.first, base.uses, lanes, turns_may_be_one=not others_wait)
     if {unit for unit in units if len(unit) > 1} == program.tapes and lanes == program.lanes:
         return program
     joining = Joining(base, program.pace, lanes)
@@ -259,7 +260,7 @@ def find_tapes(
     return found.units
 
 
-def _others_wait(base: Program) -> bool:
+def _others_wait(base: Program) -> Steps[bool]:
     """Return whether other programs of the graph do more than compute before they update what this one uses.
 
     A tape that waits for all turns keeps those that have come: for as long as a function of another program takes, and
@@ -275,6 +276,7 @@ def _others_wait(base: Program) -> bool:
             new = {*op.inputs} - seen
             todo += new
             seen |= new
+        yield
     return False
 
 
