@@ -97,7 +97,7 @@ class Builder:
         for op in plan.ops:
             if isinstance(op.operation, Function):
                 assert op.lane is not None
-                op.lane = resources.function_lane(op.node, op.place, op.lane)
+                op.lane = resources.function_lane(op.node, op.lane)
         if plan.graph.options.deterministic:
             resources.device(Place())  # from here on BLAS has one thread
         self.constants = constants_of(plan, resources)

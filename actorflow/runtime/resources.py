@@ -110,7 +110,7 @@ class Resources:
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
-        self._function_lanes: dict[tuple[Op, Place], str] = {}
+        self._function_lanes: dict[Op, str] = {}
         self._only: Turnstiles | None = None  # what expects the only frame in flight
         self._claim = Claim()
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
@@ -183,12 +183,12 @@ class Resources:
             turnstile = self.turnstiles[op] = Turnstile(limit)
         return turnstile
 
-    def function_lane(self, op: Op, place: Place, planned: str) -> str:
+    def function_lane(self, op: Op, planned: str) -> str:
         """The lane of a function op in all programs: that of the plan that had it first.
 
         A lane keeps the calls of a function apart and in order. Plans of other fetches might spread them over two.
         """
-        return self._function_lanes.setdefault((op, place), planned)
+        return self._function_lanes.setdefault(op, planned)
 
     def common_budget(self) -> Budget | None:
         """The budget, made if there is a limit, for others that take from it as well."""
