@@ -145,6 +145,9 @@ import asyncio, sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from actorflow.devices.cpu import CPU
+
+CPU.libraries = ("numpy",)  # as in the tests' own process: other libraries' last bits are others
 spec = spec_from_file_location("resumed", sys.argv[1])
 module = module_from_spec(spec)
 spec.loader.exec_module(module)
