@@ -31,6 +31,10 @@ class Shuffle(Stage):
     seed: int
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed,)
+
+    @property
     def shape(self) -> str:
         return f"{self.kind}({self.size}, seed={self.seed})"
 
