@@ -64,6 +64,8 @@ _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[B
 _FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
+#: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
+_MOST_GROWTHS = 100
 #: What the first run has had compiled asks for more in the second.
 _WARM_RUNS = 2
 #: Seconds that a thread waits for kernels to be compiled before it is known whether anybody still does.
@@ -119,6 +121,7 @@ class Engine:
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
+        self._size, self._growths = graph.size, 0  # as of the newest run, and how often that was more than before
         self._snapshots: set[Frame] = set()
         self._starting: dict[asyncio.Task[Any], bool] = {}  # and whether somebody waits for its frame
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -229,6 +232,7 @@ class Engine:
             self._forget()
             self._revision, self._order = self.graph.revision, resources.order
             self._is_shared = self.graph.world.size > 1
+            self._notice_growth()
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
             lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
             self._is_open = any(isinstance(n, Length) for n in lengths)
@@ -236,6 +240,22 @@ class Engine:
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
                 resources.monitor = Monitor(self.graph.size)
+
+    def _notice_growth(self) -> None:
+        """Say, once, that ops are made again and again, as in the handler of a request: plans are made anew then."""
+        before, self._size = self._size, self.graph.size
+        if self._size > before:
+            self._growths += 1
+            if self._growths == _MOST_GROWTHS:
+                newest = self.graph.ops[-1]
+                _log.warning(
+                    "graph %r got new ops between its runs %d times, and was planned anew each time: make ops once, "
+                    "and run them often; the newest is %r\n  created at %s\n(more: actorflow docs slow)",
+                    self.graph.name,
+                    self._growths,
+                    newest.name,
+                    newest.site,
+                )
 
     def _forget(self) -> None:
         """Forget all that was made of the graph."""

@@ -86,6 +86,10 @@ class StartQueue:
         """True if frames may be waiting until the graph is resumed, on this rank or another."""
         return self._reason is not None or bool(self.paused_ranks)
 
+    def has_waiting(self) -> bool:
+        """Return whether runs or streams wait to start a frame."""
+        return bool(self._tickets)
+
     def close(self, reason: str) -> None:
         """Start no further frame; also none of those that `step` has allowed."""
         self._steps, self.closed = 0, True

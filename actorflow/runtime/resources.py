@@ -244,6 +244,7 @@ class Resources:
             self._watching = Watching(self, self._peers)
             self._peers.bind(self.dispatcher.loop)
             self._peers.handlers["paused"] = self.queue.heard
+            self._peers.are_held = self.queue.has_waiting
             self.queue.tell_with(self._peers.tell_paused)
             if self.monitor is not None:
                 self._watching.start()
