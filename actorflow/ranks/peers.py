@@ -17,6 +17,7 @@ from typing import Any
 
 from actorflow.actors.frame import Frame
 from actorflow.errors import (
+    ActorflowError,
     GraphError,
     PeerFailedError,
     PeerLostError,
@@ -313,7 +314,7 @@ class Peers(Recipient):
         ranks = identity.ranks
         self._frames[serial] = frame, ranks
         self._count(identity)
-        error = copy.copy(self._parted) or self._refused.pop(serial, None)
+        error: ActorflowError | None = copy.copy(self._parted) or self._refused.pop(serial, None)
         error = error or self._after_end(serial) or self._without(serial, ranks)
         if error is not None:
             asyncio.get_running_loop().call_soon(frame.stop_with, error, True)
@@ -421,7 +422,7 @@ class Peers(Recipient):
         else:
             self._stop(serial, error)
 
-    def _stop(self, serial: int, error: TransportError | GraphError) -> None:
+    def _stop(self, serial: int, error: ActorflowError) -> None:
         if serial in self._frames:
             frame, _ = self._frames[serial]
             frame.stop_with(error, at_once=True)
