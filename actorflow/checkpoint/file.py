@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +24,7 @@ from actorflow.graph.nodes import Variable
 LEFTOVER = r"\.\d+-\d+\.tmp"
 
 _numbers = itertools.count()
+_writing: set[int] = set()  # numbers of the folders that this process writes in
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -31,11 +34,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         path: Its place; a file there stays as it is until it is replaced.
         write: Writes the content to the path that it is given, by way of other files of that folder if it likes.
     Raises:
-        OSError: if that fails; nothing is left behind.
+        OSError: if that fails; nothing is left behind, and what a killed process left is cleared.
     """
-    folder = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
-    folder.mkdir()
+    number = next(_numbers)
+    folder = path.with_name(f".{path.name}.{os.getpid()}-{number}.tmp")
     try:
+        _clear(path)
+        _writing.add(number)  # now: another process may have had both numbers
+        folder.mkdir()
         temporary = folder / path.name
         write(temporary)
         # A writer that goes by way of a temporary file gives it that one's mode: the owner's alone.
@@ -44,8 +50,32 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         os.replace(temporary, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _writing.discard(number)
     if os.name != "nt":  # which cannot open folders
         _sync(path.parent, os.O_RDONLY)
+
+
+def _clear(path: Path) -> None:
+    """Delete the folders of processes that were killed as they wrote a file."""
+    for folder in path.parent.glob(f"{glob.escape(f'.{path.name}.')}*.tmp"):
+        found = re.fullmatch(r"(\d+)-(\d+)\.tmp", folder.name[len(path.name) + 2 :])
+        if found is not None and not _is_written(*map(int, found.groups())):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_written(process: int, number: int) -> bool:
+    """Return whether a process still writes in its folder of a number, as far as that can be known."""
+    if process == os.getpid():  # or another one had that number before, as in a container that is started again
+        return number in _writing
+    if os.name == "nt":  # where this signal ends it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _sync(path: Path, flags: int) -> None:

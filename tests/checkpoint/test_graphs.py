@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
+from actorflow.checkpoint import file
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.checkpoint.values import Names, Reader, UnsavableError, Writer, kinds, names_in, packed
 from actorflow.ops.fills import Constant, numbers
@@ -745,3 +747,42 @@ def test_lengths_refuse_what_is_none() -> None:
     with pytest.raises(af.ShapeError, match="at most 1000 are allowed"):
         for _ in range(60):
             length = (length * (length + 1) + 1) // 3
+
+
+def test_saving_clears_what_a_killed_process_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, path = af.Graph("g"), tmp_path / "m[1].af"
+    graph.blob("x", (2,)) + 1.0
+    killed = (
+        "import os, actorflow as af\n"
+        "graph = af.Graph('g')\n"
+        "graph.blob('x', (2,)) + 1.0\n"
+        "os.replace = lambda *_: os._exit(9)\n"
+        f"graph.save_sync({str(path)!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    number = next(file._numbers) + 1  # of the next folder, as in a process that has the number of a killed one
+    own = tmp_path / f".m[1].af.{os.getpid()}-{number}.tmp"
+    own.mkdir()
+    others = [tmp_path / f".m[1].af.{os.getppid()}-0.tmp", tmp_path / ".m1.af.1-0.tmp", tmp_path / ".m[1].af.x.tmp"]
+    for folder in others:
+        folder.mkdir()
+    graph.save_sync(path)
+    assert not left.exists()
+    assert not own.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])  # of one that lives, and what is none
+    assert af.load_sync(path)["x"].shape == (2,)
+
+
+def test_folders_of_saves_that_are_under_way_stay(tmp_path: Path) -> None:
+    seen = []
+
+    def write(temporary: Path) -> None:
+        file.write_atomically(tmp_path / "a", lambda inner: seen.append(inner.write_bytes(b"inner")))
+        assert temporary.parent.exists()
+        temporary.write_bytes(b"outer")
+
+    file.write_atomically(tmp_path / "a", write)
+    assert (tmp_path / "a").read_bytes() == b"outer"
+    assert seen == [5]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
