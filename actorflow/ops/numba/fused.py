@@ -419,7 +419,13 @@ Direct = Callable[[Array, Array, int, int], None]
 
 
 class Call(Protocol):
-    """Computes an operation of two arrays of some types."""
+    """Computes an operation of two arrays of some types.
+
+    Attributes:
+        size_bytes: Of the tables that it keeps.
+    """
+
+    size_bytes: int
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         """Compute ``y``, whose rows something takes."""
