@@ -460,7 +460,9 @@ class _Bound:
         own = [0, *[position - 1 + count for position in finish.by_row]]
         self._fixed = [(i, array) for i, array in enumerate(inputs) if i not in own]
         self._shapes = [(i, inputs[i].shape) for i in own]
-        self._call, self._begun, self._main_ns = call, finish.begun, operation.main_ns
+        self._call, self._main_ns = call, operation.main_ns
+        # Not what has rows: to refer to this call's buffers would keep them from being used again.
+        self._begun = [None if i in finish.by_row else each for i, each in enumerate(finish.begun)]
         self._dtype = inputs[0].dtype
         following = _following(finish)
         assert following is not None
