@@ -51,7 +51,7 @@ class ViewActor(BlobActor):
         values[self.slot] = None
         bucket = self.bucket
         # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the pool
-        # has made it refers to weakly, or that is in memory of its own.
+        # has made is in memory of the pool's, or the pool refers to it weakly.
         if (
             bucket is not None
             and buffer is not None

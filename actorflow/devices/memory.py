@@ -12,6 +12,7 @@ for many lengths, each with buffers of its own sizes, hold little more than the 
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections import deque
@@ -392,6 +393,15 @@ class BufferPool:
             number, size_bytes = self._dead.popleft()
             del self._alive[number]
             self._held_bytes -= size_bytes
+
+
+def give_back_to_system() -> None:
+    """Have the C library give free memory back to the system, where it can be asked to: glibc keeps most of it."""
+    try:
+        give_back = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another library, or Windows, where there is none of all symbols
+        return
+    give_back(0)
 
 
 def _alive(known: weakref.WeakValueDictionary[Any, _T]) -> list[_T]:

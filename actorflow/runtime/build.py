@@ -362,7 +362,7 @@ class Builder:
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
         """Return whether an op may write into its first input: only it reads that, and both are of the same pool.
 
-        What is a kernel's own array is not the pool's: its memory would go there in each frame, and nobody would take it.
+        A kernel's own array is not the pool's: written over, one more would go there in each frame.
         """
         if op.kernel is None or not op.kernel.inplace:
             return False

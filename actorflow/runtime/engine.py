@@ -18,12 +18,15 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
+from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, in_slices, wait_out
+from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
+from actorflow.ops.operation import KEPT
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
@@ -243,6 +246,18 @@ class Engine:
         self._programs = {}
         self._planned.clear()
         self._axes.clear()
+
+    def trim(self) -> None:
+        """Give up what can be made again; see `Graph.trim`."""
+        self._forget()
+        self.resources.forget_constants()
+        for op in self.graph.ops:
+            getattr(op.operation, "__dict__", {}).pop(KEPT, None)
+        forget_scratch()
+        for device in self.resources.devices.values():
+            for pool in device.pools:
+                pool.trim()
+        give_back_to_system()
 
     def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""

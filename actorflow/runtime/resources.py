@@ -144,7 +144,7 @@ class Resources:
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
-            for pool in (device.memory, *([device.staging] if device.is_staged else [])):
+            for pool in device.pools:
                 pool.clock = self.frames.clock
             device.watch_closely(self.monitor is not None)
         return device

@@ -445,8 +445,8 @@ class _Latest(threading.local):
 
 LATEST = _Latest()
 
-#: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
-KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
+#: Where an operation's attributes have what was bound, and the inputs that a call had.
+_BOUND, _SEEN = "_bound", "_seen"
 
 
 class _Bound:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.numba.fused import KEPT
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import KEPT, Operation
 
 _T = TypeVar("_T")
 #: For arrays of so many shapes, as long as the tables take no more than this: to make large ones takes little of the
