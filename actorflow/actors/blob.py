@@ -50,8 +50,8 @@ class ViewActor(BlobActor):
         buffer = values[self.slot].base
         values[self.slot] = None
         bucket = self.bucket
-        # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the pool
-        # has made is in memory of the pool's, or the pool refers to it weakly.
+        # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the
+        # pool has made is in memory of the pool's, or the pool refers to it weakly.
         if (
             bucket is not None
             and buffer is not None
