@@ -205,7 +205,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--memory-budget",
         type=_positive,
         metavar="BYTES",
-        help="most bytes that a model of a file takes on a device, for weights and requests in flight (default: no limit)",
+        help="most bytes that a model of a file takes on a device, with what its requests need (default: no limit)",
     )
     parser.add_argument(
         "--max-plans",
