@@ -478,7 +478,7 @@ class TestManyLengths:
         graph = af.Graph("returned", fuse=False)
         x = graph.blob("x", (30, 30, 8))
         y = af.ops.softmax(af.ops.sort(af.ops.tanh(x), axis=0))
-        total = af.ops.mean(af.ops.relu(af.ops.flip(af.ops.sort(y, axis=1), axis=1)))
+        total = af.ops.mean(af.ops.relu(af.ops.reshape(af.ops.sort(y, axis=1), (-1, 8))))
         async with graph:
             for _ in range(10):
                 await graph.run({x: np.ones((30, 30, 8), "f")}, fetch=[total])
