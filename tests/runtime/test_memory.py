@@ -450,6 +450,18 @@ class TestManyLengths:
         alone = await Lengths("sim:0").peak([LONGEST] * 3, "run")
         assert await Lengths("sim:0").peak(LENGTHS[:40], "run") <= 3 * alone
 
+    async def test_on_a_device_whose_frames_overlap(self) -> None:
+        """The simulated device's detector of races sees what is used too early."""
+        model = Lengths("sim:0", max_plans=8)
+        lengths = [*range(50, 70), 500, *range(60, 80), 700] * 2
+        async with model.graph:
+            at = 0
+            async for result in model.graph.stream(map(model.feeds, lengths), fetch=[model.small], in_flight=3):
+                found = af.to_numpy(result[model.small])
+                again = await model.graph.run(model.feeds(lengths[at]), fetch=[model.small])
+                np.testing.assert_allclose(found, af.to_numpy(again[model.small]))
+                at += 1
+
     async def test_small_ones(self) -> None:
         alone = await Lengths().peak([100] * 3, "run")
         assert await Lengths().peak([*range(20, 101)] * 2, "run") <= 3 * alone
