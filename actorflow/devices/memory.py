@@ -62,7 +62,7 @@ COPIED_BYTES = 16 << 10
 #: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
 _MOST_LENT = 4
 #: What a pool may hold whatever is used: to make small buffers anew would cost more than they take.
-_LITTLE_BYTES = 1 << 20
+_LITTLE_BYTES = 4 << 20
 
 
 class Bucket:
@@ -259,7 +259,7 @@ class BufferPool:
         peak_bytes: Highest `held_bytes` so far.
         budget_bytes: Free buffers are given up rather than pass this; None for no limit.
         clock: Gives the numbers of frames that have started and ended. Free buffers that frames do not use any more are
-            given up, too, where it is set and more than 1 MiB is held.
+            given up, too, where it is set and more than 4 MiB are held.
 
     Example:
         >>> pool = af.devices.BufferPool()
