@@ -1103,9 +1103,9 @@ class Graph:
     def trim(self) -> None:
         """Give memory that no frame needs back to the system; the next run takes longer.
 
-        That are the free buffers of all devices that the graph has opened, its plans, with the constants that these
-        have computed, and what kernels keep for the next call. All of it is made again when it is needed. The C library
-        is asked to give back what is free, where it has a function for that (glibc).
+        It drops the free buffers of all devices that the graph has opened, its plans with the constants that they have
+        computed, and what kernels keep for their next call. All of it is made again when it is needed. The C library is
+        asked to give back what is free, where it has a function for that (glibc).
 
         Example:
             >>> graph = af.Graph("g")
