@@ -202,6 +202,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--queue-rows", type=_positive, metavar="N", help="most rows that may wait for each model (default: 1024)"
     )
     parser.add_argument(
+        "--memory-budget",
+        type=_positive,
+        metavar="BYTES",
+        help="most bytes that a model of a file takes on a device, with what its requests need (default: no limit)",
+    )
+    parser.add_argument(
+        "--max-plans",
+        type=_positive,
+        metavar="N",
+        help="plans that a model of a file keeps, one for each combination of lengths (default: 64, or what it says)",
+    )
+    parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="longest time in seconds to a result (default: 60)"
     )
     parser.add_argument(
@@ -223,7 +235,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             models=arguments.models,
             host=arguments.host,
             port=arguments.port,
-            source=_source(arguments),
+            source=_source(arguments)._replace(limits=_given(arguments, "memory_budget", "max_plans")),
             drain_s=arguments.drain,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
@@ -325,6 +337,11 @@ def _add_source(parser: argparse.ArgumentParser, axes: str) -> None:
         choices=("actorflow", "onnxruntime"),
         help="what computes files .onnx (default: actorflow, by operations of its own)",
     )
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Arguments that were given, by name."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _source(arguments: argparse.Namespace) -> Any:

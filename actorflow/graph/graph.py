@@ -1101,7 +1101,11 @@ class Graph:
         return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
 
     def trim(self) -> None:
-        """Give the free buffers of all devices that the graph has opened back to the system.
+        """Give memory that no frame needs back to the system; the next run takes longer.
+
+        It drops the free buffers of all devices that the graph has opened, its plans with the constants that they have
+        computed, and what kernels keep for their next call. All of it is made again when it is needed. The C library is
+        asked to give back what is free, where it has a function for that (glibc).
 
         Example:
             >>> graph = af.Graph("g")
@@ -1109,8 +1113,7 @@ class Graph:
             >>> _ = graph.run_sync({"x": [0] * 1000})
             >>> graph.trim()
         """
-        for device in self.engine.resources.devices.values():
-            device.memory.trim()
+        self.engine.trim()
 
     async def aclose(self) -> None:
         """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop

@@ -18,6 +18,9 @@ from actorflow.spec import TensorSpec, assumed, axes_in
 #: that one permutation serves arrays of several ranks.
 Axes = tuple[int | EllipsisType, ...]
 
+#: Where kernels keep, among an operation's attributes, what they have made for their next calls.
+KEPT = "_kept"
+
 #: Gradients of the loss by the outputs of an op, blobs; None where it does not depend on one of several outputs.
 Grads = Sequence[Any]
 

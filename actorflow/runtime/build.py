@@ -360,7 +360,10 @@ class Builder:
         return KernelActor(own, operation=part.operation, kernel=part.kernel, buckets=(), reuses=False)
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
-        """Return whether an op may write into its first input: only it reads that, and both are of the same pool."""
+        """Return whether an op may write into its first input: only it reads that, and both are of the same pool.
+
+        A kernel's own array is not the pool's: written over, one more would go there in each frame.
+        """
         if op.kernel is None or not op.kernel.inplace:
             return False
         if op.node.attempts is not None or self._plan.check is not None:  # a retry, or a look, needs its inputs
@@ -369,6 +372,8 @@ class Builder:
         bucket = self.blobs[slot.index].bucket
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
         is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
+        writer = self._writers.get(slot.index)
+        is_alike = is_alike and not (writer is not None and writer.kernel is not None and writer.kernel.returns)
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
 
 

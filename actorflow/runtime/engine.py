@@ -18,12 +18,15 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
+from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, in_slices, wait_out
+from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
+from actorflow.ops.operation import KEPT
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
@@ -68,6 +71,10 @@ _SHOWN = 10
 _MOST_GROWTHS = 100
 #: What the first run has had compiled asks for more in the second.
 _WARM_RUNS = 2
+#: Plans that are made again before that is logged.
+_MANY_AGAIN = 8
+#: Plans that had to go which are remembered to see that.
+_MOST_EVICTED = 4096
 #: Seconds that a thread waits for kernels to be compiled before it is known whether anybody still does.
 _LOOK_S = 0.1
 
@@ -117,6 +124,8 @@ class Engine:
         self._fuses = graph.options.fuse
         self._programs: dict[_Key, Program] = {}
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
+        self._evicted: set[int] = set()  # hashes of the keys of programs that had to go for others
+        self._made_again = 0  # of these
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
@@ -263,6 +272,19 @@ class Engine:
         self._programs = {}
         self._planned.clear()
         self._axes.clear()
+        self._evicted.clear()
+
+    def trim(self) -> None:
+        """Give up what can be made again; see `Graph.trim`."""
+        self._forget()
+        self.resources.forget_constants()
+        for op in self.graph.ops:
+            getattr(op.operation, "__dict__", {}).pop(KEPT, None)
+        forget_scratch()
+        for device in self.resources.devices.values():
+            for pool in device.pools:
+                pool.trim()
+        give_back_to_system()
 
     def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
@@ -309,17 +331,36 @@ class Engine:
                 program = yield from with_tapes(program)
             else:
                 plan = self._planned.pop(key, None)
+                self._note_again(key)
                 if plan is None:
                     plan = yield from self._planning(*key)
                 self._note(plan)
                 program = yield from self.build(plan, self.resources)
             self._programs.pop(key, None)
             if len(self._programs) >= self.graph.options.max_plans:
-                del self._programs[next(iter(self._programs))]
+                oldest = next(iter(self._programs))
+                del self._programs[oldest]
+                if len(self._evicted) >= _MOST_EVICTED:
+                    self._evicted.clear()
+                self._evicted.add(hash(oldest))
             self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
             self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+
+    def _note_again(self, key: _Key) -> None:
+        """Log, once, that plans are made that were there before, and had to go for others."""
+        if hash(key) in self._evicted:
+            self._evicted.discard(hash(key))
+            self._made_again += 1
+            if self._made_again == _MANY_AGAIN:
+                _log.warning(
+                    "graph %r makes plans again that it had to give up for others, which may take longer than its ops: "
+                    "it keeps max_plans=%d, and gets more combinations of lengths and fetch than that "
+                    "(more: actorflow docs axes)",
+                    self.graph.name,
+                    self.graph.options.max_plans,
+                )
 
     def _is_due(self, program: Program) -> bool:
         """Return whether a program's tapes are to be looked at, which a paused graph puts off."""

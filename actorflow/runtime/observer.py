@@ -10,7 +10,6 @@ from actorflow.errors import RunCancelledError, text_of
 from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.resources import Resources
 from actorflow.threads import forget_in_child
-from actorflow.trace.counters import FrameCounts
 
 _log = logging.getLogger("actorflow")
 
@@ -23,7 +22,7 @@ class Observer:
     """
 
     def __init__(self, resources: Resources) -> None:
-        self.counts = FrameCounts()  # how many frames started, finished, failed and were cancelled
+        self.counts = resources.frames  # how many frames started, finished, failed and were cancelled
         self.limits = FrameLimits(resources.graph, resources.queue)  # ends and reports frames that take too long
         self._resources = resources
         self._idle: asyncio.Event | None = None

@@ -31,6 +31,7 @@ from actorflow.runtime.taps import Taps
 from actorflow.threads import forget_in_child, held_at_fork
 from actorflow.trace.counters import (
     FailureRecord,
+    FrameCounts,
     Monitor,
     NodeState,
     NotFiniteRecord,
@@ -84,6 +85,7 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
+        self.frames = FrameCounts()
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
             weakref.WeakValueDictionary
@@ -142,6 +144,8 @@ class Resources:
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
+            for pool in device.pools:
+                pool.clock = self.frames.clock
             device.watch_closely(self.monitor is not None)
         return device
 

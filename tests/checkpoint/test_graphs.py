@@ -274,6 +274,17 @@ def test_everything_comes_back(tmp_path: Path, options: dict[str, Any]) -> None:
     assert "g.af" in str(other["half"].site)
 
 
+def test_limits_of_who_loads(tmp_path: Path) -> None:
+    af.Graph("g", memory_budget=100, max_plans=7).save_sync(tmp_path / "g.af")
+    for limits in ({}, {"memory_budget": 1 << 20}, {"max_plans": 3}, {"memory_budget": 5, "max_plans": 1}):
+        options = af.load_sync(tmp_path / "g.af", **limits).options
+        wanted = {"memory_budget": 100, "max_plans": 7} | limits
+        assert (options.memory_budget_bytes, options.max_plans) == (wanted["memory_budget"], wanted["max_plans"])
+    for name in ("memory_budget", "max_plans"):
+        with pytest.raises(af.GraphError, match=f"{name} must be positive, got 0"):
+            af.load_sync(tmp_path / "not there", **{name: 0})
+
+
 def test_an_empty_graph(tmp_path: Path) -> None:
     af.Graph("empty").save_sync(tmp_path / "g.af")
     assert described(af.load_sync(tmp_path / "g.af")) == described(af.Graph("empty"))

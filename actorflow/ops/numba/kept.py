@@ -6,21 +6,23 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.numba.fused import KEPT
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import KEPT, Operation
 
 _T = TypeVar("_T")
-#: For arrays of so many shapes.
+#: For arrays of so many shapes, as long as the tables take no more than this: to make large ones takes little of the
+#: time of a call.
 _MOST_MADE = 64
+_MOST_BYTES = 1 << 20
 
 
 class Kept:
     """What the kernels of one operation keep: what is made for arrays of some shapes, and the weight, packed."""
 
-    __slots__ = ("_made", "_packed", "_seen")
+    __slots__ = ("_made", "_made_bytes", "_packed", "_seen")
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
+        self._made_bytes = 0
         self._seen = 0
         self._packed: tuple[Array, Array] | None = None
 
@@ -28,9 +30,12 @@ class Kept:
         """What has been made for a key."""
         found: _T | None = self._made.get(key)
         if found is None:
-            if len(self._made) >= _MOST_MADE:
-                self._made.clear()
-            found = self._made[key] = make()
+            found = make()
+            size_bytes = getattr(found, "size_bytes", 0)
+            if len(self._made) >= _MOST_MADE or self._made_bytes + size_bytes > _MOST_BYTES:
+                self._made, self._made_bytes = {}, 0
+            self._made[key] = found
+            self._made_bytes += size_bytes
         return found
 
     def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
