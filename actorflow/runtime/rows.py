@@ -41,13 +41,15 @@ class Request:
         order: Lower ones go first.
         since_s: When it came, by the loop's clock.
         started: When its frame did, by `time.perf_counter`.
-        future: Its result.
+        future: Its result; None if it has failed.
+        error: What it has failed with, until its caller has that: by its traceback an error refers to requests.
         requester: The span that it came from, if frames have spans.
     """
 
     __slots__ = (
         "arrays",
         "batch",
+        "error",
         "future",
         "group",
         "lengths",
@@ -63,13 +65,25 @@ class Request:
     order: float
     since_s: float
     started: float
-    future: asyncio.Future[Result]
+    future: asyncio.Future[Result | None]
     requester: Span | None
 
     def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...]) -> None:
         self.arrays = arrays
         self.rows = rows
         self.lengths = lengths
+        self.error: BaseException | None = None
+
+    async def result(self) -> Result:
+        """Wait for its result, or raise, once, what it has failed with."""
+        result = await self.future
+        if result is not None:
+            return result
+        error, self.error = self.error, None
+        try:
+            raise asyncio.CancelledError if error is None else error
+        finally:
+            del error  # whose traceback refers to this call
 
 
 class Rows:
