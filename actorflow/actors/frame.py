@@ -81,7 +81,7 @@ class Rest:
 _REST = Rest()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Frame:
     """All state of one run.
 

@@ -242,9 +242,9 @@ class TestTimeouts:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            assert graph.engine.observer.limits.late
+            assert graph.engine.observer.limits.timers
             release.set()
-        assert not graph.engine.observer.limits.late
+        assert not graph.engine.observer.limits.timers
         assert not caplog.records
 
     async def test_calls_within_the_time_are_not_touched(self) -> None:

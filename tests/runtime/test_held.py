@@ -14,6 +14,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.actors.frame import Frame
 from tests.support.held import Arrays, nothing_held
 from tests.support.waiting import HELD_S, come_to_rest, held_limits, settle
 
@@ -86,6 +87,12 @@ def graph_of(function: Function, options: dict[str, Any] | None = None, **settin
     graph = af.Graph("held", **settings)
     graph.function("f", function, SPEC, **(options or {}))(graph.blob("x", (LENGTH,), "float64"))
     return graph
+
+
+def frames_of(graph: af.Graph) -> int:
+    """Number of its frames that are alive."""
+    observer = graph.engine.observer
+    return sum(type(each) is Frame and each.observer is observer for each in gc.get_objects())
 
 
 def ended(task: asyncio.Task[Any]) -> None:
@@ -242,6 +249,7 @@ async def _behind_another(graph: af.Graph, arrays: Arrays) -> None:
     await past_its_timeout(graph, arrays)
     await settle()
     assert not arrays.alive  # while the first one has yet to end
+    assert frames_of(graph) == 1
     first.cancel()
     await asyncio.wait([first])
 
@@ -362,6 +370,110 @@ async def test_an_error_keeps_what_it_repeats_the_call_with() -> None:
             with pytest.raises(BrokenError):
                 await caught.value.replay()
             del caught
+
+
+# -- limits of time ----------------------------------------------------------------------------------------------------
+
+
+async def in_time(graph: af.Graph, arrays: Arrays) -> None:
+    with suppress(af.ActorflowError):
+        await graph.run({"x": arrays(LENGTH)}, timeout=HELD_S)
+
+
+async def streamed(graph: af.Graph, arrays: Arrays) -> None:
+    await whole(graph, arrays)
+    await left(graph, arrays)
+
+
+async def batched(graph: af.Graph, arrays: Arrays) -> None:
+    async with graph.batched() as batcher:
+        await asyncio.gather(*[request(batcher, arrays, timeout=HELD_S) for _ in range(3)])
+
+
+LIMITED: dict[str, tuple[Function, dict[str, Any], Drive]] = {
+    "ends well": (give, {}, in_time),
+    "async, ends well": (give_later, {}, in_time),
+    "fails": (fail, {}, in_time),
+    "fails later": (fail_later, {}, in_time),
+    "retries": (fail, {"retries": 1, "backoff": 0}, in_time),
+    "rests": (fail, {"retries": 1, "backoff": HELD_S}, lambda g, a: in_the_middle(g, a, asyncio.Task.cancel, HELD_S)),
+    "async, rests": (fail_later, {"retries": 1, "backoff": HELD_S}, past_its_timeout),
+    "past a limit": (hang, {}, past_a_limit),
+    "past its timeout": (hang, {}, past_its_timeout),
+    "cancelled": (hang, {}, lambda g, a: in_the_middle(g, a, asyncio.Task.cancel, HELD_S)),
+    "Graph.cancel": (hang, {}, lambda g, a: in_the_middle(g, a, lambda _: g.cancel(), HELD_S)),
+    "stream": (give, {}, streamed),
+    "async stream": (give_later, {}, streamed),
+    "stream fails": (fail_later, {}, streamed),
+    "batched": (give_later, {}, batched),
+    "batched, fails": (fail, {}, batched),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+async def test_limits_of_time_end_with_what_they_are_about(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every limit there is: no timer is left, and no frame, while graph and loop go on."""
+    function, options, drive = LIMITED[name]
+    loop, begun = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def begin(delay: float, *arguments: Any, **context: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, *arguments, **context)
+        if delay > HELD_S / 2:
+            begun.append(timer)
+        return timer
+
+    graph = af.Graph("held", stall_limit=HELD_S, block_limit=HELD_S)
+    shape = ("batch", LENGTH) if "batched" in name else (LENGTH,)
+    blobs = [graph.blob(each, shape, "float64") for each in "xy"]
+    blobs[:1] >> graph.function("f", function, timeout=HELD_S, **options) >> blobs[1:]
+    monkeypatch.setattr(loop, "call_later", begin)
+    async with graph:
+        async with nothing_held() as arrays:
+            for _ in range(TIMES):
+                await drive(graph, arrays)
+            await come_to_rest(graph)
+            await settle()
+            assert begun
+            assert all(timer.cancelled() for timer in begun)
+            assert not frames_of(graph)
+
+
+async def test_a_call_that_was_to_be_repeated_is_forgotten_with_its_frame() -> None:
+    """It has failed, and waits in its lane's queue to be repeated, when its frame is cancelled."""
+    fails, begun, release = threading.Event(), threading.Event(), threading.Event()
+
+    def fail_once_told(value: Any) -> Any:
+        fails.wait(60)
+        fail(value)
+
+    def block() -> int:
+        begun.set()
+        return release.wait(60)
+
+    graph = af.Graph("held")
+    x = graph.blob("x", (LENGTH,), "float64")
+    graph.function("f", fail_once_told, SPEC, retries=1, backoff=0, lane="own")(x)
+    graph.function("block", block, af.TensorSpec.of((), "bool"), lane="own")()
+    async with graph:
+        async with nothing_held() as arrays:
+            run = asyncio.create_task(graph.run({"x": arrays(LENGTH)}, fetch="f"))
+            await settle()
+            blocked = asyncio.create_task(graph.run(fetch="block"))
+            await settle()
+            fails.set()
+            await asyncio.to_thread(begun.wait)
+            failed = graph.engine.profile[graph["f"].id]
+            while not failed.failed or graph.engine.running[0].resting:
+                await asyncio.sleep(0)
+            run.cancel()
+            await asyncio.wait([run])
+            ended(run)
+            release.set()
+            await blocked
+            await come_to_rest(graph)
+            assert failed.failed == 1
+            assert not frames_of(graph)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
