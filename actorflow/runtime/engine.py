@@ -573,8 +573,9 @@ class Engine:
         try:
             if self._starting and (task := asyncio.current_task()) and not self._starting.get(task, True):
                 raise asyncio.CancelledError("its run was cancelled or timed out before")
-            if within.get() is not None:
-                program.check_turns()
+            call = outer = within.get()
+            if call is not None:
+                outer = program.check_turns()
             values = program.feed(feeds)
         except BaseException as error:
             if program.exchange is not None:
@@ -582,6 +583,8 @@ class Engine:
                 self.next_number += 1  # as on the ranks that start it
             raise
         frame = program.frame(self.next_number, values, self.observer, atomic)
+        if outer is not call:
+            frame.context.run(within.set, outer)
         self.next_number += 1
         self.observer.started(frame)
         if program.tapped:
