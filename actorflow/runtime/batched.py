@@ -261,10 +261,11 @@ class Batcher:
             requests = self._enter(feeds, priority)
             if timeout is not None:
                 timer = self._loop.call_later(timeout, self._expire, requests, timeout)
-            if len(requests) == 1:
-                result = await requests[0].result()
-            else:
-                result = Result.joined([await request.result() for request in requests])
+            parts = []
+            for request in requests:
+                part = await request.future
+                parts.append(request.fail() if part is None else part)
+            result = parts[0] if len(parts) == 1 else Result.joined(parts)
         except BaseException as error:
             counters.count_failure(error)
             trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))

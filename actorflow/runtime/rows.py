@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -74,14 +74,12 @@ class Request:
         self.lengths = lengths
         self.error: BaseException | None = None
 
-    async def result(self) -> Result:
-        """Wait for its result, or raise, once, what it has failed with."""
-        result = await self.future
-        if result is not None:
-            return result
+    def fail(self) -> NoReturn:
+        """Raise what it has failed with, and keep it no longer."""
         error, self.error = self.error, None
+        assert error is not None
         try:
-            raise asyncio.CancelledError if error is None else error
+            raise error
         finally:
             del error  # whose traceback refers to this call
 
