@@ -75,8 +75,8 @@ class Request:
         self.error: BaseException | None = None
 
     def fail(self) -> NoReturn:
-        """Raise what it has failed with, and keep it no longer."""
-        error, self.error = self.error, None
+        """Raise what it has failed with; the caller of this sees to it that it is not kept."""
+        error = self.error
         assert error is not None
         try:
             raise error
