@@ -44,11 +44,26 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
             main.close()  # it would warn that it was not awaited
         raise RuntimeError("af.run() where an event loop runs already (a notebook, python -m asyncio): await main()")
     try:
+        program, failure = main, list[Exception]()
+        if asyncio.iscoroutine(main):
+            program = _kept_apart(main, failure)
         with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
-            return runner.run(main)
+            result = runner.run(program)
+        if failure:
+            raise failure.pop()
+        return result
     finally:
         if asyncio.iscoroutine(main):
             main.close()  # as above, if there is no loop to be had
+
+
+async def _kept_apart(main: Coroutine[Any, Any, _T], failure: list[Exception]) -> _T:
+    """Await a program; its error goes into a list: a runner's own calls refer to its task, and that to its error."""
+    try:
+        return await main
+    except Exception as error:  # noqa: BLE001  raised by the caller
+        failure.append(error)
+        return None  # type: ignore[return-value]
 
 
 @contextmanager
@@ -94,6 +109,18 @@ async def in_slices(work: Steps[_T]) -> _T:
                     except StopIteration as end:
                         return end.value  # type: ignore[no-any-return]
             await asyncio.sleep(0)
+
+
+def ended_with(task: asyncio.Future[Any]) -> BaseException | None:
+    """Error of a task that has ended, None if it has ended well; CancelledError if it was cancelled.
+
+    A cancelled task keeps that no longer: its traceback refers to all calls of the task, which often refer to the task,
+    so that all of it would live until the garbage collector comes. It refers to the caller of this, too.
+    """
+    try:
+        return task.exception()
+    except asyncio.CancelledError as error:
+        return error
 
 
 async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:

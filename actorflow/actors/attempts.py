@@ -43,6 +43,8 @@ class OpAttempts:
         timer = self._timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
+        if frame.halted:
+            self._failures.pop(frame, None)  # it will not be tried again
         if frame in self._expired:
             self._expired.discard(frame)
             if isinstance(error, ENDS_PROGRAM):

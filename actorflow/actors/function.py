@@ -146,20 +146,23 @@ class AsyncActor(FunctionActor):
         return perf_counter_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
-        error: BaseException | None = None
+        error: BaseException | None
         try:
-            result = task.result()
-            if not frame.halted:
-                self.store(frame, result)
+            # Not raised here, where its traceback would refer to this call, and so to the task, which has the error.
+            error = task.exception()
+            if error is None and not frame.halted:
+                self.store(frame, task.result())
         except BaseException as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
             error = failure
-        if frame.spans is not None:
-            frame.spans.leave(self, error)
-        end = perf_counter_ns()
         try:
+            if frame.spans is not None:
+                frame.spans.leave(self, error)
+            end = perf_counter_ns()
             self._conclude(frame, error, end - start, end)
         except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
             frame.fail(self, failure)
+        finally:
+            del error  # whose traceback refers to this call
         frame.settle(self)
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:

@@ -401,14 +401,17 @@ class Iteration(AsyncIterator[T]):
 
     async def _end(self) -> None:
         run = self.run
-        error, is_first = run.error, run.ended_ns is None
-        has_ended = run.outlet.end is not None
+        has_ended, is_first = run.outlet.end is not None, run.ended_ns is None
+        error = run.take_error()
         run.stop()
         await run.tasks_ended()
         if run.drained is not None:
             await run.drained()
         if error is not None and is_first:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # whose traceback refers to this call
         if is_first and has_ended:
             self._loader._finished(run)
         raise StopAsyncIteration

@@ -28,7 +28,7 @@ from actorflow.errors import (
     RunTimeoutError,
     text_of,
 )
-from actorflow.loop import wait_out
+from actorflow.loop import ended_with, wait_out
 from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
 from actorflow.threads import forget_in_child
@@ -261,18 +261,18 @@ class Batcher:
             requests = self._enter(feeds, priority)
             if timeout is not None:
                 timer = self._loop.call_later(timeout, self._expire, requests, timeout)
-            if len(requests) == 1:
-                result = await requests[0].future
-            else:
-                result = Result.joined([await request.future for request in requests])
+            parts = []
+            for request in requests:
+                part = await request.future
+                parts.append(request.fail() if part is None else part)
+            result = parts[0] if len(parts) == 1 else Result.joined(parts)
         except BaseException as error:
             counters.count_failure(error)
             trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
             for request in requests:
+                request.error = None
                 if not request.future.done() or request.future.cancelled():
                     self._leave(request)
-                else:
-                    request.future.exception()  # asyncio would say that nobody has seen it
             raise
         finally:
             if timer is not None:
@@ -441,13 +441,15 @@ class Batcher:
     def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
         """No frame of the batch runs any more."""
         self._batches.discard(batch)
-        failure = None if task.cancelled() else task.exception()
+        failure = ended_with(task)
+        if task.cancelled():
+            failure = None
         if batch.left:
             name = self._rows.name
             why = "its graph was closed" if failure is None else f"of a fault of actorflow: {text_of(failure)}"
-            error = BatcherClosedError(f"a batched run of graph {name!r} was given up, since {why}")
-            error.__cause__ = failure
-            _fail(batch.left, error)
+            closed = BatcherClosedError(f"a batched run of graph {name!r} was given up, since {why}")
+            closed.__cause__ = failure
+            _fail(batch.left, closed)
         batch.requests.clear()  # which refer to it: nobody should wait for the garbage collector
         self._notice_end()
         self._look_soon()
@@ -532,7 +534,8 @@ def _deliver(requests: Sequence[Request], result: Result) -> None:
 def _fail(requests: Sequence[Request], error: BaseException) -> None:
     for request in requests:
         if not request.future.done():
-            request.future.set_exception(error)
+            request.error = error
+            request.future.set_result(None)
 
 
 def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:

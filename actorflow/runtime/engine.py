@@ -437,9 +437,6 @@ class Engine:
                 if self.instrumentation is not None:
                     self.instrumentation.begin(frame, streamed=False, requesters=())
                 self._wake(program, frame)
-            if frame.error is not None and frame.has_ended and not frame.ended.cancelled():
-                frame.ended.exception()  # a caller that is cancelled now does not ask for it
-                await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
             return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
         finally:
             claim.release()
@@ -541,8 +538,10 @@ class Engine:
             if not starting.done():
                 self._starting[starting] = False
             elif not starting.cancelled() and starting.exception() is None:
-                starting.result()[1].cancel()
+                starting.result()[1].leave()
             raise
+        finally:
+            del starting  # whose error, if it has one, refers to this call
 
     async def _begin_claimed(
         self, feeds: Feeds, fetch: Fetch, atomic: bool, turn: Ticket | None
@@ -565,6 +564,7 @@ class Engine:
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 program, frame = await starting
+                due_s = limit.when()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -574,7 +574,8 @@ class Engine:
             raise RunTimeoutError(
                 f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
             ) from None
-        due_s = limit.when()
+        finally:
+            del limit  # which refers to the task, as what the task is cancelled with refers to this call
         if timeout_s is not None and due_s is not None:
             limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
         return program, frame
@@ -633,8 +634,9 @@ class Engine:
         try:
             if self._starting and (task := asyncio.current_task()) and not self._starting.get(task, True):
                 raise asyncio.CancelledError("its run was cancelled or timed out before")
-            if within.get() is not None:
-                program.check_turns()
+            call = outer = within.get()
+            if call is not None:
+                outer = program.check_turns()
             values = program.feed(feeds)
         except BaseException as error:
             if program.exchange is not None:
@@ -642,6 +644,8 @@ class Engine:
                 self.next_number += 1  # as on the ranks that start it
             raise
         frame = program.frame(self.next_number, values, self.observer, atomic)
+        if outer is not call:
+            frame.context.run(within.set, outer)
         self.next_number += 1
         self.observer.started(frame)
         if program.tapped:

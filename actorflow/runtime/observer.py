@@ -41,7 +41,7 @@ class Observer:
             self._idle.set()  # first: whatever fails below, nobody may wait for ever
         if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
             frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
-        if self.limits.late:
+        if self.limits.timers:
             self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
@@ -86,5 +86,5 @@ class Observer:
     def forget_parent(self) -> None:
         """Count frames in flight as cancelled in the child of a fork: they are the parent's, and never go on here."""
         self.counts.cancelled += self.counts.in_flight
-        self.limits.late.clear()
+        self.limits.timers.clear()
         self._idle = None

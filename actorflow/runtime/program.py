@@ -16,7 +16,7 @@ from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
-from actorflow.actors.nesting import check_turns
+from actorflow.actors.nesting import Call, check_turns
 from actorflow.actors.op import OpActor, reader
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.base import Lane
@@ -412,14 +412,14 @@ class Program:
             self._lengths,
         )
 
-    def check_turns(self) -> None:
-        """Check that a frame could end before the calls of this graph do that the current code is part of.
+    def check_turns(self) -> Call | None:
+        """Check that a frame could end before the calls do that the current code is part of; returns the innermost.
 
         Raises:
             GraphError: if it could not.
         """
         self._resources.spread()
-        check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
+        return check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

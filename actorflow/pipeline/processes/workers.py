@@ -42,9 +42,12 @@ class Request:
     def __init__(self, items: list[Any], timeout_s: float | None, done: Callable[[Answer], None]) -> None:
         self.parts = pack(items)  # the message
         self.timeout_s = timeout_s
-        self.done = done  # called on the loop
+        self.done: Callable[[Answer], None] | None = done  # called on the loop; None when nobody waits any more
         self.worker: WorkerProcess | None = None
-        self.is_wanted = True  # waited for
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.done is not None
 
 
 class WorkerProcess:
@@ -182,6 +185,7 @@ class WorkerProcess:
         except BaseException as failure:  # noqa: BLE001  what waits would never be told
             error = failure
         self._lost(self, error)
+        del error  # whose traceback refers to this call
 
     def _read_all(self) -> bool:
         """Take all that has come; whether the process is still there.
@@ -219,7 +223,7 @@ class WorkerProcess:
             return
         request = self.requests.popleft()
         self._begin_time()
-        if request.is_wanted:
+        if request.done is not None:
             request.done(answer)
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -308,7 +312,7 @@ class ProcessPool:
     def forget(self, requests: Iterable[Request]) -> None:
         """Drop the results of requests: calls that run go on."""
         for request in requests:
-            request.is_wanted = False
+            request.done = None
         if not any(request.is_wanted for worker in self._workers for request in worker.requests):
             for worker in self._workers:
                 worker.leave()
@@ -362,14 +366,15 @@ class ProcessPool:
         for request in wanted:
             if request is not running:
                 self._assign_again(request)
-        if running is not None and running.is_wanted:
+        if running is not None and running.done is not None:
             running.done(Answer(0, [], {}, error))
 
     def _assign_again(self, request: Request) -> None:
         try:
             self._assign(request)
         except BaseException as error:  # noqa: BLE001  for instance no process can be started
-            request.done(Answer(0, [], {}, error))
+            if request.done is not None:
+                request.done(Answer(0, [], {}, error))
 
 
 def check_picklable(fn: Callable[..., Any]) -> None:

@@ -170,6 +170,9 @@ class _ShuffleActor(PassActor):
             at = self._before
         return [self.upstream.freeze(at), [number - origin for number, _ in held], following - origin, draws.state]
 
+    def halt(self) -> None:
+        self._buffer = []
+
     @property
     def held(self) -> int:
         return super().held + len(self._buffer)

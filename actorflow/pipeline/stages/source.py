@@ -289,6 +289,7 @@ class _SourceActor(ExpandActor):
         if error is not None:
             slot.iterator = None
             self._failed(slot, error)
+            del error  # whose traceback refers to this call
 
 
 def is_indexable(data: Any) -> TypeGuard[Indexed[Any]]:
