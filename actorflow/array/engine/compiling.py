@@ -13,7 +13,7 @@ from actorflow import ops
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.to_graph import translate
+from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.place import Place
@@ -108,10 +108,11 @@ class Computation:
         with graph.at(self.place):
             return translate(graph, step, inputs)
 
-    def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:
+    def _at_place(self, graph: Graph, value: Blob | Value, place: Place) -> Blob:
         """A blob that the graph computes, where its value is to live; a view where that is possible."""
-        if blob.producers and blob.place == place:
-            return blob  # a fed blob is never fetched as it was fed
         with graph.at(place):
+            blob = as_blob(graph, value)  # numbers are part of the graph
+            if blob.producers and blob.place == place:
+                return blob  # a fed blob is never fetched as it was fed
             moved: Blob = graph.apply(ops.Reshape(blob.shape), blob)
         return moved
