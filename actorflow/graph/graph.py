@@ -931,8 +931,8 @@ class Graph:
 
         Args:
             feeds: Arrays for the `sources`, by blob or by name. They are used without a copy, and never changed: do not
-                change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32), Python
-                numbers take that of the blob.
+                change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32),
+                Python numbers take that of the blob.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.

@@ -46,7 +46,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
     The arrays are the application's: no frame changes them, and nothing else shows their memory, but for a variable's,
-    which is read-only. That of a blob on an accelerator stays there; `actorflow.to_numpy` copies it. ``result[y]`` raises KeyError, with what was fetched, if ``y`` was not.
+    which is read-only. That of a blob on an accelerator stays there; `actorflow.to_numpy` copies it. ``result[y]``
+    raises KeyError, with what was fetched, if ``y`` was not.
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
