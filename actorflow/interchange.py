@@ -71,6 +71,15 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return view
 
 
+def is_fixed(array: Any) -> bool:
+    """Return whether nothing can write to the memory of an array: it is read-only, and so is what it is a view of."""
+    while type(array) is np.ndarray and not array.flags.writeable:
+        if array.base is None:
+            return bool(array.flags.owndata)
+        array = array.base
+    return type(array) is bytes
+
+
 def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
     """A value that an application gave for a blob in the host's memory, as a NumPy array on the same memory.
 
