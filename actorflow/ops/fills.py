@@ -202,11 +202,12 @@ class _Random(Operation):
     seed: int = -1  # which none is: it must be given
 
     def __post_init__(self) -> None:
-        if not isinstance(self.spec, TensorSpec):
+        spec: object = self.spec
+        if not isinstance(spec, TensorSpec):
             function = f"af.ops.{self.kind.lower()}(graph, shape, ...)"
             raise DTypeError(
                 f"{self.kind}: spec must be a TensorSpec, af.TensorSpec.of(shape, dtype), and seed follows it, got "
-                f"{self.spec!r}; {function} makes a blob of such numbers"
+                f"{spec!r}; {function} makes a blob of such numbers"
             )
 
     def check(self) -> None:
