@@ -132,6 +132,8 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     operation: Any = op.operation
     if operation is None:
         return _constant(graph, node, op, inputs)
+    if type(operation) is ops.Negative and inputs[0].dtype.kind == "u":  # of arrays it is taken, as NumPy does
+        operation, inputs = ops.Subtract(), [np.zeros((), node.dtype), *inputs]
     if op.elementwise and len(inputs) > 1:  # of arrays of several dtypes; blobs have one
         free = operation.conditions
         kind = np.result_type(*[each.dtype for each in inputs[free:]])
