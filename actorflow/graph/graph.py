@@ -423,7 +423,7 @@ class Graph:
         Args:
             name: Unique in this graph, or in the scope of the ``with`` block around the call; a decorator's default is
                 the name of the function.
-            fn: The function; left out, a decorator is returned.
+            fn: The function, which gets read-only arrays; left out, a decorator is returned.
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
@@ -930,9 +930,9 @@ class Graph:
         started before it have updated that weight.
 
         Args:
-            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
-                before `run` returns. An array's dtype is only widened (float64 is not taken for float32), Python
-                numbers take that of the blob.
+            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy, and never changed: do not
+                change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32),
+                Python numbers take that of the blob.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.

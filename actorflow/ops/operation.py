@@ -344,12 +344,20 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
     What is not decided so is checked when lengths are known: a plan infers once more.
     """
     try:
-        return operation.infer(*inputs)
+        found = operation.infer(*inputs)
     except ShapeError:
         if not axes_in((*inputs, operation)):
             raise
         with assumed():
-            return operation.infer(*inputs)
+            found = operation.infer(*inputs)
+    given: Any = found  # a bare TensorSpec is a tuple, too
+    is_bare = isinstance(given, TensorSpec)
+    if given is None or (
+        not is_bare and isinstance(given, tuple | list) and all(isinstance(each, TensorSpec) for each in given)
+    ):
+        return found
+    got = f"a bare TensorSpec, {given}" if is_bare else repr(given)
+    raise GraphError(f"{operation.kind}.infer must return a tuple of TensorSpec, one for each output, got {got}")
 
 
 #: What a file of a graph may name without leave, besides operations; see `savable`.

@@ -306,7 +306,13 @@ class Builder:
             on_stream = self._kind(self.stream_function_kind, op, device)
             return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
         kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
-        return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile)
+        guarded = not all(map(self._is_read_only, op.inputs))
+        return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
+
+    def _is_read_only(self, index: int) -> bool:
+        """Return whether a frame has an array that cannot be written to: what is fed, or what a function returned."""
+        slot, writer = self._plan.slots[index], self._writers.get(index)
+        return slot.is_fed or slot.spec.is_object or (writer is not None and isinstance(writer.operation, Function))
 
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots

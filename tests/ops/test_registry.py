@@ -13,6 +13,7 @@ import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import registry
 from actorflow.ops.cpu.described import make
+from actorflow.ops.operation import apply
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
 from tests.ops.every_operation import operations
 
@@ -232,3 +233,24 @@ def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time
         [sys.executable, "-W", "error", "-c", FIRST_GRAPHS], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+
+SPEC = af.TensorSpec.of((2,))
+
+
+@pytest.mark.parametrize("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
+def test_an_infer_that_does_not_return_types_is_named(found: Any) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Wrong(ops.Operation):
+        arguments = ("x",)
+
+        def infer(self, *inputs: af.TensorSpec) -> Any:
+            return found
+
+        def compute(self, x: Any) -> Any:  # type: ignore[override]
+            return x
+
+    got = r"a bare TensorSpec, float32\[2\]" if found is SPEC else ""
+    for x in (af.Graph("g").blob("x", (2,)), af.array.ones(2)):
+        with pytest.raises(af.GraphError, match=r"Wrong\.infer must return a tuple of TensorSpec, .*got " + got):
+            apply(Wrong(), x)

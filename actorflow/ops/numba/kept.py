@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+from weakref import ref
 
+from actorflow.devices.memory import OWNERS
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import KEPT, Operation
 
@@ -24,7 +26,7 @@ class Kept:
         self._made: dict[Hashable, Any] = {}
         self._made_bytes = 0
         self._seen = 0
-        self._packed: tuple[Array, Array] | None = None
+        self._packed: tuple[Callable[[], Array | None], Array] | None = None
 
     def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """What has been made for a key."""
@@ -46,12 +48,13 @@ class Kept:
         """
         kept = self._packed
         if kept is not None:
-            if kept[0] is weight:
+            if kept[0]() is weight:
                 return kept[1]
             self._packed = None
         found = pack(weight)
         if self._seen == id(weight) or not weight.flags.writeable:
-            self._packed = weight, found
+            # No pool writes a view over; one of what was fed is another one in each call, and keeps what was fed.
+            self._packed = (lambda: weight) if type(weight.base) in OWNERS else ref(weight), found
         self._seen = id(weight)
         return found
 
