@@ -14,7 +14,7 @@ from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import Ready, leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out, waits
 from actorflow.spec import said
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Frame:
                 self.resting.clear()
                 for running in [*self.outstanding.values()]:
                     if isinstance(running, asyncio.Task):
-                        running.cancel()
+                        end(running)
                     else:
                         running.stop()
         except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
@@ -351,9 +351,8 @@ class Frame:
     def _resolve(self) -> None:
         self.has_ended = True
         ended = self._ended
-        if ended is None or ended.done() or self.loop.is_closed():  # a cancelled `run` has cancelled it
-            return
-        self._tell(ended)
+        if waits(ended):  # a cancelled `run` has cancelled it
+            self._tell(ended)
 
     def _tell(self, ended: asyncio.Future[None]) -> None:
         if self.error is not None:

@@ -28,7 +28,7 @@ from actorflow.errors import (
     RunTimeoutError,
     text_of,
 )
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out, waits
 from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
 from actorflow.threads import forget_in_child
@@ -300,7 +300,7 @@ class Batcher:
         rows, options = self._rows, self._options
         if self._why:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
-        if get_ident() != self._thread:  # asyncio.get_running_loop() makes a system call
+        if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
         request = rows.read(feeds)
         key: Hashable = request.lengths if options.pad is None else None
@@ -329,7 +329,7 @@ class Batcher:
         batch, group = request.batch, request.group
         if batch is not None:
             if not batch.left:
-                batch.task.cancel()
+                end(batch.task)
         elif request in group.waiting:
             group.waiting.remove(request)
             group.rows -= request.rows
@@ -502,13 +502,13 @@ class Batcher:
         self._waiting_rows = 0
         for batch in self._batches:
             _fail(batch.left, error)
-            batch.task.cancel()
+            end(batch.task)
         if self._timer is not None:
             self._timer.cancel()
         self._notice_end()
 
     def _notice_end(self) -> None:
-        if self._emptied is not None and not self._emptied.done() and not self._groups and not self._batches:
+        if waits(self._emptied) and not self._groups and not self._batches:
             self._emptied.set_result(None)
 
     def forget_parent(self) -> None:
@@ -531,7 +531,7 @@ def _deliver(requests: Sequence[Request], result: Result) -> None:
 
 def _fail(requests: Sequence[Request], error: BaseException) -> None:
     for request in requests:
-        if not request.future.done():
+        if waits(request.future):
             request.future.set_exception(error)
 
 

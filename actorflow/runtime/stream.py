@@ -10,7 +10,7 @@ from typing import Any
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.errors import FeedError, GraphError, text_of
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out, waits
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Program, Result
 from actorflow.threads import forget_in_child
@@ -207,6 +207,7 @@ class _Feeder:
         """Give the frames' results, in order. A stream that is left cancels its frames and closes its source."""
         frames, resources = self.frames, self._engine.resources
         claim = resources.claim()
+        passes_on = True
         try:
             while frames or not self.exhausted:
                 if not frames:
@@ -218,6 +219,9 @@ class _Feeder:
                 self.refill()
                 yield result
             self.refill().result()  # raises what the source, or a wrong feed, has raised
+        except asyncio.CancelledError:
+            passes_on = False  # the consumer has been told to end: a second time would cut off the clean-up
+            raise
         finally:
             self.is_running = False
             try:
@@ -228,11 +232,11 @@ class _Feeder:
                     ending |= frame.tasks
                     if frame.ended.done() and not frame.ended.cancelled():
                         frame.ended.exception()  # it failed behind the result that ended the stream
-                    else:
+                    elif waits(frame.ended):
                         frame.ended.cancel()
                 resources.end_stream()
                 closing = asyncio.ensure_future(self._close(ending))
-                await wait_out({closing})
+                await wait_out([closing], passes_on=passes_on)
                 closing.result()
             finally:
                 claim.release()
@@ -258,7 +262,7 @@ class _Feeder:
         self.exhausted = True
         if self._pull is None:
             return set()
-        self._pull.cancel()
+        end(self._pull)
         return {self._pull}
 
     async def _close(self, ending: set[asyncio.Task[Any]]) -> None:
