@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import selectors
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from types import FrameType
 from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
 
 _T = TypeVar("_T")
@@ -31,12 +28,13 @@ _told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 #: Seconds between looks at a task that others have told to end, and how long they may take.
 _LOOK_S = 0.02
 _PATIENCE_S = 10.0
-#: Where code of event loops is. An error in the middle of it may leave a loop that can neither go on nor be closed.
-_LOOPS_CODE = (os.path.dirname(asyncio.__file__), selectors.__file__, __file__)
 
 
 def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
     """Run a coroutine on a new event loop, uvloop's when it is installed, and close it, as ``asyncio.run`` does.
+
+    Ctrl-C cancels the coroutine, which may tidy up, and KeyboardInterrupt is raised when the loop has been closed. A
+    second Ctrl-C does not wait for that, and a third one also ends code that blocks the loop.
 
     Args:
         main: The program.
@@ -76,7 +74,7 @@ class _Interrupts:
 
     The first one ends the main task, as with ``asyncio.run``. Behind the end of that task, asyncio's own handler raises
     wherever the interpreter is: in the middle of uvloop's code that leaves a loop that counts as running, and cannot be
-    closed. Here nothing is raised in the code of a loop.
+    closed. Here nothing is raised in the code of a loop, unless somebody presses Ctrl-C for the third time.
     """
 
     def __init__(self) -> None:
@@ -102,7 +100,8 @@ class _Interrupts:
         """Run the main task to its end."""
         task: asyncio.Task[_T] = loop.create_task(main)
         self._loop, self._task = loop, task
-        if self._count:  # pressed while the loop was being made
+        if self._is_due:  # pressed while the loop was being made
+            self._is_due = False
             end(task)
         try:
             return loop.run_until_complete(task)
@@ -111,26 +110,26 @@ class _Interrupts:
                 raise KeyboardInterrupt from None
             raise
 
-    def _pressed(self, number: int, frame: FrameType | None) -> None:
+    def _pressed(self, number: int, frame: object) -> None:
         self._count += 1
-        if self._count == 1:
-            if self._task is None:
-                return  # `run` finds it
-            if not self._task.done():
-                end(self._task)
-                self._wake(lambda: None)
-            else:
-                self._is_due = True
+        if self._count == 1 and self._task is not None and not self._task.done():
+            end(self._task)
+            self._wake(_nothing)
             return
         self._is_due = True
-        if frame is not None and not frame.f_code.co_filename.startswith(_LOOPS_CODE):
-            raise KeyboardInterrupt  # the program's own code: it may be what takes so long
-        self._wake(_interrupt)
+        if self._count == 2:
+            self._wake(_interrupt)
+        elif self._count > 2:  # the program's own code blocks the loop
+            raise KeyboardInterrupt
 
     def _wake(self, callback: Callable[[], None]) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # it has been closed
                 self._loop.call_soon_threadsafe(callback)
+
+
+def _nothing() -> None:
+    """Only have the loop look."""
 
 
 def _interrupt() -> None:
