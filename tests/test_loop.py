@@ -22,20 +22,8 @@ from tests.support.effort import FULL
 from tests.support.loops import loop_factories
 
 #: Names that timers, futures, frames and graphs have in the package, which are cancelled there, unlike tasks.
-NO_TASKS = {
-    "timer",
-    "_timer",
-    "late",
-    "_linger",
-    "_next",
-    "_next_look",
-    "outcome",
-    "future",
-    "ended",
-    "answer",
-    "frame",
-}
-NO_TASKS |= {"other", "_graph", "self"}
+NO_TASKS = {"timer", "_timer", "late", "_linger", "_next", "_next_look"}
+NO_TASKS |= {"outcome", "future", "ended", "answer", "frame", "other", "_graph", "self"}
 
 
 def test_run_gives_what_the_program_returns() -> None:
@@ -245,7 +233,7 @@ def test_what_belongs_to_a_closed_loop_is_left_alone(kind: str) -> None:
     assert waits(task)
     loop.close()
     end(task)
-    assert not (waits(task) or waits(future) or waits(None))
+    assert [waits(task), waits(future), waits(None)] == [False, False, False]
     asyncio.run(wait_out([task]))
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # it never can end
 

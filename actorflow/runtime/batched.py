@@ -325,7 +325,8 @@ class Batcher:
 
     def _leave(self, request: Request) -> None:
         """Nobody waits for a request any more."""
-        request.future.cancel()
+        if waits(request.future):
+            request.future.cancel()
         batch, group = request.batch, request.group
         if batch is not None:
             if not batch.left:
