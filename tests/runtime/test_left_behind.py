@@ -39,7 +39,8 @@ class Held:
         third = self.graph.function("third", self.as_task, x.spec, **options)(x)
         self.total = self.graph.variable("total", ())
         [self.total, first] >> self.graph.function("count", lambda total, _: total + 1) >> [self.total]
-        self.y = (first + second) * 2.0 + third
+        both = self.graph.function("both", np.add, x.spec)(first, second)  # waits for two threads, and for no task
+        self.y = both * 2.0 + third
         self.tap: af.Tap | None = None
         self.left: list[asyncio.Task[Any]] = []
 
