@@ -204,15 +204,11 @@ def waits(future: _F | None) -> TypeGuard[_F]:
     return future is not None and not future.done() and not future.get_loop().is_closed()
 
 
-async def wait_out(tasks: Iterable[asyncio.Task[Any]], *, passes_on: bool = False) -> None:
+async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Wait until all of some tasks have ended, whatever becomes of the caller.
 
     A cancellation of the caller is raised when all have ended: nothing of them is left behind, however often it is
-    cancelled, as a scope of anyio does in each turn of the loop.
-
-    Args:
-        tasks: Those of closed loops, which never end, are left out.
-        passes_on: Whether a cancellation of the caller ends them.
+    cancelled, as a scope of anyio does in each turn of the loop. Those of closed loops never end, and are left out.
     """
     cancelled: asyncio.CancelledError | None = None
     left = {
@@ -223,9 +219,6 @@ async def wait_out(tasks: Iterable[asyncio.Task[Any]], *, passes_on: bool = Fals
             await asyncio.wait(left)
         except asyncio.CancelledError as error:
             cancelled = error
-            if passes_on:
-                for task in left:
-                    end(task)
         left = {task for task in left if not task.done()}
     if cancelled is not None:
         try:

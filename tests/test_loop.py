@@ -205,14 +205,32 @@ def test_a_task_that_goes_on_behind_a_cancellation_of_others_is_told_after_that(
         runner.run(main())
 
 
-@pytest.mark.parametrize("passes_on", [False, True])
-async def test_who_waits_for_tasks_is_cancelled_again_and_again(passes_on: bool) -> None:
+def test_a_long_clean_up_is_not_cut_off_by_who_tells_again() -> None:
+    async def tidy() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(3600)
+        return "tidied"
+
+    async def main() -> str:
+        task = asyncio.create_task(tidy())
+        await asyncio.sleep(0)
+        end(task)
+        await asyncio.sleep(0)
+        end(task)
+        return await task
+
+    with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+        assert runner.run(main()) == "tidied"
+
+
+async def test_who_waits_for_tasks_is_cancelled_again_and_again() -> None:
     tidy = Tidy()
     task = asyncio.create_task(tidy())
     await asyncio.sleep(0)
-    if not passes_on:
-        end(task)
-    waiting = asyncio.create_task(wait_out([task], passes_on=passes_on))
+    end(task)
+    waiting = asyncio.create_task(wait_out([task]))
     await asyncio.sleep(0)
     while not waiting.done():
         waiting.cancel()

@@ -207,7 +207,6 @@ class _Feeder:
         """Give the frames' results, in order. A stream that is left cancels its frames and closes its source."""
         frames, resources = self.frames, self._engine.resources
         claim = resources.claim()
-        passes_on = True
         try:
             while frames or not self.exhausted:
                 if not frames:
@@ -219,9 +218,6 @@ class _Feeder:
                 self.refill()
                 yield result
             self.refill().result()  # raises what the source, or a wrong feed, has raised
-        except asyncio.CancelledError:
-            passes_on = False  # the consumer has been told to end: a second time would cut off the clean-up
-            raise
         finally:
             self.is_running = False
             try:
@@ -236,7 +232,7 @@ class _Feeder:
                         frame.ended.cancel()
                 resources.end_stream()
                 closing = asyncio.ensure_future(self._close(ending))
-                await wait_out([closing], passes_on=passes_on)
+                await wait_out([closing])
                 closing.result()
             finally:
                 claim.release()
