@@ -351,7 +351,7 @@ class Frame:
     def _resolve(self) -> None:
         self.has_ended = True
         ended = self._ended
-        if waits(ended):  # a cancelled `run` has cancelled it
+        if ended is not None and waits(ended):  # a cancelled `run` has cancelled it
             self._tell(ended)
 
     def _tell(self, ended: asyncio.Future[None]) -> None:

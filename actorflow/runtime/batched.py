@@ -509,7 +509,7 @@ class Batcher:
         self._notice_end()
 
     def _notice_end(self) -> None:
-        if waits(self._emptied) and not self._groups and not self._batches:
+        if self._emptied is not None and not self._groups and not self._batches and waits(self._emptied):
             self._emptied.set_result(None)
 
     def forget_parent(self) -> None:

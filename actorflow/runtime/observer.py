@@ -39,7 +39,7 @@ class Observer:
         """The frame has ended, and nothing of it runs any more."""
         running = self._resources.running
         running.discard(frame)
-        if waits(self._idle) and not running:
+        if self._idle is not None and not running and waits(self._idle):
             self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
         if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
             frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
