@@ -14,7 +14,7 @@ from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import Ready, leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out, waits
 from actorflow.spec import said
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ class Frame:
                 self.resting.clear()
                 for running in [*self.outstanding.values()]:
                     if isinstance(running, asyncio.Task):
-                        running.cancel()
+                        end(running)
                     else:
                         running.stop()
         except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
@@ -378,7 +378,7 @@ class Frame:
             return
         self.has_ended = True
         ended = self._ended
-        if ended is not None and not ended.done() and not self.loop.is_closed():  # a cancelled `run` has cancelled it
+        if ended is not None and waits(ended):  # a cancelled `run` has cancelled it
             ended.set_result(None)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.devices import WorkerLane
 from actorflow.errors import PipelineError
-from actorflow.loop import ended_with
+from actorflow.loop import ended_with, wait_out, waits
 from actorflow.pipeline.stages.actor import SLICE_NS, End, Inbox
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Outlet:
     def wake(self) -> None:
         """An item, or the end, has come."""
         waiter = self._run.waiter
-        if waiter is not None and not waiter.done() and not self._run.loop.is_closed():
+        if waits(waiter):
             waiter.set_result(None)
 
 
@@ -233,8 +233,6 @@ class Run:
             self._closing.clear()
         for actor in self.actors:
             actor.stop()
-        for task in self._tasks:
-            task.cancel()
         for lane in self._lanes:
             lane.close()
 
@@ -245,7 +243,7 @@ class Run:
     async def tasks_ended(self) -> None:
         """After `stop`: wait until the tasks have ended."""
         while left := self._tasks | self._closing:
-            await asyncio.wait(left)
+            await wait_out(left)
 
     async def closed(self) -> None:
         """After `stop`: wait until nothing runs any more."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
-from actorflow.loop import run
+from actorflow.loop import end, run
 from actorflow.pipeline.run import IN_PARENT
 from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
@@ -75,7 +75,7 @@ class _Bridge:
 
     def _cancel(self) -> None:
         assert self._task is not None
-        self._task.cancel()
+        end(self._task)
 
     def _work(self) -> None:
         try:

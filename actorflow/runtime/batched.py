@@ -28,7 +28,7 @@ from actorflow.errors import (
     RunTimeoutError,
     text_of,
 )
-from actorflow.loop import ended_with, wait_out
+from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
 from actorflow.threads import forget_in_child
@@ -300,7 +300,7 @@ class Batcher:
         rows, options = self._rows, self._options
         if self._why:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
-        if get_ident() != self._thread:  # asyncio.get_running_loop() makes a system call
+        if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
         request = rows.read(feeds)
         key: Hashable = request.lengths if options.pad is None else None
@@ -325,11 +325,12 @@ class Batcher:
 
     def _leave(self, request: Request) -> None:
         """Nobody waits for a request any more."""
-        request.future.cancel()
+        if waits(request.future):
+            request.future.cancel()
         batch, group = request.batch, request.group
         if batch is not None:
             if not batch.left:
-                batch.task.cancel()
+                end(batch.task)
         elif request in group.waiting:
             group.waiting.remove(request)
             group.rows -= request.rows
@@ -504,13 +505,13 @@ class Batcher:
         self._waiting_rows = 0
         for batch in self._batches:
             _fail(batch.left, error)
-            batch.task.cancel()
+            end(batch.task)
         if self._timer is not None:
             self._timer.cancel()
         self._notice_end()
 
     def _notice_end(self) -> None:
-        if self._emptied is not None and not self._emptied.done() and not self._groups and not self._batches:
+        if self._emptied is not None and not self._groups and not self._batches and waits(self._emptied):
             self._emptied.set_result(None)
 
     def forget_parent(self) -> None:
@@ -533,7 +534,7 @@ def _deliver(requests: Sequence[Request], result: Result) -> None:
 
 def _fail(requests: Sequence[Request], error: BaseException) -> None:
     for request in requests:
-        if not request.future.done():
+        if waits(request.future):
             request.error = error
             request.future.set_result(None)
 

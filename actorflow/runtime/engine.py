@@ -23,7 +23,7 @@ from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunT
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
-from actorflow.loop import Steps, at_once, in_slices, wait_out
+from actorflow.loop import Steps, at_once, end, in_slices, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
@@ -684,20 +684,20 @@ class Engine:
                 batcher.abort("ends with its graph, which was closed")
             self.queue.dismiss()
             resources.rank_turns.dismiss()
-            loop = asyncio.get_running_loop()
-            tasks: set[asyncio.Task[Any]] = {each for each in self._starting if each.get_loop() is loop}
+            tasks: set[asyncio.Task[Any]] = {*self._starting}
             for starting in tasks:
-                starting.cancel()
+                end(starting)
             for frame in list(resources.running):
                 frame.cancel()
                 tasks |= frame.tasks
             await wait_out(tasks)
             await resources.leave_peers(GRACE_S)
             await self.observer.rest()
-            self.observer.limits.close()
-            resources.close()
-            self._forget()
         finally:
+            if not resources.running:  # then nothing of it takes time, however often the caller is cancelled
+                self.observer.limits.close()
+                resources.close()
+                self._forget()
             claim.release()
 
     def forget_parent(self) -> None:
@@ -753,6 +753,7 @@ class Engine:
                 frame = self.start(program, {})
                 frame.wake()
                 self.next_number = number
+                self._snapshots &= self.resources.running  # those of a closed loop have not told of their end
                 self._snapshots.add(frame)
                 frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))
                 started = program, frame

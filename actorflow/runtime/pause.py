@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from actorflow.errors import GraphError
+from actorflow.loop import waits
 
 
 class Pause(NamedTuple):
@@ -231,7 +232,5 @@ class Ticket:
 
     def wake(self) -> None:
         """Look again."""
-        woken = self._woken
-        # No coroutine of a closed loop ever goes on.
-        if woken is not None and not woken.done() and not woken.get_loop().is_closed():
-            woken.set_result(None)
+        if waits(self._woken):
+            self._woken.set_result(None)

@@ -316,6 +316,7 @@ class Resources:
             self._claim = Claim()
             self.queue.forget()
             self.rank_turns.forget()
+            self.taps.forget()
             for frame in list(self.running):
                 frame.abandon()
             self._variables.clear()

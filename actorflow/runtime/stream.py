@@ -10,7 +10,7 @@ from typing import Any
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.errors import FeedError, GraphError, text_of
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Program, Result
 from actorflow.threads import forget_in_child
@@ -230,7 +230,7 @@ class _Feeder:
                 # All that must happen happens here or in a task, which no cancellation of the consumer can stop.
                 closing = asyncio.ensure_future(self._close(self._stop()))
                 resources.end_stream()
-                await wait_out({closing})
+                await wait_out([closing])
                 closing.result()
             finally:
                 del closing  # whose error, if it has one, refers to this call
@@ -258,7 +258,7 @@ class _Feeder:
         ending: set[asyncio.Task[Any]] = set()
         if self._pull is not None:
             self._pull.remove_done_callback(self.refill)
-            self._pull.cancel()
+            end(self._pull)
             ending.add(self._pull)
         for _, frame in self.frames:
             frame.leave()

@@ -24,7 +24,7 @@ from actorflow.errors import (
     RunCancelledError,
     ShapeError,
 )
-from actorflow.loop import Steps, in_slices, wait_out
+from actorflow.loop import Steps, end, in_slices, wait_out
 from actorflow.serve.answers import RETRY, answer, refused
 from actorflow.serve.body import Body, Intake
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
@@ -253,7 +253,7 @@ class Service:
             try:
                 yield
             finally:
-                self.warming.cancel()
+                end(self.warming)
                 await wait_out([self.warming])
 
     async def _warm_up(self) -> None:
