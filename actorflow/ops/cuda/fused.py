@@ -115,6 +115,7 @@ DType = np.dtype[Any]
 #: Blocks of one launch, each of which may take several tiles; far from 2**31, so that indices of tiles do not overflow.
 _MOST_BLOCKS = 2**24
 _ARRAY_TYPES = {**C_TYPES, "bool": "unsigned char"}
+_ADD = "a + b"
 #: How two values become one; those that are not here add up.
 _COMBINE: dict[type[Operation], str] = {
     ReduceProd: "a * b",
@@ -272,7 +273,7 @@ def _reduction(operation: Fused, i: int, found: Sequence[TensorSpec], names: Seq
         neutral = smallest if isinstance(each, ReduceMax) else largest
     numbers = [neutral, length] if isinstance(each, ReduceMean) else [neutral]
     return _Reduction(
-        _COMBINE.get(type(each), "a + b"), dtype, out, term, tuple([_widened(dtype.type(n)) for n in numbers])
+        _COMBINE.get(type(each), _ADD), dtype, out, term, tuple([_widened(dtype.type(n)) for n in numbers])
     )
 
 
@@ -303,9 +304,14 @@ def _source(
         kind = VALUE_TYPES[each.dtype.name]
         combine = f"Combine{kinds.index((each.combine, kind))}()"
         given += _numbers(f"e{k}_", each.numbers)
-        starts.append(f"{kind} total{k} = ({kind})e{k}_0;")
-        terms.append(f"total{k} = {combine}(total{k}, ({kind})({each.term}));")
-        combines.append(f"total{k} = combined(tile, total{k}, {combine});")
+        if each.combine == _ADD:
+            starts.append(f"RunningSum<{kind}> sum{k};")
+            terms.append(f"sum{k}.add(({kind})({each.term}));")
+            combines.append(f"const {kind} total{k} = combined(tile, sum{k}.value(), {combine});")
+        else:
+            starts.append(f"{kind} total{k} = ({kind})e{k}_0;")
+            terms.append(f"total{k} = {combine}(total{k}, ({kind})({each.term}));")
+            combines.append(f"total{k} = combined(tile, total{k}, {combine});")
         divided = f"total{k} / e{k}_1" if is_last and len(each.numbers) > 1 else f"total{k}"
         out = _ARRAY_TYPES[(each.out if is_last else each.dtype).name]
         results.append(f"{out}* z{k}")
