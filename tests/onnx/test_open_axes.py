@@ -161,7 +161,7 @@ def test_an_axis_that_may_be_squeezed_is_not_1() -> None:
         (3, 2), results(af.onnx.load(proto.SerializeToString()), {"x": x}, {"x": x[:2]}), strict=True
     ):
         assert found["y"].shape == (rows, 4)
-    with pytest.raises(af.ShapeError, match="with batch = 1: .*would be squeezed"):
+    with pytest.raises(af.ShapeError, match=r"with batch = 1: .*would be squeezed"):
         results(af.onnx.load(proto.SerializeToString()), {"x": x[:1]})
 
 

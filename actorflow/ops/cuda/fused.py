@@ -24,6 +24,7 @@ from actorflow.ops.cuda.launch import (
     C_TYPES,
     Array,
     Formula,
+    as_integer,
     compiled,
     contiguous,
     elementwise_of_any,
@@ -81,7 +82,7 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
             numbers.append(spec.dtype.type(each.value))
             continue
         dtype = next((found[a].dtype for a in arguments if found[a].dtype.kind != "b"), np.dtype(np.bool_))
-        formula = _formula(each, len(arguments))
+        formula = _formula(each, len(arguments), dtype)
         own = formula.numbers(each, dtype.type)
         values = [names[a] for a in arguments] + [f"n{len(numbers) + i}" for i in range(len(own))]
         taken = [
@@ -96,7 +97,7 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
     return written
 
 
-def _formula(operation: Operation, count: int) -> Formula:
+def _formula(operation: Operation, count: int, dtype: np.dtype[Any]) -> Formula:
     if isinstance(operation, Sum):
         names = [f"a{i}" for i in range(count)]
         text = names[0]
@@ -104,7 +105,8 @@ def _formula(operation: Operation, count: int) -> Formula:
             text = f"T({text} + {name})"
         return Formula(", ".join(f"T {name}" for name in names), "T", text)
     if isinstance(operation, Cast):
-        return Formula("T x", "R", "x")
+        to_integer = dtype.kind == "f" and operation.dtype.kind in "iu"
+        return Formula("T x", "R", as_integer(operation.dtype) if to_integer else "x")
     found = formula_of(type(operation))  # type: ignore[arg-type]
     assert found is not None  # as `may_fuse` has checked
     return found
