@@ -60,7 +60,8 @@ class Reshape(Arrangement):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
-        if any(not isinstance(n, Length) and n == 1 for n in self.not_one):
+        lengths: tuple[Any, ...] = self.not_one
+        if any(not isinstance(n, Length) and n == 1 for n in lengths):
             raise ShapeError(
                 f"Reshape: an open axis of {x} is 1, and would be squeezed then: what follows is made for another "
                 "length. Say which axes to squeeze, or fix this length where the graph is made or loaded"

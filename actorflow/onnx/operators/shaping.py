@@ -132,7 +132,7 @@ def _squeeze(node: Node) -> Value:
     axes = given_axes(node, 1, x.rank)
     if axes is None:
         axes = tuple([i for i, n in enumerate(x.shape) if not isinstance(n, Length) and n == 1])
-        opened = tuple([n for n in x.shape if isinstance(n, Length)])
+        opened: tuple[Any, ...] = tuple([n for n in x.shape if isinstance(n, Length)])
         if opened:  # an axis stays where its length is not 1: that is checked when it is known
             shape = tuple([n for i, n in enumerate(x.shape) if i not in axes])
             return node.usual(node.graph.apply(Reshape(shape, opened), x.blob()))
