@@ -95,6 +95,14 @@ def test_the_error_of_a_sum(laid_out, beside, length, data, dtype, layout) -> No
     assert (np.abs(found - exact) <= bound).all()
 
 
+@pytest.mark.parametrize("shape", [(0, 300), (300, 0), (2, 0, 300)])
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+def test_sums_of_nothing(laid_out, shape: tuple[int, ...], layout: str) -> None:
+    x = laid_out(np.zeros(shape, np.float32), layout)
+    for axes in ((0,), (1,), (0, 1), tuple(range(x.ndim))):
+        np.testing.assert_array_equal(sum_axes(x, axes), x.sum(axes), strict=True)
+
+
 @pytest.mark.parametrize("shape", [(300, 3), (3, 300), (70_000, 2), (5,), (300, 4, 3)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_what_is_infinite_or_not_a_number_is_as_in_numpy(shape: tuple[int, ...], axis: int) -> None:

@@ -50,7 +50,7 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
 def _is_long(x: Array, axes: tuple[int, ...], columns: tuple[int, int, int] | None) -> bool:
     """Return whether NumPy's own sum is slower, or adds up more than a run one after the other."""
     if columns is None:
-        return bool(math.prod([x.shape[i] for i in axes]) > _RUN)
+        return bool(x.size > _RUN and math.prod([x.shape[i] for i in axes]) > _RUN)
     outer, length, inner = columns
     if inner == 1:
         return bool((x.size > _MANY and x.itemsize == 4) or (length < _RUN and outer > 1))
