@@ -8,7 +8,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
 from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise, spread
-from actorflow.ops.cpu.reductions import sum_axes
+from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
 
@@ -53,11 +53,11 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 
     def add_up(index: int) -> None:
         part = rows[parts[index]]
-        sums[index] = sum_axes(part, (0,))
+        sum_rows(part, sums[index])
 
     spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
     if len(parts) > 1:
-        y[...] = sum_axes(sums, (0,)).reshape(y.shape)
+        sum_rows(sums, y)
 
 
 _PLAIN = Matmul()
