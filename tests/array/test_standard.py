@@ -311,6 +311,15 @@ def test_numbers_beyond_a_dtype_are_infinite_without_a_warning() -> None:
     assert xp.asarray(np.asarray([1e300]), dtype=xp.float32).to_numpy().tolist() == [np.inf]
 
 
+def test_integers_within_bounds_that_are_fractions_are_as_in_numpy() -> None:
+    n = np.arange(5)
+    for low, high in ((0.5, 2.5), (None, 2.5), (0.5, None), (np.array([0.5]), 3), (1, 3)):
+        found = xp.clip(xp.asarray(n), *[xp.asarray(b) if isinstance(b, np.ndarray) else b for b in (low, high)])
+        np.testing.assert_array_equal(found.to_numpy(), np.clip(n, low, high), strict=True)
+    with pytest.raises(af.DTypeError):
+        af.ops.clip(af.Graph("clip").blob("x", 5, "int64"), 0.5, 2.5)
+
+
 @given(st.data())
 @EACH
 def test_parts_are_those_of_numpy(data: st.DataObject) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns, spread
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
@@ -199,4 +200,11 @@ def average_pool_down(
 @kernel(ops.GlobalAverage)
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
-    np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=wide_dtype(x.dtype)), casting="unsafe")
+    axes = tuple(range(1, x.ndim - 1))
+
+    def compute(images: Array, means: Array) -> None:
+        total = sum_axes(images, axes)
+        np.copyto(means, total / total.dtype.type(math.prod(x.shape[1:-1])), casting="unsafe")
+
+    with np.errstate(all="ignore"):
+        by_rows([x, y], compute)
