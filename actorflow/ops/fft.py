@@ -17,7 +17,18 @@ from actorflow.ops.elementwise import conj
 from actorflow.ops.fills import numbers
 from actorflow.ops.indexing import pad
 from actorflow.ops.indexing import slice as part_of
-from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, savable, whole
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Operation,
+    X,
+    apply,
+    axes_of,
+    axis_from_front,
+    blob_of,
+    savable,
+    whole,
+)
 from actorflow.ops.rows import fit
 from actorflow.ops.shaping import Axis, roll, split
 from actorflow.spec import TensorSpec, integers, minimum
@@ -63,7 +74,8 @@ class _Transform(Operation):
             raise GraphError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {self.norm!r}")
         if self.points < 1:
             raise ShapeError(f"{name}: there must be at least one point, got {self.points} of x {x}")
-        shape = (*x.shape[: self.axis], self.length(), *x.shape[self.axis + 1 :])
+        axis = axis_from_front(name, self.axis, len(x.shape))
+        shape = (*x.shape[:axis], self.length(), *x.shape[axis + 1 :])
         return (TensorSpec(shape, np.result_type(x.dtype, np.complex64)),)
 
     def compute(self, *inputs: Any) -> Any:
