@@ -365,7 +365,7 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
             found = operation.infer(*inputs)
     for spec in found or ():
         # Parameters may lead to any: those of a file are what it says.
-        if not all([type(n) is int and n >= 0 for n in spec.shape]):
+        if not all(type(n) is int and n >= 0 for n in spec.shape):
             TensorSpec.of(*spec)
         if len(spec.shape) > MOST_AXES or not (axes_in(spec.shape) or spec.size_bytes < _MOST_BYTES):
             raise ShapeError(f"{operation.kind}: expected a result of less than 2**63 bytes, got {spec}")

@@ -13,7 +13,6 @@ from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.registry import kernel
 
-
 #: Most channels beside one that are added up one by one.
 MOST_SHIFTS = 64
 

@@ -22,7 +22,6 @@ from actorflow.ops.operation import (
     Grads,
     Operation,
     apply,
-    axes_of,
     axis_from_front,
     same_dtype,
     spec_of,
