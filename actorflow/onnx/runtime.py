@@ -178,7 +178,7 @@ class OnnxRuntime(Operation):
                 return tuple([np.empty(*spec) for spec in self.gives])
             if not self.session.takes_empty:
                 raise GraphError(
-                    f"{self}: ONNX Runtime ends the process where {', '.join(sorted(FATAL_IF_EMPTY))} are given nothing; "
+                    f"{self}: ONNX Runtime ends the process where {', '.join(sorted(FATAL_IF_EMPTY))} get nothing; "
                     "feed at least one row and step, or load the model with backend='actorflow'"
                 )
         found = self.session.run(inputs)

@@ -108,8 +108,8 @@ def slide(
         may_start_beyond = ceil and not is_natural(seen - after - s)
         counts.append(minimum(count, (n + before - 1) // s + 1) if may_start_beyond else count)
     found = Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
-    padded = math.prod(found.padded_size)
-    if not isinstance(padded, Length) and padded > _MOST_PADDED:
+    padded: Any = math.prod(found.padded_size)
+    if isinstance(padded, int) and padded > _MOST_PADDED:
         seen = math.prod(size) + math.prod(kernels) * math.prod(counts)
         if padded > _PADDED_PER_SEEN * seen:
             raise GraphError(f"{kind}: pad {pads} is too wide: of {padded} elements windows see no more than {seen}")
