@@ -1,8 +1,8 @@
 """Operations with other parameters: any that a file may have, one or several of them changed, and what becomes of them.
 
 As a program it tries some, drawn from a seed, each with little processor time and memory, and says what is wrong:
-``python -m tests.support.parameters LIBRARY SEED COUNT``. It is killed by the first that takes longer, which is the last
-line that it has written.
+``python -m tests.support.parameters LIBRARY SEED FIRST COUNT``. It is killed by the first that takes longer, which is
+the last line that it has written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 import resource
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -142,38 +141,40 @@ def what_is_wrong(operation: ops.Operation, inputs: list[Any], libraries: tuple[
     return None
 
 
-def limited() -> None:
-    """Leave the process so much processor time from now on."""
+def limit(seconds: int | None) -> None:
+    """Leave the process so much processor time from now on; None for any."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    spent_s = used.ru_utime + used.ru_stime
-    resource.setrlimit(resource.RLIMIT_CPU, (int(spent_s) + 1 + LIMIT_S, resource.RLIM_INFINITY))
+    most = resource.RLIM_INFINITY if seconds is None else int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
-def tried(library: str, seed: int, count: int) -> Iterator[str]:
-    """Try some; first what is tried, and then what is wrong with it, if anything is."""
-    draw, known = random.Random(seed), cases()
-    libraries = tuple(dict.fromkeys((library, "numpy")))
+def try_some(library: str, seed: int, first: int, count: int) -> None:
+    """Try some; each is written down before it is computed, and what is wrong with it behind it."""
+    known, libraries = cases(), tuple(dict.fromkeys((library, "numpy")))
     for each in libraries:
         load_library("cpu", each)
-    for number in range(count):
-        operation, inputs = windowed(draw) if number % 4 == 0 else draw.choice(known)
+    for number in range(first, count):
+        draw = random.Random(f"{seed} {number}")
         try:
-            operation = operation if number % 4 == 0 else varied(draw, operation, 3)
+            if number % 4:
+                operation, inputs = draw.choice(known)
+                operation = varied(draw, operation, 3)
+            else:
+                operation, inputs = windowed(draw)
         except (af.GraphError, ValueError):
             continue
-        said = f"{operation!r:.300} of {', '.join(str(TensorSpec(x.shape, x.dtype)) for x in inputs)}"
-        yield said
-        limited()
+        types = ", ".join(str(TensorSpec(x.shape, x.dtype)) for x in inputs)
+        print(number, f"{operation!r:.300} of {types}", flush=True)
+        limit(LIMIT_S)
         wrong = what_is_wrong(operation, inputs, libraries)
-        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        limit(None)
         if wrong is not None:
-            yield f"WRONG: {said}: {wrong}"
+            print(f"WRONG: {wrong}", flush=True)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
     with open("/proc/self/statm") as pages:
-        memory = int(pages.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (memory + LIMIT_BYTES, resource.RLIM_INFINITY))
-    for line in tried(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])):
-        print(line, flush=True)
+        memory_bytes = int(pages.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + LIMIT_BYTES, resource.RLIM_INFINITY))
+    try_some(sys.argv[1], *map(int, sys.argv[2:]))
