@@ -72,8 +72,9 @@ class _Pool(Operation):
         if any(max(pads) >= k for k, pads in zip(found.kernel, found.pad, strict=True)):
             raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
         # A window may be far larger than the images, but not so many that see them each at another place.
-        taps = math.prod([minimum(k, count * n) for k, count, n in zip(found.kernel, found.out, size, strict=True)])
-        most = _MOST_TAPS_PER_PIXEL * math.prod(size)
+        axes = zip(found.kernel, found.out, size, strict=True)
+        taps: Any = math.prod([minimum(k, count * n) for k, count, n in axes])
+        most: Any = _MOST_TAPS_PER_PIXEL * math.prod(size)
         if isinstance(taps, int) and isinstance(most, int) and taps > max(_MOST_TAPS, most):
             raise GraphError(f"{self.kind}: kernel {found.kernel} and pad {found.pad} are too large for images {size}")
         if 0 in size:
