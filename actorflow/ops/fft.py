@@ -24,7 +24,6 @@ from actorflow.ops.operation import (
     X,
     apply,
     axes_of,
-    axis_from_front,
     blob_of,
     savable,
     whole,
@@ -49,7 +48,7 @@ class _Transform(Operation):
 
     Attributes:
         points: Number of points; the axis is cut off there, or filled up with zeros.
-        axis: The axis, counted from the front.
+        axis: The axis, counted from the end if negative.
         norm: Where the factor is: "backward" in the inverse transform, "forward" in the other, "ortho" in both.
     """
 
@@ -74,7 +73,7 @@ class _Transform(Operation):
             raise GraphError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {self.norm!r}")
         if self.points < 1:
             raise ShapeError(f"{name}: there must be at least one point, got {self.points} of x {x}")
-        axis = axis_from_front(name, self.axis, len(x.shape))
+        (axis,) = axes_of(name, self.axis, len(x.shape))
         shape = (*x.shape[:axis], self.length(), *x.shape[axis + 1 :])
         return (TensorSpec(shape, np.result_type(x.dtype, np.complex64)),)
 
@@ -129,7 +128,7 @@ class Irfft(_Transform):
         (x,) = op.inputs
         back = apply(Rfft(self.points, self.axis, _SWAPPED[self.norm]), grads[0])
         # All but the first one, and the last one of an even number, stand for two.
-        shape = [n if i == self.axis else 1 for i, n in enumerate(back.shape)]
+        shape = [n if i == self.axis % len(back.shape) else 1 for i, n in enumerate(back.shape)]
         back = back * back.literal(
             numbers(_counts, self.points, tuple(shape), back.dtype, shape=shape, dtype=back.dtype)
         )
@@ -147,6 +146,7 @@ def _counts(points: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def _resized(x: Any, length: int, axis: int) -> Any:
     """The first elements along an axis, with zeros behind them where there are not as many."""
+    axis %= len(x.shape)
     missing = length - x.shape[axis]
     if isinstance(missing, int) and missing <= 0:
         return split(x, [length, -missing], axis)[0] if missing else x

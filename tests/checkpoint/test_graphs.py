@@ -732,7 +732,7 @@ class TestNames:
         *[
             (kind(3, 1), '"axis": 1', f'"axis": {axis}')
             for kind in (Fft, Ifft, Irfft, Rfft)
-            for axis in (-1, 2, 1 << 80)
+            for axis in (-3, 2, 1 << 80)
         ],
         (Irfft(3, 1), '"axis": 1', '"axis": true'),
         (Irfft(3, 1), '"points": 3', f'"points": {1 << 62}'),
