@@ -24,8 +24,10 @@ from actorflow import nn, ops
 from actorflow.checkpoint import file
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.checkpoint.values import Names, Reader, UnsavableError, Writer, kinds, names_in, packed
+from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.fills import Constant, numbers
 from actorflow.ops.fused import Followed
+from actorflow.ops.nn.resize import Resize
 from actorflow.ops.operation import SAVABLE, Operation
 from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
@@ -735,6 +737,34 @@ class TestNames:
     def test_wrong_leave(self, tmp_path: Path, wrong: Any) -> None:
         with pytest.raises(af.GraphError, match="functions"):
             af.load_sync(tmp_path / "g.af", functions=wrong)
+
+
+@pytest.mark.parametrize(
+    ("operation", "old", "new"),
+    [
+        *[
+            (kind(3, 1), '"axis": 1', f'"axis": {axis}')
+            for kind in (Fft, Ifft, Irfft, Rfft)
+            for axis in (-3, 2, 1 << 80)
+        ],
+        (Irfft(3, 1), '"axis": 1', '"axis": true'),
+        (Irfft(3, 1), '"points": 3', f'"points": {1 << 62}'),
+        (Resize(1, 3), '"axis": 1', '"axis": -1'),
+        (ops.Slice((1,)), '"key": [1]', '"key": [true]'),
+        (ops.Slice((1,)), '"key": [1]', '"key": ["index"]'),
+        (ops.OneHot(3, np.dtype("f4")), '"depth": 3', f'"depth": {1 << 62}'),
+    ],
+)
+def test_parameters_that_lead_to_no_type_are_refused(tmp_path: Path, operation: Any, old: str, new: str) -> None:
+    """Whatever a file says, what kernels are given and give has the types that the graph says."""
+    graph = af.Graph("g")
+    graph.apply(operation, graph.blob("x", (4, 8), "int64" if isinstance(operation, ops.OneHot) else "float32"))
+    path = tmp_path / "g.af"
+    graph.save_sync(path)
+    assert old in structure(path).decode()
+    rewrite(path, lambda text: text.replace(old, new))
+    with pytest.raises(af.CheckpointError, match=r"g\.af: "):
+        af.load_sync(path)
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:

@@ -145,8 +145,10 @@ def inverse_counts(w: Windows, count_pad: bool, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []
     for n, count, k, s, (before, after), d in zip(w.size, w.out, w.kernel, w.stride, w.pad, w.dilation, strict=True):
-        seen = np.arange(count)[:, np.newaxis] * s - before + np.arange(k) * d
-        lengths.append(np.sum(seen < n + after if count_pad else (seen >= 0) & (seen < n), axis=1))
+        start = np.arange(count) * s - before
+        first = np.zeros_like(start) if count_pad else np.maximum(0, -(start // d))
+        end = n + after if count_pad else n
+        lengths.append(np.maximum(0, np.minimum(k, (end - 1 - start) // d + 1) - first))
     counts: Array = reduce(np.multiply.outer, lengths)[..., np.newaxis]
     return (1.0 / np.maximum(counts, 1)).astype(dtype)
 
