@@ -124,18 +124,12 @@ class Server:
                 await self._settle()
         except TimeoutError:
             pass
-        return self._service.in_flight + self._unsent()
+        return self._service.in_flight
 
     async def _settle(self) -> None:
-        """Wait until all requests in flight are answered, and the answers sent."""
-        while self._service.in_flight or self._unsent():  # noqa: ASYNC110  no transport says when it has sent all
+        """Wait until all requests in flight are answered, and the clients have taken the answers."""
+        while self._service.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-
-    def _unsent(self) -> int:
-        """Number of clients who have not taken all of their answer."""
-        assert self._runner.server is not None
-        transports = [connection.transport for connection in self._runner.server.connections]
-        return sum(transport is not None and transport.get_write_buffer_size() > 0 for transport in transports)
 
     async def aclose(self) -> None:
         """Close all connections and the port; idempotent. Whoever waits for an answer gets none: see `drain`."""

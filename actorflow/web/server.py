@@ -108,14 +108,17 @@ async def send(http: web.Request, response: Response) -> web.StreamResponse:
     reply = web.StreamResponse(status=response.status, headers=headers)
     reply.content_length = response.size_bytes
     loop = asyncio.get_running_loop()
+    if http.transport is not None:
+        http.transport.set_write_buffer_limits(0)  # or a client would count as served that takes nothing
     try:
         async with asyncio.timeout(TAKING_TIMEOUT_S) as limit:
             await reply.prepare(http)
-            for chunk in response.chunks if http.method != "HEAD" else ():
-                await reply.write(chunk)
+            *parts, last = response.chunks if http.method != "HEAD" and response.chunks else [b""]
+            for part in parts:
+                await reply.write(part)
                 await asyncio.sleep(0)  # a client that takes all at once must not have the loop for so long
                 limit.reschedule(loop.time() + TAKING_TIMEOUT_S)
-            await reply.write_eof()
+            await reply.write_eof(bytes(last))
         if response.status == HTTPStatus.REQUEST_TIMEOUT:
             http.protocol.force_close()  # the rest of the request is not waited for
     except TimeoutError:

@@ -104,7 +104,7 @@ async def test_metrics() -> None:
         assert samples["actorflow_serve_latency_seconds_count", "1", "model"] == 4
         assert samples["actorflow_frames_total", "finished", "other/2"] == 2
         assert samples["actorflow_batch_requests_total", "0", "finished", "model/1"] == 3
-        assert samples["actorflow_serve_body_bytes",] == 0
+        assert samples["actorflow_serve_held_bytes",] == 0
 
 
 async def test_metrics_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

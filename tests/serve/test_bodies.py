@@ -59,7 +59,7 @@ async def test_packed_bodies_that_are_wrong(body: bytes, encoding: str, status: 
         answer = await served.ask(PATH, body, {"Content-Encoding": encoding})
         assert answer.status == status
         assert message in answer.error
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
         assert (await served.ask(PATH, TEXT)).status == 200
 
 
@@ -187,17 +187,17 @@ async def test_a_client_that_hangs_up(batched: bool) -> None:
         metrics = (await served.get("/metrics")).body.decode()
         assert 'actorflow_serve_cancelled_total{model="model",version="1"} 2.0' in metrics
         assert 'actorflow_serve_answers_total{model="model",status="200",version="1"} 1.0' in metrics
-        assert served.service.in_flight == served.service._intake.held_bytes == 0
+        assert served.service.in_flight == served.service._account.held_bytes == 0
 
 
 async def test_a_client_that_hangs_up_within_its_body() -> None:
     async with serve({"model": ten_times()}) as served:
         client = await Client.open(served.port)
         client.send(PATH, TEXT[:10], {"Content-Length": "1000"})
-        await until(lambda: served.service._intake.held_bytes == 10)
+        await until(lambda: served.service._account.held_bytes == 10)
         await client.hang_up()
         await until(lambda: served.service.in_flight == 0)
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
         assert (await served.ask(PATH, TEXT)).status == 200
 
 

@@ -119,7 +119,7 @@ async def test_a_client_that_hangs_up_within_a_picture() -> None:
         await client.hang_up()
         await until(lambda: served.service.in_flight == 0)
         await asyncio.sleep(0)
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
 
 
 async def test_without_a_thread_to_decode_in(monkeypatch: pytest.MonkeyPatch) -> None:
