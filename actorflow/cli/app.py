@@ -211,6 +211,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest time in seconds for requests in flight at the end (default: 30)",
     )
+    parser.add_argument(
+        "--keep-alive",
+        type=_seconds,
+        default=75.0,
+        metavar="S",
+        help="time in seconds for which a connection without a request stays open (default: 75)",
+    )
     parser.set_defaults(command=_serve)
 
 
@@ -225,6 +232,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             source=_source(arguments),
             drain_s=arguments.drain,
+            keep_alive_s=arguments.keep_alive,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
