@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,8 @@ DATATYPES = {
 #: Types of Python that JSON's values have, by the kind of dtype that takes them.
 _VALUES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 _EXPECTED = {"b": "true and false", "i": "integers", "u": "integers", "f": "numbers"}
-#: Elements that are written in a step.
-_PIECE = 64
+#: Elements that are written in a step, and those of a list that are converted in one.
+_PIECE, _READ = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,19 @@ class Tensor:
             Refused: with 400, if they are not as many as the shape says, or do not fit the datatype; with 503, if there
                 is no room for them.
         """
-        numbers = Numbers.of(data) if type(data) is list else data
-        if not isinstance(numbers, Numbers):
+        dtype, count = self.spec.dtype, math.prod(shape)
+        if type(data) is list and data and type(data[0]) is list:
+            data = Numbers.of(data)
+        parts: Iterator[list[Any]]
+        if isinstance(data, Numbers):
+            begin = data.begin
+            is_nested, given = begin == b"[", 0 if begin == b"]" else data.commas + 1
+            parts = data.nested(shape) if is_nested else data.flat()
+        elif type(data) is list:
+            is_nested, given = False, len(data)
+            parts = (data[at : at + _READ] for at in range(0, given, _READ))
+        else:
             raise self._unexpected("a list of data")
-        dtype, count, begin = self.spec.dtype, math.prod(shape), numbers.begin
-        is_nested, given = begin == b"[", 0 if begin == b"]" else numbers.commas + 1
         if not is_nested and given != count:
             raise self._unexpected(f"{count} values for shape {list(shape)}, got {given}")
         if is_nested and count and given != count:
@@ -120,7 +128,7 @@ class Tensor:
         kind = "f" if self.datatype == "BF16" else dtype.kind
         array, at = np.empty(count, dtype), 0
         try:
-            for part in numbers.nested(shape) if is_nested else numbers.flat():
+            for part in parts:
                 if not _VALUES[kind].issuperset(map(type, part)):
                     raise self._unexpected(f"{_EXPECTED[kind]} for {self.datatype}")
                 self._convert(part, array[at : at + len(part)], kind)

@@ -34,8 +34,9 @@ LITTLE = st.text('[]{},:"\\0123456789-+.eENaInfityulrs \n', max_size=3)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have short texts read in several steps."""
+    monkeypatch.setattr(reading, "SHORT", -1)
     monkeypatch.setattr(reading, "_SEARCHED", 40)
-    monkeypatch.setattr(reading, "_PIECE", 40)
+    monkeypatch.setattr(reading, "_PIECE", 100)
 
 
 def outcome(read: Any, *arguments: Any) -> Any:
