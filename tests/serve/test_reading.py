@@ -166,6 +166,15 @@ def test_what_is_no_tensor_is_refused(data: st.DataObject, shape: list[int], nes
         assert outcome(tensor, text, shape) == outcome(by_numpy, text, shape)
 
 
+@pytest.mark.parametrize(
+    "text", ["[[1[,2],[3,4]]", "[[1,2,3],[4]]", "[[1],[2,3],[4]]", "[[1,2],[3,4]", "[[1,2][,3,4]]", "[[1,2],[3,[4]]"]
+)
+def test_brackets_in_other_places_are_refused(text: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        tensor(text.encode(), [2, 2])
+    assert b"nested as shape [2, 2]" in refusal.value.response.chunks[0]
+
+
 @pytest.mark.parametrize("shape", [[1, 50_000], [50_000, 1], [2, 25_000, 1], [1, 1, 50, 10, 100], [200, 250], [50_000]])
 def test_large_tensors(shape: list[int]) -> None:
     array = np.random.default_rng(0).integers(0, 99, shape).astype(np.float64)
