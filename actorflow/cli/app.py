@@ -223,6 +223,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest time in seconds for requests in flight at the end (default: 30)",
     )
+    parser.add_argument(
+        "--keep-alive",
+        type=_seconds,
+        default=75.0,
+        metavar="S",
+        help="time in seconds for which a connection without a request stays open (default: 75)",
+    )
     parser.set_defaults(command=_serve)
 
 
@@ -237,6 +244,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             source=_source(arguments)._replace(limits=_given(arguments, "memory_budget", "max_plans")),
             drain_s=arguments.drain,
+            keep_alive_s=arguments.keep_alive,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),

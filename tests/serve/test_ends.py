@@ -61,13 +61,11 @@ async def test_drain_waits_until_answers_are_taken() -> None:
     async with serve({"model": gate.model()}, max_rows=0) as served:
         client = await Client.open(served.port)
         await until(lambda: served.server._runner.server.connections)
-        (connection,) = served.server._runner.server.connections
-        connection.transport.set_write_buffer_limits(1 << 30)  # so that it is sent, as far as handlers can see
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(PATH, head + rows.tobytes(), {"Inference-Header-Content-Length": str(len(head))})
         (hosted,) = served.service.models
-        await until(lambda: hosted.answers[200] == 1 and served.service.in_flight == 0)
+        await until(lambda: hosted.answers[200] == 1)
         assert await served.server.drain(0.05) == 1
         draining = asyncio.create_task(served.server.drain())
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
