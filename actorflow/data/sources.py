@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.dataset import Dataset, Split, stratified_split
-from actorflow.errors import DataError, require
+from actorflow.errors import DataError, require, whole
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -131,6 +131,7 @@ def digits(*, seed: int = 0, test_share: float = 0.2) -> Dataset:
     bunch = sklearn.load_digits()
     images = np.asarray(bunch.images / 16, dtype=np.float32)[..., np.newaxis]
     labels = np.asarray(bunch.target)
+    seed = whole("seed", seed, 0, error=DataError)
     train, test = stratified_split(images, labels, test_share=test_share, rng=np.random.default_rng(seed))
     return Dataset("digits", train, test, tuple(str(digit) for digit in range(10)))
 

@@ -17,7 +17,7 @@ from actorflow.pipeline.calls.options import Skip
 from actorflow.pipeline.resources import LoaderResources
 from actorflow.pipeline.run import Run
 from actorflow.pipeline.stages.branch import BranchStart
-from actorflow.pipeline.stages.stage import Build, Stage, calling_site, signature, walk
+from actorflow.pipeline.stages.stage import Build, Stage, calling_site, signature, walk, whole_number
 from actorflow.pipeline.stats import LoaderStats, bottleneck
 from actorflow.threads import forget_in_child
 
@@ -195,7 +195,7 @@ class Loader(Generic[T]):
             >>> [batch.tolist() for batch in other.iter_sync()] == [batch.tolist() for batch in items]
             True
         """
-        epoch, position = self._place(delivered)
+        epoch, position = self._place(None if delivered is None else whole_number("delivered", delivered))
         return {"version": _VERSION, "stages": signature(self.stage), "epoch": epoch, "position": position}
 
     def _place(self, delivered: int | None = None) -> tuple[int, Any]:

@@ -90,7 +90,7 @@ def test_images_are_batches() -> None:
 
 
 def test_seeds_are_not_negative() -> None:
-    with pytest.raises(DataError, match="not negative, got -1"):
+    with pytest.raises(DataError, match="seed must be at least 0, got -1"):
         Augmentation([], seed=-1)
 
 

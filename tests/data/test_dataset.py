@@ -101,5 +101,5 @@ def test_stratified_split_refuses_what_cannot_be_split() -> None:
     images = np.zeros((3, 1, 1, 1), np.float32)
     with pytest.raises(DataError, match="class 1 has one"):
         stratified_split(images, np.array([0, 0, 1]), test_share=0.5, rng=np.random.default_rng(0))
-    with pytest.raises(DataError, match=r"share between 0 and 1, got 1\.0"):
+    with pytest.raises(DataError, match=r"test_share must be more than 0 and less than 1, got 1\.0"):
         stratified_split(images, np.zeros(3, int), test_share=1.0, rng=np.random.default_rng(0))
