@@ -689,7 +689,7 @@ def whole(
         TypeError: if it is no whole number.
     """
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        number = int(operator.index(value))  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001  whatever an object's own method raises
         number = None
     if number is None or isinstance(value, bool):

@@ -53,7 +53,7 @@ class Draws:
 
     def uniform(self, columns: int = 1) -> npt.NDArray[np.float64]:
         """Numbers from 0 to less than 1, float64, shape (batch, columns)."""
-        keys = words_of(np.uint64(0), np.arange(columns))
+        keys = words_of(np.uint64(0), np.arange(whole("columns", columns, 1, error=DataError)))
         return (words_of(keys, self._words[:, np.newaxis]) >> np.uint64(11)) * np.float64(2.0**-53)
 
     def below(self, *bounds: int) -> npt.NDArray[np.int64]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from actorflow.data.augment import Augmentation, AugmentationStep, CenterCrop, Crop, Mirror, Normalize
 from actorflow.data.datum import Datum, label_of, read_datum, read_mean
 from actorflow.data.loader import Batches, Loader
-from actorflow.errors import DataError, require, whole
+from actorflow.errors import DataError, require, shown, whole
 from actorflow.pipeline.stages.sampler import Rows, Sampler
 from actorflow.threads import held_at_fork
 
@@ -185,7 +185,7 @@ class Blocks(Sampler):
         if self.seed is not None or self.offset < 0 or not 1 <= self.block <= min(self.interval, self.count):
             raise DataError(
                 "Blocks: expected no seed, 0 <= offset, 1 <= block <= interval and block <= count, "
-                f"got seed {self.seed}, offset {self.offset}, block {self.block}, interval {self.interval} "
+                f"got seed {shown(self.seed)}, offset {self.offset}, block {self.block}, interval {self.interval} "
                 f"and count {self.count}"
             )
 

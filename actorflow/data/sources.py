@@ -48,6 +48,7 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
                [4, 5, 6]], dtype=uint8)
     """
     path = Path(path)
+    axes = None if axes is None else whole("axes", axes, 0, error=DataError)
     content = _content(path)
     if len(content) < 4:
         raise DataError(f"{path}: expected an IDX file, got only {len(content)} bytes")

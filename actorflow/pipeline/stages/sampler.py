@@ -29,6 +29,7 @@ def key_of(seed: int, epoch: int, stream: int) -> np.uint64:
         DataError: if one of them is negative.
     """
     seed, epoch = whole("seed", seed, 0, error=DataError), whole("epoch", epoch, 0, error=DataError)
+    stream = whole("stream", stream, 0, error=DataError)
     return np.uint64(np.random.SeedSequence(seed, spawn_key=(epoch, stream)).generate_state(1, np.uint64)[0])
 
 
@@ -100,7 +101,7 @@ class Sampler:
         Raises:
             DataError: if it is negative.
         """
-        order = np.arange(self.count)
+        epoch, order = whole("epoch", epoch, 0, error=DataError), np.arange(self.count)
         if self.seed is not None:
             # Sorting random numbers, whose low bits are made the examples' own. So no two are the same, and the result
             # is that of any sorting algorithm, of any machine and any NumPy.
