@@ -793,6 +793,8 @@ def time_limit(
     """
     if value is None:
         return None
+    if (type(value) is float or type(value) is int) and 0 < value < _FOREVER_S:  # as requests have them
+        return value
     limit_s = seconds(name, value, positive=positive, finite=False, error=error)
     return None if limit_s > _FOREVER_S else limit_s
 

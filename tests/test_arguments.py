@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.errors import flag, real, seconds, text, time_limit, whole
 from actorflow.pipeline.calls.options import CallOptions
 from actorflow.transport import LocalWorld
 from actorflow.web.page import PageOptions
@@ -143,6 +144,49 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, str]:
         else:
             found[parameter.name] = annotation
     return found
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        (lambda: whole("n", 1.5), "TypeError: n must be a whole number, got 1.5"),
+        (lambda: whole("n", 0, 1), "GraphError: n must be at least 1, got 0"),
+        (lambda: whole("n", 9, 0, 8), "GraphError: n must be from 0 to 8, got 9"),
+        (lambda: whole("n", -(10**5000), 0), "GraphError: n must be at least 0, got <int that cannot be shown"),
+        (lambda: whole("n", 0, 1, error=af.PipelineError), "PipelineError: n must be at least 1, got 0"),
+        (
+            lambda: whole("n", RaisesWhenTaken()),
+            "TypeError: n must be a whole number, got <RaisesWhenTaken that cannot",
+        ),
+        (lambda: real("r", "1"), "TypeError: r must be a number, got '1'"),
+        (lambda: real("r", math.nan), "GraphError: r must be a number, got nan"),
+        (lambda: real("r", math.inf), "GraphError: r must be finite, got inf"),
+        (lambda: real("r", -1, 0), "GraphError: r must not be negative, got -1"),
+        (lambda: real("r", 0, above=0), "GraphError: r must be positive, got 0"),
+        (lambda: real("r", 1, 2), "GraphError: r must be at least 2, got 1"),
+        (lambda: real("r", 2, 0, 1), "GraphError: r must be from 0 to 1, got 2"),
+        (lambda: real("r", 1, 0, below=1), "GraphError: r must be at least 0 and less than 1, got 1"),
+        (lambda: real("r", 0, above=0, below=1), "GraphError: r must be more than 0 and less than 1, got 0"),
+        (lambda: seconds("t", None), "TypeError: t must be a time in seconds, got None"),
+        (lambda: time_limit("t", -1), "GraphError: t must not be negative, got -1"),
+        (lambda: time_limit("t", 0, positive=True), "GraphError: t must be positive, got 0"),
+        (lambda: flag("f", "no"), "TypeError: f must be True or False, got 'no'"),
+        (lambda: text("s", b"s"), "TypeError: s must be a text, got b's'"),
+    ],
+)
+def test_what_is_wrong_is_said(check: Callable[[], object], expected: str) -> None:
+    with pytest.raises((af.ActorflowError, TypeError)) as refused:
+        check()
+    assert f"{refused.type.__name__}: {refused.value}".startswith(expected)
+
+
+def test_numbers_come_back_as_plain_ones() -> None:
+    for number in (np.int64(3), RaisesWhenCompared(3), np.array(3)):
+        assert type(whole("n", number, 1, 5)) is int
+    for number in (np.float32(0.5), Fraction(1, 2), np.int64(1), 1):
+        assert type(real("r", number, 0, 1)) is float
+    assert flag("f", np.True_) is True
+    assert [time_limit("t", t) for t in (None, math.inf, 1e10, 0, np.float64(2))] == [None, None, None, 0, 2]
 
 
 # -- calls that make something -----------------------------------------------------------------------------------------

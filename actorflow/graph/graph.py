@@ -1087,7 +1087,8 @@ class Graph:
             key: Called with a request's arrays by blob; only requests with equal values share a frame. Without it and
                 ``pad`` those do whose other open axes have the same lengths.
             pad: Called with the arrays by blob of each request of a frame, whatever the lengths of their other open
-                axes are; returns feeds with the same numbers of rows, and with the same lengths in these axes.
+                axes are; returns feeds with the same numbers of rows, and with the same lengths in these axes. A
+                request of more than ``max_rows`` rows has frames of its own then, as its rows must have one length.
             in_flight: Most frames that overlap.
             isolate: Whether to look for the requests that an op fails for; otherwise all of their frame get the error.
             axis: Name of the open axis that is batched; None for the one that the sources begin with.

@@ -341,8 +341,9 @@ class Batcher:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
         if get_ident() != self._thread:  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
-        since_s = self._loop.time()
-        order = since_s - real("priority", priority, finite=False) * AGE_S
+        since_s = order = self._loop.time()
+        if type(priority) is not int or priority:  # few say it
+            order -= real("priority", priority, finite=False) * AGE_S
         request, requester = rows.read(feeds), rows.requester()
         parts = [request] if request.rows <= options.max_rows else rows.split(request, options.max_rows)
         key: Hashable = request.lengths if options.pad is None else None
