@@ -47,9 +47,9 @@ def test_in_order_counts_every_image_once(size: int) -> None:
 
 def test_batch_size_is_checked_before_the_first_batch() -> None:
     for size in (0, -1, 11):
-        with pytest.raises(DataError, match=f"expected a batch size from 1 to 10, the number of images, got {size}"):
+        with pytest.raises(DataError, match=f"size must be from 1 to 10, got {size}"):
             numbered(10).shuffled(size, np.random.default_rng(0))
-    with pytest.raises(DataError, match="expected a batch size of at least 1, got 0"):
+    with pytest.raises(DataError, match="size must be at least 1, got 0"):
         numbered(10).in_order(0)
 
 
