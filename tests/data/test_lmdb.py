@@ -268,7 +268,7 @@ class TestBlocks:
     def test_what_is_no_order(self, numbers: Any) -> None:
         with pytest.raises(DataError, match=r"Blocks: expected no seed, 0 <= offset, 1 <= block <= interval"):
             Blocks(*numbers)
-        with pytest.raises(DataError, match="not negative"):
+        with pytest.raises(DataError, match="epoch must be at least 0, got -1"):
             Blocks(5).rows(-1)
 
 
