@@ -309,6 +309,8 @@ class Batcher:
             else:
                 result = Result.joined([await request.future for request in requests])
         except BaseException as error:
+            if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
+                raise
             counters.count_failure(error)
             trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
             for request in requests:
@@ -573,6 +575,9 @@ class Batcher:
         if self._state is _State.CLOSED:
             return
         self._state, self._why = _State.CLOSED, why
+        if self._rows.are_kept and self._loop.is_closed():  # nobody is left to be told
+            self._forget()
+            return
         error = BatcherClosedError(f"a batched run of graph {self._rows.name!r} was given up: its batcher {why}")
         places: list[Group | Batch] = [*self._groups.values(), *self._batches]
         self._give_up([request for place in places for request in place.requests], error)

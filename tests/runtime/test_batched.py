@@ -636,20 +636,28 @@ def test_it_may_be_entered_on_one_loop_after_the_other(is_left: bool) -> None:
     x = graph.blob("x", ("batch",))
     y = x * 2
     batcher = graph.batched(fetch=y)
+    left: list[asyncio.Future[Any]] = []
 
     async def ask() -> Any:
         await batcher.__aenter__()
+        assert batcher.statistics().waiting_rows == 0
         result = await batcher.run({x: [1, 2]})
         if is_left:
             await batcher.aclose()
             with pytest.raises(af.BatcherClosedError, match="was closed"):
                 await batcher.run({x: [3]})
+        else:
+            left.append(asyncio.ensure_future(batcher.run({x: [3]})))
+            await asyncio.sleep(0)  # it waits now, and the batcher is to look at it in the next turn
+            assert batcher.statistics().waiting_rows == 1
         return result[y].tolist()
 
     for factory in (asyncio.new_event_loop, uvloop.new_event_loop) * 2:
         loop = factory()
         assert loop.run_until_complete(ask()) == [2, 4]
         loop.close()
+        for each in (*left, *[batch.task for batch in batcher._batches]):
+            each._log_destroy_pending = False  # type: ignore[union-attr]
     asyncio.run(graph.aclose())
 
 
