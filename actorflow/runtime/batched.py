@@ -163,15 +163,8 @@ class Batch:
     __slots__ = ("requests", "task")
 
     def __init__(self) -> None:
-        self.requests: dict[Request, None] = {}
+        self.requests: set[Request] = set()
         self.task: asyncio.Task[None]
-
-    def add(self, request: Request) -> None:
-        self.requests[request] = None
-
-    def remove(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            del self.requests[request]
 
 
 class Batcher:
@@ -369,20 +362,23 @@ class Batcher:
         Where requests are, and what follows from it, changes here alone: the rows that wait, the groups and the batches
         that there are, and whether a closing batcher has become empty.
         """
-        rows = sum([request.rows for request in requests])
-        if isinstance(to, Group):
+        if type(to) is Group:
             self._groups[to.key] = to
-            self._waiting_rows += rows
-        elif to is not None:
+            before = to.rows
+            for request in requests:
+                to.add(request)
+            self._waiting_rows += to.rows - before
+        elif type(to) is Batch:
             self._batches.add(to)
+            to.requests.update(requests)
         for request in requests:
             request.place = to
-            if to is not None:
-                to.add(request)
-        if origin is not None:
+        if type(origin) is Batch:
+            origin.requests.difference_update(requests)  # some may have left before
+        elif type(origin) is Group:
+            before = origin.rows
             origin.remove(requests)
-        if isinstance(origin, Group):
-            self._waiting_rows -= rows
+            self._waiting_rows -= before - origin.rows
             if not origin.requests:
                 del self._groups[origin.key]
                 self._notice_end()
@@ -477,7 +473,7 @@ class Batcher:
             if not request.future.done():
                 request.future.set_result(result.rows(start, stop))
             start = stop
-        self._move([request for request in requests if request.place is batch], batch, None)
+        self._move(requests, batch, None)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
         """End requests of a frame that has failed."""
