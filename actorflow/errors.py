@@ -40,8 +40,11 @@ and with all attributes and the ``__cause__`` that can be pickled themselves. Ot
 from __future__ import annotations
 
 import importlib
+import math
+import operator
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -92,6 +95,8 @@ _MOST_SHOWN = 200
 UNMADE: Any = object()
 #: Names that a message suggests, and how much of such a name must be the same, from 0 to 1.
 _MOST_NEAR, _NEAR = 3, 0.6
+#: Some 30 years: a longer limit of time is none, as not every loop can wait for it.
+_FOREVER_S = 1e9
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -656,3 +661,165 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingExtraError(
             f"{purpose} needs {module.partition('.')[0]!r}: pip install 'actorflow[{extra}]'", name=module
         ) from error
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+#
+# One function per kind. A public call has all its arguments checked before it takes or changes anything, and goes on
+# with the plain numbers that it gets back: those of foreign types may raise whenever they are compared.
+
+
+def whole(
+    name: str,
+    value: object,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    error: Callable[[str], Exception] = GraphError,
+) -> int:
+    """A whole number that a caller has given: an int, one of NumPy, or what else has ``__index__``; no bool.
+
+    Args:
+        name: Of the argument, for messages.
+        value: The number.
+        least: Least number that is allowed.
+        most: Largest number that is allowed, where there is a least one.
+        error: Made of the message if it is out of range.
+    Raises:
+        TypeError: if it is no whole number.
+    """
+    try:
+        number = int(operator.index(value))  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001  whatever an object's own method raises
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {shown(value)}")
+    if (least is not None and number < least) or (most is not None and number > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise error(f"{name} must be {bounds}, got {shown(number)}")
+    return number
+
+
+def real(
+    name: str,
+    value: object,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
+    kind: str = "a number",
+    error: Callable[[str], Exception] = GraphError,
+) -> float:
+    """A real number that a caller has given: an int, a float, one of NumPy, a fraction; no bool, no text, no NaN.
+
+    Args:
+        name: Of the argument, for messages.
+        value: The number.
+        least: Least number that is allowed.
+        most: Largest number that is allowed.
+        above: Number that it must be larger than, in place of ``least``.
+        below: Number that it must be less than, in place of ``most``.
+        finite: Whether it must not be infinite.
+        kind: What it is, for messages.
+        error: Made of the message if it is out of range.
+    Raises:
+        TypeError: if it is no real number.
+    """
+    try:
+        number = None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except Exception:  # noqa: BLE001  whatever an object's own method raises, and ints beyond all floats
+        number = None
+    if number is None:
+        raise TypeError(f"{name} must be {kind}, got {shown(value)}")
+    is_above = number >= least if above is None else number > above
+    is_below = number <= most if below is None else number < below
+    if math.isnan(number):
+        raise error(f"{name} must be {kind}, got nan")
+    if finite and math.isinf(number):
+        raise error(f"{name} must be finite, got {shown(value)}")
+    if not (is_above and is_below):
+        raise error(f"{name} must {_bounds(least, most, above, below)}, got {shown(value)}")
+    return number
+
+
+def _bounds(least: float, most: float, above: float | None, below: float | None) -> str:
+    if below is None and most == math.inf:
+        if not (least if above is None else above):
+            return "not be negative" if above is None else "be positive"
+        return f"be at least {least:g}" if above is None else f"be more than {above:g}"
+    if above is None and below is None:
+        return f"be from {least:g} to {most:g}"
+    low = f"at least {least:g}" if above is None else f"more than {above:g}"
+    return f"be {low} and {f'at most {most:g}' if below is None else f'less than {below:g}'}"
+
+
+def seconds(
+    name: str,
+    value: object,
+    *,
+    positive: bool = False,
+    finite: bool = True,
+    error: Callable[[str], Exception] = GraphError,
+) -> float:
+    """A time in seconds that a caller has given, see `real`; it is not negative.
+
+    Args:
+        name: Of the argument, for messages.
+        value: The time.
+        positive: Whether 0 is refused as well.
+        finite: Whether it must not be infinite.
+        error: Made of the message if it is out of range.
+    Raises:
+        TypeError: if it is no real number.
+    """
+    above = 0.0 if positive else None
+    return real(name, value, 0.0, above=above, finite=finite, kind="a time in seconds", error=error)
+
+
+def time_limit(
+    name: str, value: object, *, positive: bool = False, error: Callable[[str], Exception] = GraphError
+) -> float | None:
+    """A limit of time in seconds that a caller has given; None for none, and for one that no program comes to.
+
+    Args:
+        name: Of the argument, for messages.
+        value: The time; see `seconds`.
+        positive: Whether 0 is refused.
+        error: Made of the message if it is out of range.
+    Raises:
+        TypeError: if it is neither None nor a real number.
+    """
+    if value is None:
+        return None
+    if (type(value) is float or type(value) is int) and 0 < value < _FOREVER_S:  # as requests have them
+        return value
+    limit_s = seconds(name, value, positive=positive, finite=False, error=error)
+    return None if limit_s > _FOREVER_S else limit_s
+
+
+def flag(name: str, value: object) -> bool:
+    """A truth that a caller has given: True or False, or one of these of NumPy.
+
+    Raises:
+        TypeError: if it is something else, such as the text "no", which Python takes for true.
+    """
+    if isinstance(value, bool):
+        return value
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's, which is not imported here
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {shown(value)}")
+
+
+def text(name: str, value: object, *, error: Callable[[str], Exception] = TypeError) -> str:
+    """A text that a caller has given.
+
+    Args:
+        name: Of the argument, for messages.
+        value: The text.
+        error: Made of the message if it is none.
+    """
+    if not isinstance(value, str):
+        raise error(f"{name} must be a text, got {shown(value)}")
+    return value

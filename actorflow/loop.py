@@ -64,7 +64,8 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
     with _Interrupts() as interrupts:
         try:
             with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
-                program = _kept_apart(main, failure) if asyncio.iscoroutine(main) else main
+                is_coroutine = asyncio.iscoroutine(main)  # the loop refuses what is none
+                program = _kept_apart(main, failure) if is_coroutine else main
                 result = interrupts.run(runner.get_loop(), program)
             if failure:
                 raise failure.pop()

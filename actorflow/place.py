@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from actorflow.errors import PlaceError
+from actorflow.errors import PlaceError, text, whole
 
 _TEXT = re.compile(r"(?:(?P<rank>\d+)/)?(?P<kind>[a-z][a-z0-9_]*)(?::(?P<index>\d+))?")
 
@@ -40,8 +40,9 @@ class Place:
         given: Any = self.rank
         if isinstance(given, str):
             raise PlaceError(f"a place's rank must be a number, got {given!r}: Place.parse reads a place's text")
-        if self.rank < 0:
-            raise PlaceError(f"a place's rank must be at least 0, got {self.rank}")
+        object.__setattr__(self, "rank", whole("a place's rank", given, 0, error=PlaceError))
+        object.__setattr__(self, "device", whole("a place's device", self.device, error=PlaceError))
+        text("a place's kind", self.kind)
         if (self.kind == "cpu") != (self.device < 0):
             raise PlaceError(
                 f"device {self.device} does not fit kind {self.kind!r}: "

@@ -22,7 +22,7 @@ from tests.support.effort import FULL
 from tests.support.loops import loop_factories
 
 #: Names that timers, futures, frames and graphs have in the package, which are cancelled there, unlike tasks.
-NO_TASKS = {"timer", "_timer", "late", "_linger", "_next", "_next_look"}
+NO_TASKS = {"timer", "_timer", "late", "_linger", "_next", "_next_look", "handle"}
 NO_TASKS |= {"outcome", "future", "ended", "answer", "frame", "other", "_graph", "self"}
 
 

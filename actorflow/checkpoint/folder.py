@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from actorflow.checkpoint import checkpoint
 from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_after, require_format
-from actorflow.errors import CheckpointError, GraphError
+from actorflow.errors import CheckpointError
+from actorflow.errors import whole as whole_number
 from actorflow.graph.graph import Graph, root_of
 from actorflow.ranks.gathering import Announcements, gather
 from actorflow.threads import forget_in_child
@@ -89,8 +90,7 @@ class Checkpoints:
     """
 
     def __init__(self, graph: Graph, folder: str | os.PathLike[str], *, keep: int | None = 3) -> None:
-        if keep is not None and keep < 1:
-            raise GraphError(f"Checkpoints: keep must be at least 1, got {keep}")
+        keep = None if keep is None else whole_number("Checkpoints: keep", keep, 1)
         require_format()  # now, not when the first one is to be saved
         self._graph = root_of(graph)
         self._world = world = self._graph.world
@@ -169,6 +169,7 @@ class Checkpoints:
             True 2.0
             1.0
         """
+        step = whole_number("step", step, error=CheckpointError)
         steps = {known: path for known, path in self.steps().items() if path not in self._leftovers}
         later = [known for known in steps if known > max(step, self._latest or 0)]
         if step < 0 or later or (self._latest is not None and step < self._latest):
@@ -224,6 +225,7 @@ class Checkpoints:
             ({'step': 1}, array(1., dtype=float32))
         """
         checkpoint.check_at_rest(self._graph, "loaded")
+        step = None if step is None else whole_number("step", step)
         files, seen = await self._everywhere("checkpoint steps", self._visible, _told)
         ranks = _together(seen)
         whole = [saved for saved in self._ordered(ranks) if ranks[saved] >= set(range(saved.size))]

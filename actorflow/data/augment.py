@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DataError
+from actorflow.errors import DataError, real, whole
 from actorflow.pipeline.stages.sampler import Rows, key_of, words_of
 
 
@@ -53,7 +53,7 @@ class Draws:
 
     def uniform(self, columns: int = 1) -> npt.NDArray[np.float64]:
         """Numbers from 0 to less than 1, float64, shape (batch, columns)."""
-        keys = words_of(np.uint64(0), np.arange(columns))
+        keys = words_of(np.uint64(0), np.arange(whole("columns", columns, 1, error=DataError)))
         return (words_of(keys, self._words[:, np.newaxis]) >> np.uint64(11)) * np.float64(2.0**-53)
 
     def below(self, *bounds: int) -> npt.NDArray[np.int64]:
@@ -66,6 +66,19 @@ class Draws:
 Images = npt.NDArray[Any]
 #: What an augmentation is made of: gives new images of a batch, whose random numbers are the draws'.
 AugmentationStep = Callable[[Images, Draws], Images]
+
+
+def height_and_width(name: str, size: int | Sequence[int]) -> tuple[int, int]:
+    """The height and the width that a size gives, one number for both or one for each.
+
+    Raises:
+        DataError: if it is something else, or one of them is less than 1.
+    """
+    numbers = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(numbers) != 2:
+        raise DataError(f"{name} must be a number, or a height and a width, got {size}")
+    height, width = (whole(name, number, 1, error=DataError) for number in numbers)
+    return height, width
 
 
 class Augmentation:
@@ -93,10 +106,8 @@ class Augmentation:
     """
 
     def __init__(self, steps: Sequence[AugmentationStep], *, seed: int = 0) -> None:
-        if seed < 0:
-            raise DataError(f"Augmentation: expected a seed that is not negative, got {seed}")
         self.steps = tuple(steps)
-        self.seed = seed
+        self.seed = whole("Augmentation: seed", seed, 0, error=DataError)
 
     def __call__(self, images: Images, rows: npt.ArrayLike, epoch: int) -> Images:
         """The images as they are to be learned from; those given stay as they are.
@@ -137,9 +148,7 @@ class Mirror:
     """
 
     def __init__(self, probability: float = 0.5) -> None:
-        if not 0 <= probability <= 1:
-            raise DataError(f"Mirror: expected a probability from 0 to 1, got {probability}")
-        self.probability = probability
+        self.probability = real("Mirror: probability", probability, 0, 1, error=DataError)
 
     def __call__(self, images: Images, draws: Draws) -> Images:
         """New images of the same dtype and shape."""
@@ -175,11 +184,9 @@ class Crop:
     """
 
     def __init__(self, size: int | tuple[int, int], *, padding: int = 0, fill: float = 0) -> None:
-        self.height, self.width = size if isinstance(size, tuple) else (size, size)
-        self.padding = padding
-        self.fill = fill
-        if self.height < 1 or self.width < 1 or padding < 0:
-            raise DataError(f"Crop: expected a size of at least 1 and a padding of at least 0, got {size}, {padding}")
+        self.height, self.width = height_and_width("Crop: size", size)
+        self.padding = whole("Crop: padding", padding, 0, error=DataError)
+        self.fill = real("Crop: fill", fill, finite=False, error=DataError)
 
     def __call__(self, images: Images, draws: Draws) -> Images:
         """New images of the same dtype, shape (batch, size, size, channels)."""
@@ -206,9 +213,7 @@ class CenterCrop:
     """
 
     def __init__(self, size: int | tuple[int, int]) -> None:
-        self.height, self.width = size if isinstance(size, tuple) else (size, size)
-        if self.height < 1 or self.width < 1:
-            raise DataError(f"CenterCrop: expected a size of at least 1, got {size}")
+        self.height, self.width = height_and_width("CenterCrop: size", size)
 
     def __call__(self, images: Images, draws: Draws) -> Images:
         """Views of the images, shape (batch, size, size, channels)."""

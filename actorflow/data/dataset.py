@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DataError
+from actorflow.errors import DataError, real, whole
 
 
 class Batch(NamedTuple):
@@ -85,8 +85,7 @@ class Split:
             >>> [batch.labels.shape for batch in split.shuffled(2, np.random.default_rng(0))]
             [(2,), (2,)]
         """
-        if not 1 <= size <= len(self):
-            raise DataError(f"expected a batch size from 1 to {len(self)}, the number of images, got {size}")
+        size = whole("size", size, 1, len(self), error=DataError)
         order = rng.permutation(len(self))
         return (
             Batch(self.images[rows], self.labels[rows], size)
@@ -101,8 +100,7 @@ class Split:
         Raises:
             DataError: if the size is less.
         """
-        if size < 1:
-            raise DataError(f"expected a batch size of at least 1, got {size}")
+        size = whole("size", size, 1, error=DataError)
         rows = np.arange(size)
         return (
             Batch(
@@ -189,8 +187,7 @@ def stratified_split(
         >>> np.bincount(train.labels), np.bincount(test.labels)
         (array([6, 3]), array([2, 1]))
     """
-    if not 0 < test_share < 1:
-        raise DataError(f"expected a test share between 0 and 1, got {test_share}")
+    test_share = real("test_share", test_share, above=0, below=1, error=DataError)
     in_test = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DataError, require
+from actorflow.data.augment import height_and_width
+from actorflow.errors import DataError, flag, require, whole
 
 #: Names of files that are taken for images end so, in small letters or capitals.
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -95,17 +96,15 @@ class ImageFiles:
     ) -> None:
         _pillow()
         self.paths = tuple(map(Path, paths))
-        self.size = (size, size) if isinstance(size, int) else size
-        self.channels = channels
+        self.size = None if size is None else height_and_width("size", size)
+        self.channels = channels = whole("channels", channels, error=DataError)
         self.dtype = np.dtype(dtype)
-        self._shorter = shorter
-        self._upright = upright
+        self._shorter = shorter = None if shorter is None else whole("shorter", shorter, 1, error=DataError)
+        self._upright = flag("upright", upright)
         if channels not in _MODES:
             raise DataError(f"expected 3 channels for colors or 1 for grey, got {channels}")
         if self.dtype != np.uint8 and self.dtype.kind != "f":
             raise DataError(f"expected images of uint8 or of a floating dtype, got {self.dtype}")
-        if self.size is not None and min(self.size) < 1:
-            raise DataError(f"expected a size of at least 1, got {size}")
         if shorter is not None and (self.size is None or shorter < max(self.size)):
             raise DataError(f"expected a shorter side of at least the size that is taken of it, {size}, got {shorter}")
 

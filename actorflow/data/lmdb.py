@@ -18,7 +18,7 @@ import numpy.typing as npt
 from actorflow.data.augment import Augmentation, AugmentationStep, CenterCrop, Crop, Mirror, Normalize
 from actorflow.data.datum import Datum, label_of, read_datum, read_mean
 from actorflow.data.loader import Batches, Loader
-from actorflow.errors import DataError, require
+from actorflow.errors import DataError, require, shown, whole
 from actorflow.pipeline.stages.sampler import Rows, Sampler
 from actorflow.threads import held_at_fork
 
@@ -180,10 +180,12 @@ class Blocks(Sampler):
     block: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("count", "offset", "interval", "block"):
+            object.__setattr__(self, name, whole(f"Blocks: {name}", getattr(self, name), error=DataError))
         if self.seed is not None or self.offset < 0 or not 1 <= self.block <= min(self.interval, self.count):
             raise DataError(
                 "Blocks: expected no seed, 0 <= offset, 1 <= block <= interval and block <= count, "
-                f"got seed {self.seed}, offset {self.offset}, block {self.block}, interval {self.interval} "
+                f"got seed {shown(self.seed)}, offset {self.offset}, block {self.block}, interval {self.interval} "
                 f"and count {self.count}"
             )
 
@@ -201,8 +203,7 @@ class Blocks(Sampler):
         Raises:
             DataError: if the epoch is negative.
         """
-        if epoch < 0:
-            raise DataError(f"expected an epoch that is not negative, got {epoch}")
+        epoch = whole("epoch", epoch, 0, error=DataError)
         begins = self.offset + (epoch * self._blocks + np.arange(self._blocks)) * self.interval
         rows: Rows = ((begins[:, np.newaxis] + np.arange(self.block)) % self.count).reshape(-1)
         return rows
@@ -266,12 +267,15 @@ def image_label(
         >>> [feed["y"].tolist() for feed in feeds]
         [[0, 1], [2, 3]]
     """
+    batch_size = whole("image_label: batch_size", batch_size, 1, error=DataError)
+    if crop_size is not None:
+        crop_size = whole("image_label: crop_size", crop_size, 1, error=DataError)
     column = LmdbImages(source, color=color, bgr=bgr)
     order = Blocks(len(column), None, offset, batch_size if interval is None else interval, batch_size)
     height, width, _ = column[0].shape
     cuts: list[AugmentationStep] = []
     if crop_size is not None:
-        if not 1 <= crop_size <= min(height, width):
+        if crop_size > min(height, width):
             raise DataError(
                 f"image_label: expected a crop_size from 1 to the size of the images, {height}x{width}, got {crop_size}"
             )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.augment import Column
-from actorflow.errors import DataError
+from actorflow.errors import DataError, flag, whole
 from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.map import Map
 from actorflow.pipeline.calls.options import Executor, Options
@@ -122,10 +122,13 @@ def Loader(  # noqa: N802  it was a class
     sampler = Sampler(count, seed) if sampler is None else sampler
     if sampler.count != count:
         raise DataError(f"Loader: expected a sampler of {count} examples, as the columns have, got {sampler}")
+    size = whole("Loader: size", size, 1, error=DataError)
+    drop_last = None if drop_last is None else flag("drop_last", drop_last)
+    fill = None if fill is None else flag("fill", fill)
     is_open = all(isinstance(key, Blob) and key.spec.leading_axis for key in columns)
     drop_last = fill is None and not is_open if drop_last is None else drop_last
     fill = not is_open if fill is None else fill
-    if size < 1 or (drop_last and size > len(sampler)):
+    if drop_last and size > len(sampler):
         raise DataError(f"Loader: expected a batch size from 1 to {len(sampler)}, the examples of an epoch, got {size}")
     made = _Cut(columns, transforms, sampler, size, drop_last, fill)
     site = calling_site()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.dataset import Dataset, Split, stratified_split
-from actorflow.errors import DataError, require
+from actorflow.errors import DataError, require, whole
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -48,6 +48,7 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
                [4, 5, 6]], dtype=uint8)
     """
     path = Path(path)
+    axes = None if axes is None else whole("axes", axes, 0, error=DataError)
     content = _content(path)
     if len(content) < 4:
         raise DataError(f"{path}: expected an IDX file, got only {len(content)} bytes")
@@ -131,6 +132,7 @@ def digits(*, seed: int = 0, test_share: float = 0.2) -> Dataset:
     bunch = sklearn.load_digits()
     images = np.asarray(bunch.images / 16, dtype=np.float32)[..., np.newaxis]
     labels = np.asarray(bunch.target)
+    seed = whole("seed", seed, 0, error=DataError)
     train, test = stratified_split(images, labels, test_share=test_share, rng=np.random.default_rng(seed))
     return Dataset("digits", train, test, tuple(str(digit) for digit in range(10)))
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.memory import BufferPool
-from actorflow.errors import DeviceError
+from actorflow.errors import DeviceError, whole
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child
@@ -166,6 +166,13 @@ class DeviceOptions:
 
     libraries: tuple[str, ...] | None = None
     memory_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if isinstance(self.libraries, str):
+            raise DeviceError(f"{kind}: libraries must be a list, libraries=[{self.libraries!r}]")
+        if self.memory_budget is not None:
+            whole(f"{kind}: memory_budget", self.memory_budget, 0, error=DeviceError)
 
 
 class Device(ABC):

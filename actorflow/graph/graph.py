@@ -14,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError, NotFiniteError, ShapeError, did_you_mean, require
+from actorflow.errors import (
+    GraphError,
+    NotFiniteError,
+    ShapeError,
+    did_you_mean,
+    flag,
+    real,
+    require,
+    seconds,
+    text,
+    time_limit,
+    whole,
+)
 from actorflow.graph import options
 from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
 from actorflow.graph.store import Store
@@ -160,19 +172,19 @@ class Graph:
         self._first_frame = 0  # where its engine begins to count: a file says it
         self._interface: Interface | None = None  # likewise
         self.options = options.GraphOptions(
-            memory_budget,
-            sequential,
-            deterministic,
-            dry_run,
-            options.limit_of("stall_limit", stall_limit),
-            options.limit_of("block_limit", block_limit),
+            None if memory_budget is None else whole("memory_budget", memory_budget, 0),
+            flag("sequential", sequential),
+            flag("deterministic", deterministic),
+            flag("dry_run", dry_run),
+            time_limit("stall_limit", stall_limit, positive=True),
+            time_limit("block_limit", block_limit, positive=True),
             options.hints_of(libraries, force_cpu),
             options.device_options_of(devices or {}),
-            capture,
-            fuse,
+            flag("capture", capture),
+            flag("fuse", fuse),
             world,
             options.capacity_of(trace_capacity),
-            options.plans_of(max_plans),
+            whole("max_plans", max_plans, 1),
         )
         self._check_finite = options.finite_check_of(check_finite)
 
@@ -352,7 +364,7 @@ class Graph:
             >>> graph.run_sync({a: [1], b: [2, 3]})[joined]
             array([1., 2., 3.], dtype=float32)
         """
-        attempts = options.attempts_of(timeout, retries, backoff)
+        attempts, priority = options.attempts_of(timeout, retries, backoff), whole("priority", priority)
         hints = options.hints_of(libraries, force_cpu)
         scope = self._innermost
         return scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority, hints)
@@ -465,8 +477,8 @@ class Graph:
         blobs = None if inputs is None else as_blobs(inputs)
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
+        attempts, priority = options.attempts_of(timeout, retries, backoff), whole("priority", priority)
         operation = self.root._function(fn, specs, concurrency)
-        attempts = options.attempts_of(timeout, retries, backoff)
         scope = self._innermost
         op = scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
         if blobs is not None:
@@ -654,7 +666,7 @@ class Graph:
         root._defaults.append(
             _Defaults(
                 before.place if place is None else Place.parse(place),
-                lane or before.lane,
+                before.lane if lane is None else text("lane", lane),
                 options.hints_of(libraries, force_cpu) or before.hints,
                 name or before.name,
                 before.of,
@@ -899,7 +911,7 @@ class Graph:
             >>> asyncio.run(main())
             [True, True]
         """
-        return await self._runnable().warm_up(targets_of(fetch), axes, timeout)
+        return await self._runnable().warm_up(targets_of(fetch), axes, time_limit("timeout", timeout))
 
     def memory_cost(self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None) -> Footprint:
         """Memory of the variables and of one frame; printing it shows the largest values.
@@ -964,6 +976,10 @@ class Graph:
             >>> asyncio.run(main())
             ([1.0, 4.0, 9.0], 6.0, 4.0)
         """
+        if timeout is not None:
+            timeout = time_limit("timeout", timeout)
+        if atomic is not False:
+            atomic = flag("atomic", atomic)
         return await self._runnable().run(feeds, targets_of(fetch), timeout, atomic)
 
     def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
@@ -1025,7 +1041,7 @@ class Graph:
         """
         from actorflow.runtime.stream import FrameStream
 
-        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, atomic)
+        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, flag("atomic", atomic))
 
     def batched(
         self,
@@ -1071,15 +1087,16 @@ class Graph:
             key: Called with a request's arrays by blob; only requests with equal values share a frame. Without it and
                 ``pad`` those do whose other open axes have the same lengths.
             pad: Called with the arrays by blob of each request of a frame, whatever the lengths of their other open
-                axes are; returns feeds with the same numbers of rows, and with the same lengths in these axes.
+                axes are; returns feeds with the same numbers of rows, and with the same lengths in these axes. A
+                request of more than ``max_rows`` rows has frames of its own then, as its rows must have one length.
             in_flight: Most frames that overlap.
             isolate: Whether to look for the requests that an op fails for; otherwise all of their frame get the error.
             axis: Name of the open axis that is batched; None for the one that the sources begin with.
         Returns:
             An async context manager that takes requests; `Batcher.run` says how.
         Raises:
-            GraphError: if a source or a result has no rows, or if results would depend on the rows of other callers.
-            ValueError: if a number is out of its range.
+            GraphError: if a source or a result has no rows, if results would depend on the rows of other callers, or
+                if a number is out of its range.
 
         Example:
             >>> import asyncio
@@ -1097,7 +1114,8 @@ class Graph:
         from actorflow.runtime.batched import Batcher, BatchOptions
         from actorflow.runtime.rows import Rows
 
-        options = BatchOptions(max_rows, max_wait, tuple(buckets or ()), queue_rows, key, pad, in_flight, isolate)
+        options = BatchOptions(max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate)
+        axis = None if axis is None else text("axis", axis)
         return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
 
     def trim(self) -> None:
@@ -1221,7 +1239,7 @@ class Graph:
             look at the weights - 1 waits
             2.0
         """
-        self._runnable().queue.close(reason)
+        self._runnable().queue.close(text("reason", reason))
 
     def resume(self) -> None:
         """Start frames again, those that have waited first and in their order."""
@@ -1231,8 +1249,7 @@ class Graph:
         """Let ``frames`` more frames of a paused graph start: of waiting runs and streams, in turn, or of later ones.
 
         Raises:
-            GraphError: if the graph is not paused.
-            ValueError: for less than 1.
+            GraphError: if the graph is not paused, or for less than 1.
 
         Example:
             >>> graph = af.Graph("g")
@@ -1247,9 +1264,7 @@ class Graph:
             >>> af.run(main())
             ([1.0, 2.0], 0)
         """
-        if frames < 1:
-            raise ValueError(f"step: expected at least 1 frame, got {frames}")
-        self._runnable().queue.step(frames)
+        self._runnable().queue.step(whole("frames", frames, 1))
 
     def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
         """End frames in flight. Their callers get `RunCancelledError` at once; a stream ends with that.
@@ -1286,7 +1301,8 @@ class Graph:
             [0]
             frame 0 of graph 'g' was cancelled as the client has gone; variables updated before: none
         """
-        return self._runnable().cancel_frames(frame, reason)
+        number = None if frame is None else whole("frame", frame)
+        return self._runnable().cancel_frames(number, text("reason", reason))
 
     def tap(
         self, *targets: Blob | Op | str, every: int = 1, interval: float = 0.0, in_a_row: int = 1, trace: bool = False
@@ -1305,7 +1321,7 @@ class Graph:
             trace: Whether the statistics of what is sampled go to the graph's trace, see `save_trace`.
         Raises:
             GraphError: if the graph has no such node, there is no target, or the graph runs on several ranks.
-            ValueError: if ``every`` or ``in_a_row`` is below 1 or ``interval`` is negative.
+            GraphError: if ``every`` or ``in_a_row`` is below 1 or ``interval`` is negative.
 
         Example:
             >>> import asyncio
@@ -1322,10 +1338,8 @@ class Graph:
             (21.0, 20.0)
         """
         engine = self._runnable()
-        if every < 1 or not interval >= 0:
-            raise ValueError(f"tap: expected every >= 1 and interval >= 0, got {every} and {interval}")
-        if in_a_row < 1:
-            raise ValueError(f"tap: expected in_a_row >= 1, got {in_a_row}")
+        every, in_a_row = whole("every", every, 1), whole("in_a_row", in_a_row, 1)
+        interval_s, trace = seconds("interval", interval), flag("trace", trace)
         if self.world.size > 1:
             raise GraphError(f"graph {self.name!r} runs on {self.world.size} ranks: taps are for graphs of one process")
         blobs: dict[Blob, None] = {}
@@ -1336,7 +1350,7 @@ class Graph:
             blobs |= dict.fromkeys([node] if isinstance(node, Blob) else node.outputs)
         if not blobs:
             raise GraphError(f"tap: graph {self.name!r} has no values to look at: name blobs or ops with outputs")
-        return engine.tap(tuple(blobs), every, interval, in_a_row, trace)
+        return engine.tap(tuple(blobs), every, interval_s, in_a_row, trace)
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
@@ -1446,7 +1460,7 @@ class Graph:
             nest_streams: Put frames of streams below the current span, as those of `run` are.
         Raises:
             MissingExtraError: without the package opentelemetry-api.
-            ValueError: for a negative number.
+            GraphError: for a negative number.
 
         Example:
             >>> from opentelemetry.sdk.trace import TracerProvider
@@ -1461,12 +1475,12 @@ class Graph:
             >>> [span.name for span in exporter.get_finished_spans()]
             ['exp', 'run g']
         """
+        min_us, max_calls = real("min_us", min_us, 0), whole("max_calls", max_calls, 0)
+        nest_streams = flag("nest_streams", nest_streams)
         require("opentelemetry.trace", extra="otel", purpose="graph.instrument()")
         from actorflow import __version__
         from actorflow.trace.spans import Instrumentation
 
-        if min_us < 0 or max_calls < 0:
-            raise ValueError(f"min_us and max_calls must not be negative, got {min_us} and {max_calls}")
         self.root.engine.instrumentation = Instrumentation(
             self.root, __version__, tracer_provider, min_us=min_us, max_calls=max_calls, nest_streams=nest_streams
         )
@@ -1593,7 +1607,7 @@ class Graph:
         """The operation; one object for ops in a row that do the same: large graphs are made in loops."""
         specs = None if specs is None else checked_specs(specs)
         last = self._last_function
-        if last is None or last.fn is not fn or last.specs is not specs or last.concurrency != concurrency:
+        if last is None or last.fn is not fn or last.specs is not specs or last.concurrency is not concurrency:
             last = self._last_function = Function(fn, specs, concurrency)
         return last
 
@@ -1615,6 +1629,7 @@ class Graph:
         hints: options.Hints | None = None,
     ) -> Op:
         root, store = self.root, self._store
+        lane = None if lane is None else text("lane", lane)
         checked = _checked_operation(full, operation)
         store.check_free(full)
         defaults = root._defaults[-1]

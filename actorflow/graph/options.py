@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from actorflow.devices import DeviceOptions
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, flag, seconds, time_limit, whole
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
-#: Some 30 years.
-_FOREVER_S = 1e9
+#: Calls that a graph keeps, at most: an address for each.
+_MOST_CALLS = 1 << 32
 #: Longest wait before a repetition that doubling leads to.
 _LONGEST_WAIT_S = 86_400.0
 
@@ -99,45 +98,18 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     Raises:
         GraphError: if a number is out of range.
     """
-    timeout = limit_of("timeout", timeout)
-    if retries < 0 or not backoff >= 0:
-        raise GraphError(f"retries and backoff must not be negative, got {retries} and {backoff} s")
-    if backoff == math.inf:
-        raise GraphError("backoff must be finite, got inf s")
-    return Attempts(timeout, retries, backoff) if retries or timeout is not None else None
-
-
-def limit_of(name: str, seconds: float | None) -> float | None:
-    """A time limit, if it is one: None for what is longer than any program runs, which not every loop can wait for.
-
-    Raises:
-        GraphError: if it is not positive.
-    """
-    if seconds is not None and not seconds > 0:  # nor NaN, by which a loop would order its timers at random
-        raise GraphError(f"{name} must be positive, got {seconds} s")
-    return None if seconds is None or seconds > _FOREVER_S else seconds
+    limit_s, times = time_limit("timeout", timeout, positive=True), whole("retries", retries, 0)
+    backoff_s = seconds("backoff", backoff)
+    return Attempts(limit_s, times, backoff_s) if times or limit_s is not None else None
 
 
 def capacity_of(calls: int) -> int:
     """Number of calls that a graph keeps: the next power of two.
 
     Raises:
-        GraphError: if it is not positive.
+        GraphError: if it is out of range.
     """
-    if calls < 1:
-        raise GraphError(f"trace_capacity must be positive, got {calls}")
-    return 1 << (calls - 1).bit_length()
-
-
-def plans_of(count: int) -> int:
-    """Number of plans that a graph keeps.
-
-    Raises:
-        GraphError: if it is not positive.
-    """
-    if count < 1:
-        raise GraphError(f"max_plans must be positive, got {count}")
-    return count
+    return 1 << (whole("trace_capacity", calls, 1, _MOST_CALLS) - 1).bit_length()
 
 
 def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any]:
@@ -145,12 +117,11 @@ def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any
 
     Raises:
         GraphError: if one is not positive.
+        TypeError: if one is no whole number.
     """
-    limits: dict[str, Any] = {} if max_plans is None else {"max_plans": plans_of(max_plans)}
+    limits = {} if max_plans is None else {"max_plans": whole("max_plans", max_plans, 1)}
     if memory_budget is not None:
-        if memory_budget < 1:
-            raise GraphError(f"memory_budget must be positive, got {memory_budget} bytes")
-        limits["memory_budget_bytes"] = memory_budget
+        limits["memory_budget_bytes"] = whole("memory_budget", memory_budget, 1)
     return limits
 
 
@@ -175,6 +146,7 @@ def hints_of(libraries: Sequence[str] | None, force_cpu: bool) -> Hints | None:
     """
     if isinstance(libraries, str):
         raise GraphError(f"libraries must be a list, libraries=[{libraries!r}]")
+    force_cpu = flag("force_cpu", force_cpu)
     if libraries is None and not force_cpu:
         return None
     return Hints(None if libraries is None else tuple(libraries), force_cpu)

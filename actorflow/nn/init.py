@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError, GraphError
+from actorflow.errors import DTypeError, GraphError, real, whole
 from actorflow.graph.nodes import Initializer
 from actorflow.ops.fills import fans
 from actorflow.spec import TensorSpec
@@ -61,7 +61,7 @@ def gaussian(std: float = 0.01, mean: float = 0.0, seed: int | None = None) -> I
         >>> w.value.std().round(1).item()
         2.0
     """
-    _not_negative("gaussian", std=std, seed=seed)
+    std, mean, seed = real("gaussian: std", std, 0), real("gaussian: mean", mean), _seed_of("gaussian", seed)
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
         return _drawn("gaussian", mean + std * _stream(seed, name).standard_normal(spec.shape), name, spec)
@@ -86,9 +86,8 @@ def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> 
         >>> bool((w.value >= -1).all() and (w.value < 1).all())
         True
     """
-    _not_negative("uniform", seed=seed)
-    if high < low:
-        raise GraphError(f"uniform: high must be at least low, {low}, got {high}")
+    low, seed = real("uniform: low", low), _seed_of("uniform", seed)
+    high = real("uniform: high", high, low)
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
         return _drawn("uniform", _stream(seed, name).uniform(low, high, spec.shape), name, spec)
@@ -112,9 +111,7 @@ def bernoulli(probability: float = 0.5, seed: int | None = None) -> Initializer:
         >>> mask.value.mean().round(1).item()
         0.3
     """
-    _not_negative("bernoulli", seed=seed)
-    if not 0 <= probability <= 1:
-        raise GraphError(f"bernoulli: probability must be from 0 to 1, got {probability}")
+    probability, seed = real("bernoulli: probability", probability, 0, 1), _seed_of("bernoulli", seed)
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
         return (_stream(seed, name).random(spec.shape) < probability).astype(spec.dtype)
@@ -168,11 +165,11 @@ def he(seed: int | None = None, *, fan: str = "in", distribution: str = "normal"
         >>> round(layer.variables[0].value.var().item(), 3)  # 2 / (3 * 3 * 16)
         0.014
     """
-    return _scaled("he", math.sqrt(2.0 / (1.0 + slope**2)), fan, distribution, seed)
+    return _scaled("he", math.sqrt(2.0 / (1.0 + real("he: slope", slope) ** 2)), fan, distribution, seed)
 
 
 def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | None) -> Initializer:
-    _not_negative(kind, gain=gain, seed=seed)
+    gain, seed = real(f"{kind}: gain", gain, 0), _seed_of(kind, seed)
     for name, value, known in (("fan", fan, _FANS), ("distribution", distribution, ("uniform", "normal"))):
         if value not in known:
             raise GraphError(f"{kind}: {name} must be one of {', '.join(known)}, got {value!r}")
@@ -201,10 +198,8 @@ def _rounds(kind: str, name: str, spec: TensorSpec) -> DTypeError:
     return DTypeError(f"{kind}: it gives variable {name!r} fractions, which would be rounded to {spec.dtype}")
 
 
-def _not_negative(kind: str, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < 0:
-            raise GraphError(f"{kind}: {name} must not be negative, got {value}")
+def _seed_of(kind: str, seed: int | None) -> int | None:
+    return None if seed is None else whole(f"{kind}: seed", seed, 0)
 
 
 def _stream(seed: int | None, name: str) -> np.random.Generator:

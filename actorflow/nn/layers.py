@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy.typing as npt
 
 from actorflow import ops
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import GraphError, ShapeError, flag, real, whole
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
@@ -205,11 +205,8 @@ class Dropout(Layer):
 
     def __init__(self, rate: float = 0.5, seed: int = 0, name: str | None = None) -> None:
         super().__init__(name)
-        if not 0 <= rate < 1:
-            raise GraphError(f"Dropout: rate must be at least 0 and less than 1, got {rate}")
-        if not 0 <= seed < 1 << 64:
-            raise GraphError(f"Dropout: seed must be from 0 to 2**64 - 1, got {seed}")
-        self.rate, self.seed = rate, seed
+        self.rate = real("Dropout: rate", rate, 0, below=1)
+        self.seed = whole("Dropout: seed", seed, 0, (1 << 64) - 1)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         if not training or self.rate == 0:
@@ -250,7 +247,7 @@ class Softmax(Layer):
 
     def __init__(self, axis: int = -1, name: str | None = None) -> None:
         super().__init__(name)
-        self.axis = axis
+        self.axis = whole("Softmax: axis", axis)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         return ops.softmax(x, self.axis, name="softmax")
@@ -290,9 +287,7 @@ class _Weighted(Layer):
         name: str | None,
     ) -> None:
         super().__init__(name)
-        if outputs < 1:
-            raise GraphError(f"{type(self).__name__}: needs at least 1 output, got {outputs}")
-        self.outputs = outputs
+        self.outputs = whole(f"{type(self).__name__}: outputs", outputs, 1)
         self.activation = activation
         self._activate = None if activation is None else activation_of(type(self).__name__, activation)
         self.bias = bias
@@ -330,7 +325,8 @@ class _Convolution(_Weighted):
     ) -> None:
         super().__init__(channels, activation, bias, weight_init, bias_init, name)
         kind = type(self).__name__
-        if groups < 1 or channels % groups:
+        groups = whole(f"{kind}: groups", groups, 1)
+        if self.outputs % groups:
             raise GraphError(f"{kind}: channels, {channels}, must be a multiple of groups, got {groups}")
         self.kernel = plain(kernel)
         self.how = (plain(stride), plain(pad), plain(dilation), groups)
@@ -572,9 +568,8 @@ class Embedding(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        if count < 1 or features < 1:
-            raise GraphError(f"Embedding: count and features must be at least 1, got {count} and {features}")
-        self.count, self.features, self.dtype = count, features, dtype
+        self.count, self.features = whole("Embedding: count", count, 1), whole("Embedding: features", features, 1)
+        self.dtype = dtype
         self.weight_init = weight_init or init.gaussian(1.0)
 
     def forward(self, x: Blob, training: bool) -> Blob:
@@ -587,9 +582,8 @@ class _Normalization(Layer):
 
     def __init__(self, epsilon: float, affine: bool, name: str | None) -> None:
         super().__init__(name)
-        if not epsilon >= 0:
-            raise GraphError(f"{type(self).__name__}: epsilon must not be negative, got {epsilon}")
-        self.epsilon, self.affine = epsilon, affine
+        kind = type(self).__name__
+        self.epsilon, self.affine = real(f"{kind}: epsilon", epsilon, 0), flag(f"{kind}: affine", affine)
 
     def _scale_and_shift(self, x: Blob, axes: int = 1) -> tuple[Blob | None, Blob | None]:
         if not self.affine:
@@ -636,9 +630,7 @@ class BatchNorm(_Normalization):
         self, momentum: float = 0.1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None
     ) -> None:
         super().__init__(epsilon, affine, name)
-        if not 0 <= momentum <= 1:
-            raise GraphError(f"BatchNorm: momentum must be from 0 to 1, got {momentum}")
-        self.momentum = momentum
+        self.momentum = real("BatchNorm: momentum", momentum, 0, 1)
         self.statistics: tuple[Variable, ...] = ()
         self._moves = False
 
@@ -702,9 +694,7 @@ class LayerNorm(_Normalization):
 
     def __init__(self, axes: int = 1, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None) -> None:
         super().__init__(epsilon, affine, name)
-        if axes < 1:
-            raise GraphError(f"LayerNorm: axes must be at least 1, got {axes}")
-        self.axes = axes
+        self.axes = whole("LayerNorm: axes", axes, 1)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         affine = self._scale_and_shift(x, self.axes)
@@ -734,7 +724,7 @@ class GroupNorm(_Normalization):
         self, groups: int | None, epsilon: float = 1e-5, *, affine: bool = True, name: str | None = None
     ) -> None:
         super().__init__(epsilon, affine, name)
-        self.groups = groups
+        self.groups = None if groups is None else whole("GroupNorm: groups", groups, 1)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         groups = x.shape[-1] if self.groups is None else self.groups
@@ -830,7 +820,9 @@ class MultiHeadAttention(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.heads, self.kv_heads, self.causal, self.bias = heads, kv_heads or heads, causal, bias
+        self.heads = whole("MultiHeadAttention: heads", heads, 1)
+        self.kv_heads = whole("MultiHeadAttention: kv_heads", heads if kv_heads is None else kv_heads, 1)
+        self.causal, self.bias = flag("MultiHeadAttention: causal", causal), flag("MultiHeadAttention: bias", bias)
         self.weight_init = weight_init or init.xavier()
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
@@ -878,7 +870,8 @@ class LRN(Layer):
         self, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float = 1.0, name: str | None = None
     ) -> None:
         super().__init__(name)
-        self.alpha, self.beta, self.size, self.k = alpha, beta, size, k
+        self.alpha, self.beta, self.k = real("LRN: alpha", alpha), real("LRN: beta", beta), real("LRN: k", k)
+        self.size = whole("LRN: size", size, 1)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         return ops.lrn(x, self.alpha, self.beta, self.size, self.k, name="lrn")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from actorflow import ops
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import GraphError, ShapeError, real, whole
 from actorflow.graph.composite import Chain, Composite
 from actorflow.graph.nodes import Blob, Initializer
 from actorflow.nn import init
@@ -274,6 +274,7 @@ class NIN(Layered):
             >>> scores.spec.shape, sum(variable.spec.size for variable in net.variables)
             ((batch, 10), 966986)
         """
+        width = whole("NIN: width", width, 2)
         return cls(
             classes,
             ((width, width * 5 // 6, width // 2), (width,) * 3, (width,) * 2),
@@ -376,6 +377,7 @@ class VGG(Layered):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
+        size, width = whole("VGG: size", size), whole("VGG: width", width, 1)
         if size not in _VGGS:
             raise GraphError(f"VGG: size must be one of {', '.join(map(str, _VGGS))}, got {size}")
         weights = init.he(seed)
@@ -549,6 +551,7 @@ class GoogLeNet(Composite[Any]):
             >>> net.loss([scores, first, second], graph.blob("labels", ["batch"], "int64"))
             <Blob 'sum/out' float32[] on cpu>
         """
+        weight = real("GoogLeNet.loss: weight", weight)
         main, *others = (scores,) if isinstance(scores, Blob) else scores
         terms = [ops.softmax_loss(main, labels), *(ops.softmax_loss(y, labels, scale=weight) for y in others)]
         return ops.add(*terms) if others else terms[0]
@@ -632,6 +635,7 @@ class ResNet(Layered):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
+        size, width = whole("ResNet: size", size), whole("ResNet: width", width, 1)
         if size not in _RESNETS:
             raise GraphError(f"ResNet: size must be one of {', '.join(map(str, _RESNETS))}, got {size}")
         blocks, deep = _RESNETS[size]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow import ops
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, flag, real, shown, text
 from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
@@ -155,17 +155,17 @@ class Optimizer(ABC):
         name: str,
     ) -> None:
         kind = type(self).__name__
-        if not callable(rate):
-            check_range(kind, rate=rate)
-        check_range(kind, weight_decay=weight_decay)
-        for what, limit in (clip or Clip())._asdict().items():
-            if limit is not None and not limit > 0:
-                raise GraphError(f"{kind}: clip.{what} must be positive, got {limit}")
-        self.weight_decay = weight_decay
-        self.clip = clip or Clip()
+        limits = Clip() if clip is None else clip
+        if not isinstance(limits, Clip):
+            raise TypeError(f"{kind}: clip must be an af.nn.Clip, got {shown(clip)}")
+        for what, limit in limits._asdict().items():
+            if limit is not None:
+                real(f"{kind}: clip.{what}", limit, above=0, finite=False)
+        self.weight_decay = real(f"{kind}: weight_decay", weight_decay, 0)
+        self.clip = limits
         self.multipliers = multipliers or (lambda _: Multipliers())
-        self.name = name
-        self._first_rate = rate
+        self.name = text(f"{kind}: name", name)
+        self._first_rate = rate if callable(rate) else real(f"{kind}: rate", rate, 0)
         self._rate: Variable | None = None
 
     @abstractmethod
@@ -360,22 +360,12 @@ class _Schedule:
 
     def __call__(self, step: Any) -> tuple[np.float64, np.int64]:
         rate = self.policy(int(step))
-        check_range(f"{self.policy} at step {step}", rate=rate)
-        return np.float64(rate), _next(step)
+        return np.float64(real(f"{self.policy} at step {step}: rate", rate, 0)), _next(step)
 
 
 @savable
 def _next(step: Any) -> np.int64:
     return np.int64(step + 1)
-
-
-def check_range(kind: str, below: float = np.inf, **settings: float) -> None:
-    """Check that settings are at least 0, and less than a bound; raises GraphError naming the setting."""
-    for name, value in settings.items():
-        if below < np.inf and not 0 <= value < below:
-            raise GraphError(f"{kind}: {name} must be at least 0 and less than {below:g}, got {value}")
-        if not value >= 0:
-            raise GraphError(f"{kind}: {name} must not be negative, got {value}")
 
 
 class SGD(Optimizer):
@@ -419,11 +409,10 @@ class SGD(Optimizer):
         name: str = "sgd",
     ) -> None:
         super().__init__(rate, weight_decay, clip, multipliers, name)
-        check_range("SGD", 1.0, momentum=momentum)
-        if nesterov and not momentum:
+        self.momentum = real("SGD: momentum", momentum, 0, below=1)
+        self.nesterov = flag("SGD: nesterov", nesterov)
+        if nesterov and not self.momentum:
             raise GraphError("SGD: nesterov needs a momentum, got 0")
-        self.momentum = momentum
-        self.nesterov = nesterov
 
     def operation(self, factors: Multipliers) -> SgdUpdate:
         """`ops.SgdUpdate`."""
@@ -473,10 +462,8 @@ class Adam(Optimizer):
         super().__init__(rate, weight_decay, clip, multipliers, name)
         kind = type(self).__name__
         beta1, beta2 = betas
-        check_range(kind, 1.0, beta1=beta1, beta2=beta2)
-        check_range(kind, eps=eps)
-        self.betas = (beta1, beta2)
-        self.eps = eps
+        self.betas = (real(f"{kind}: beta1", beta1, 0, below=1), real(f"{kind}: beta2", beta2, 0, below=1))
+        self.eps = real(f"{kind}: eps", eps, 0)
 
     def operation(self, factors: Multipliers) -> AdamUpdate:
         """`ops.AdamUpdate`."""
@@ -556,9 +543,8 @@ class Adagrad(Optimizer):
         name: str = "adagrad",
     ) -> None:
         super().__init__(rate, weight_decay, clip, multipliers, name)
-        check_range("Adagrad", eps=eps, initial=initial)
-        self.eps = eps
-        self.initial = initial
+        self.eps = real("Adagrad: eps", eps, 0)
+        self.initial = real("Adagrad: initial", initial, 0)
 
     def operation(self, factors: Multipliers) -> AdagradUpdate:
         """`ops.AdagradUpdate`."""
@@ -608,12 +594,10 @@ class RMSProp(Optimizer):
         name: str = "rmsprop",
     ) -> None:
         super().__init__(rate, weight_decay, clip, multipliers, name)
-        check_range("RMSProp", 1.0, alpha=alpha, momentum=momentum)
-        check_range("RMSProp", eps=eps)
-        self.alpha = alpha
-        self.eps = eps
-        self.momentum = momentum
-        self.centered = centered
+        self.alpha = real("RMSProp: alpha", alpha, 0, below=1)
+        self.eps = real("RMSProp: eps", eps, 0)
+        self.momentum = real("RMSProp: momentum", momentum, 0, below=1)
+        self.centered = flag("RMSProp: centered", centered)
 
     def operation(self, factors: Multipliers) -> RmsPropUpdate:
         """`ops.RmsPropUpdate`."""

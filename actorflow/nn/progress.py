@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from actorflow.errors import visible
+from actorflow.errors import visible, whole
 from actorflow.nn.steps import Mean, means
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Progress:
     """
 
     def __init__(self, epochs: int, steps: int | None = None, console: Console | None = None) -> None:
+        epochs, steps = whole("epochs", epochs), None if steps is None else whole("steps", steps)
         from rich import console as consoles  # only what shows progress loads rich
         from rich import progress
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, real, whole
 from actorflow.ops.operation import savable
 
 #: Gives the rate of a step; the first step is 0.
@@ -37,7 +37,7 @@ class Fixed:
     rate: float
 
     def __post_init__(self) -> None:
-        _not_negative(self, rate=self.rate)
+        _check(self, numbers=("rate",))
 
     def __call__(self, step: int) -> float:
         return self.rate
@@ -65,8 +65,7 @@ class StepDecay:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _not_negative(self, rate=self.rate, factor=self.factor)
-        _positive(self, every=self.every)
+        _check(self, numbers=("rate", "factor"), counts=("every",))
 
     def __call__(self, step: int) -> float:
         return self.rate * self.factor ** (step // self.every)
@@ -96,8 +95,9 @@ class MultiStep:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _not_negative(self, rate=self.rate, factor=self.factor)
-        object.__setattr__(self, "milestones", tuple(self.milestones))
+        _check(self, numbers=("rate", "factor"))
+        milestones = tuple([whole("MultiStep: milestones", step) for step in self.milestones])
+        object.__setattr__(self, "milestones", milestones)
         if any(a >= b for a, b in zip(self.milestones, self.milestones[1:], strict=False)):
             raise GraphError(f"MultiStep: milestones must be ascending, got {self.milestones}")
 
@@ -126,8 +126,7 @@ class Poly:
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        _not_negative(self, rate=self.rate, power=self.power)
-        _positive(self, steps=self.steps)
+        _check(self, numbers=("rate", "power"), counts=("steps",))
 
     def __call__(self, step: int) -> float:
         return self.rate * (1 - step / self.steps) ** self.power if step < self.steps else 0.0
@@ -155,8 +154,7 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        _not_negative(self, rate=self.rate, floor=self.floor)
-        _positive(self, steps=self.steps)
+        _check(self, numbers=("rate", "floor"), counts=("steps",))
 
     def __call__(self, step: int) -> float:
         if step >= self.steps:
@@ -186,8 +184,7 @@ class Warmup:
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        _not_negative(self, start=self.start)
-        _positive(self, steps=self.steps)
+        _check(self, numbers=("start",), counts=("steps",))
 
     def __call__(self, step: int) -> float:
         if step >= self.steps:
@@ -195,13 +192,10 @@ class Warmup:
         return self.policy(0) * (self.start + (1 - self.start) * step / self.steps)
 
 
-def _not_negative(policy: object, **values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise GraphError(f"{type(policy).__name__}: {name} must not be negative, got {value}")
-
-
-def _positive(policy: object, **values: int) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise GraphError(f"{type(policy).__name__}: {name} must be positive, got {value}")
+def _check(policy: object, *, numbers: Sequence[str], counts: Sequence[str] = ()) -> None:
+    """Check attributes: numbers that are not negative, and whole ones that are positive."""
+    kind = type(policy).__name__
+    for name in numbers:
+        object.__setattr__(policy, name, real(f"{kind}: {name}", getattr(policy, name), 0))
+    for name in counts:
+        object.__setattr__(policy, name, whole(f"{kind}: {name}", getattr(policy, name), 1))

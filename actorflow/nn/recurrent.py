@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from actorflow import ops
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import GraphError, ShapeError, flag, whole
 from actorflow.graph.composite import Composite, Top
 from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
@@ -34,9 +34,7 @@ class _Recurrent(Composite[Top]):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        if hidden < 1:
-            raise GraphError(f"{type(self).__name__}: hidden must be at least 1, got {hidden}")
-        self.hidden = hidden
+        self.hidden = hidden = whole(f"{type(self).__name__}: hidden", hidden, 1)
         bound = 1 / math.sqrt(hidden)
         self.weight_init = weight_init or init.uniform(-bound, bound, seed)
         self.bias_init = bias_init or init.uniform(-bound, bound, seed)
@@ -124,12 +122,13 @@ class _Sequences(Composite[Top]):
         rows: Mapping[str, int],
     ) -> None:
         super().__init__(name)
-        if hidden < 1 or layers < 1:
-            raise GraphError(f"{type(self).__name__}: hidden and layers must be at least 1, got {hidden} and {layers}")
-        self.hidden, self.batch_first, self.directions = hidden, batch_first, 1 + bidirectional
+        kind = type(self).__name__
+        self.hidden, layers = whole(f"{kind}: hidden", hidden, 1), whole(f"{kind}: layers", layers, 1)
+        self.batch_first = flag(f"{kind}: batch_first", batch_first)
+        self.directions = 1 + flag(f"{kind}: bidirectional", bidirectional)
         settings = {"weight_init": weight_init, "bias_init": bias_init, "seed": seed}
         self.layers = [
-            _Direction(partial(form, reverse=back), rows, hidden, name=f"layer{i}{'_reverse' * back}", **settings)
+            _Direction(partial(form, reverse=back), rows, self.hidden, name=f"layer{i}{'_reverse' * back}", **settings)
             for i in range(layers)
             for back in (False, True)[: self.directions]
         ]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from actorflow.checkpoint import Checkpoint, Checkpoints
 from actorflow.data import Batches, Reshardable, Resumable
-from actorflow.errors import CheckpointError, DataError, GraphError
+from actorflow.errors import CheckpointError, DataError, GraphError, flag, whole
 from actorflow.graph.graph import Feeds, Graph
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
@@ -87,8 +87,7 @@ class Trainer:
     ) -> None:
         if loss.shape:
             raise GraphError(f"Trainer: the loss must have shape (), got {loss.spec}")
-        if in_flight < 1 or every < 1:
-            raise GraphError(f"Trainer: in_flight and every must be positive, got {in_flight} and {every}")
+        in_flight, every = whole("Trainer: in_flight", in_flight, 1), whole("Trainer: every", every, 1)
         self.number = 0
         self.epoch = 0
         self._graph = loss.graph.root
@@ -241,7 +240,8 @@ class Trainer:
             >>> af.run(main())
             4
         """
-        return self._steps(feeds, epochs, until, None)
+        epochs = None if epochs is None else whole("epochs", epochs)
+        return self._steps(feeds, epochs, None if until is None else whole("until", until), None)
 
     async def epochs(
         self, feeds: Feeding, epochs: int = 1, *, validate: Validate | None = None, progress: bool = False
@@ -271,6 +271,7 @@ class Trainer:
             0 {'loss': 2.5} {'w': 2.5}
             1 {'loss': 0.15625} {'w': 2.875}
         """
+        epochs, progress = whole("epochs", epochs), flag("progress", progress)
         size: int | None = getattr(feeds, "__len__", lambda: None)()
         number, count = self.epoch, 0
         gathered: dict[str, Mean] = {}

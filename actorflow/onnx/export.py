@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, checker, defs, helper, n
 from actorflow import __version__
 from actorflow.checkpoint.checkpoint import check_at_rest
 from actorflow.checkpoint.file import write_atomically
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, whole
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.onnx.values import Order, usual
@@ -77,8 +77,7 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
     elif fetch is not None:
         raise GraphError("onnx.save: a model has its outputs, leave fetch out")
     newest = defs.onnx_opset_version()
-    if not OLDEST <= opset <= newest:
-        raise GraphError(f"onnx.save: opset must be from {OLDEST} to {newest}, got {opset}")
+    opset = whole("onnx.save: opset", opset, OLDEST, newest)
     check_at_rest(model.graph, "saved")
     made = Exporter(model, opset, by_default).run()
     try:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
-from actorflow.errors import GraphError, text_of
+from actorflow.errors import GraphError, text_of, whole
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -116,9 +116,7 @@ class Function(Operation):
         if not callable(self.fn):
             raise GraphError(f"{self.fn!r} is not a function")
         check_runs(self.fn, "an op")
-        if self.concurrency is not None and self.concurrency < 1:
-            raise GraphError(f"concurrency must be at least 1, got {self.concurrency}")
-        if self.concurrency is not None and self.concurrency > 1 and not self.is_async:
+        if self.concurrency is not None and whole("concurrency", self.concurrency, 1) > 1 and not self.is_async:
             raise GraphError(f"{self} is not async: its lane runs one call at a time, not {self.concurrency}")
         if self.specs is not None:
             object.__setattr__(self, "specs", checked_specs(self.specs))

@@ -18,7 +18,7 @@ from actorflow.pipeline.calls.options import Skip
 from actorflow.pipeline.resources import LoaderResources
 from actorflow.pipeline.run import Run
 from actorflow.pipeline.stages.branch import BranchStart
-from actorflow.pipeline.stages.stage import Build, Stage, calling_site, signature, walk
+from actorflow.pipeline.stages.stage import Build, Stage, calling_site, signature, walk, whole_number
 from actorflow.pipeline.stats import LoaderStats, bottleneck
 from actorflow.threads import forget_in_child
 
@@ -196,7 +196,7 @@ class Loader(Generic[T]):
             >>> [batch.tolist() for batch in other.iter_sync()] == [batch.tolist() for batch in items]
             True
         """
-        epoch, position = self._place(delivered)
+        epoch, position = self._place(None if delivered is None else whole_number("delivered", delivered))
         stages = signature(self.stage)
         digest = _digest(stages, position)
         return {"version": _VERSION, "stages": stages, "epoch": epoch, "position": position, "digest": digest}

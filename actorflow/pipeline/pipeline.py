@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from actorflow.errors import PipelineError, shown
+from actorflow.errors import PipelineError, flag, shown, text
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.call import Call
@@ -21,7 +21,7 @@ from actorflow.pipeline.stages.repeat import Cache, Repeat
 from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.shuffle import Shuffle
 from actorflow.pipeline.stages.source import Indexed, Source, check_data, is_indexable
-from actorflow.pipeline.stages.stage import Stage, calling_site, check_at_least, walk
+from actorflow.pipeline.stages.stage import Stage, calling_site, walk, whole_number
 from actorflow.pipeline.stages.transfer import Transfer
 from actorflow.pipeline.sync import iterate
 from actorflow.place import Place
@@ -169,11 +169,11 @@ class Pipeline(Loader[T]):
             >>> list(af.pipeline.source("abcde").batch(2, drop_last=True, collate="".join).iter_sync())
             ['ab', 'cd']
         """
-        check_at_least("size", size, 1)
-        grouped = self._add(Group, name, size=size, drop_last=drop_last)
+        size = whole_number("size", size, 1)
+        options = Options(fn=collate or stack, concurrency=concurrency, executor=executor)
+        grouped = self._add(Group, name, size=size, drop_last=flag("drop_last", drop_last))
         if collate is list:
             return grouped
-        options = Options(fn=collate or stack, concurrency=concurrency, executor=executor)
         return grouped._call(Map, options, f"{name}/collate")
 
     def unbatch(self, *, name: str = "unbatch") -> Pipeline[Any]:
@@ -203,8 +203,8 @@ class Pipeline(Loader[T]):
             >>> sorted(first) == sorted(second), first == second
             (True, False)
         """
-        check_at_least("size", size, 1)
-        check_at_least("seed", seed, 0)
+        size = whole_number("size", size, 1)
+        seed = whole_number("seed", seed, 0)
         return self._add(Shuffle, name, size=size, seed=seed)
 
     def take(self, count: int, *, name: str = "take") -> Pipeline[T]:
@@ -217,7 +217,7 @@ class Pipeline(Loader[T]):
             >>> list(af.pipeline.source(range(10**9)).take(3).iter_sync())
             [0, 1, 2]
         """
-        check_at_least("count", count, 0)
+        count = whole_number("count", count, 0)
         return self._add(Take, name, count=count)
 
     def skip(self, count: int, *, name: str = "skip") -> Pipeline[T]:
@@ -230,7 +230,7 @@ class Pipeline(Loader[T]):
             >>> list(af.pipeline.source("abcd").skip(2).iter_sync())
             ['c', 'd']
         """
-        check_at_least("count", count, 0)
+        count = whole_number("count", count, 0)
         return self._add(SkipFirst, name, count=count)
 
     def enumerate(self, start: int = 0, *, name: str = "enumerate") -> Pipeline[tuple[int, T]]:
@@ -240,7 +240,7 @@ class Pipeline(Loader[T]):
             >>> list(af.pipeline.source("ab").enumerate(start=1).iter_sync())
             [(1, 'a'), (2, 'b')]
         """
-        return self._add(Enumerate, name, first=start)
+        return self._add(Enumerate, name, first=whole_number("start", start))
 
     def shard(self, rank: int, world: int, *, even: bool = True, name: str = "shard") -> Pipeline[T]:
         """Every ``world``-th item, from number ``rank`` on; best right behind the source, to save work.
@@ -257,11 +257,11 @@ class Pipeline(Loader[T]):
             >>> [list(af.pipeline.source(range(7)).shard(rank, 2).iter_sync()) for rank in range(2)]
             [[0, 2, 4], [1, 3, 5]]
         """
-        check_at_least("world", world, 1)
-        check_at_least("rank", rank, 0)
+        world = whole_number("world", world, 1)
+        rank = whole_number("rank", rank, 0)
         if rank >= world:
             raise PipelineError(f"rank must be less than world, got rank {rank} and world {world}")
-        return self._add(Shard, name, rank=rank, world=world, even=even)
+        return self._add(Shard, name, rank=rank, world=world, even=flag("even", even))
 
     def repeat(self, times: int | None = None, *, name: str = "repeat") -> Pipeline[T]:
         """The items of several epochs, one behind the other, without an end if ``times`` is None.
@@ -276,7 +276,7 @@ class Pipeline(Loader[T]):
             ['a', 'b', 'a', 'b', 'a', 'b']
         """
         if times is not None:
-            check_at_least("times", times, 0)
+            times = whole_number("times", times, 0)
         return self._add(Repeat, name, times=times)
 
     def cache(
@@ -303,7 +303,7 @@ class Pipeline(Loader[T]):
             ['A', 'B']
         """
         if size_bytes is not None:
-            check_at_least("size_bytes", size_bytes, 1)
+            size_bytes = whole_number("size_bytes", size_bytes, 1)
         return self._add(Cache, name, size_bytes=size_bytes, size=size)
 
     def prefetch(
@@ -330,9 +330,9 @@ class Pipeline(Loader[T]):
             >>> len(list(loader.iter_sync()))
             3
         """
-        check_at_least("count", count, 1)
+        count = whole_number("count", count, 1)
         if size_bytes is not None:
-            check_at_least("size_bytes", size_bytes, 1)
+            size_bytes = whole_number("size_bytes", size_bytes, 1)
         return self._add(Prefetch, name, count=count, size_bytes=size_bytes, size=size)
 
     def to(
@@ -352,7 +352,7 @@ class Pipeline(Loader[T]):
             >>> [str(array.place) for array in loader.iter_sync()]
             ['sim:0', 'sim:0']
         """
-        check_at_least("in_flight", in_flight, 1)
+        in_flight = whole_number("in_flight", in_flight, 1)
         parsed = Place.parse(place) if isinstance(place, str) else place
         return self._add(Transfer, name or f"to {parsed}", place=parsed, graph=graph, in_flight=in_flight)
 
@@ -456,7 +456,7 @@ class Pipeline(Loader[T]):
             >>> list(loader.iter_sync())  # the rest of the epoch
             [2, 3]
         """
-        check_at_least("ahead", ahead, 1)
+        ahead = whole_number("ahead", ahead, 1)
         return iterate(self, ahead)
 
     def __repr__(self) -> str:
@@ -465,6 +465,7 @@ class Pipeline(Loader[T]):
     # -- adding stages ------------------------------------------------------------------------------------------
 
     def _add(self, kind: type[Stage], name: str, **fields: Any) -> Pipeline[Any]:
+        name = text("name", name)
         names = {stage.name for stage in self.stages}
         stage = kind(name=unique_name(name, names), site=calling_site(), upstream=(self.stage,), **fields)
         return Pipeline(stage)
@@ -532,13 +533,13 @@ def source(
         ([0, 1, 2], [10, 11, 12])
     """
     check_data(data)
-    if executor not in ("auto", "loop", "thread"):
+    name, shuffle, seed = text("name", name), flag("shuffle", shuffle), whole_number("seed", seed, 0)
+    if text("executor", executor) not in ("auto", "loop", "thread"):
         raise PipelineError(f"the executor of a source must be auto, loop or thread, got {executor!r}")
     if gives_coroutine(data):
         raise PipelineError(
             "a source's function must give an iterable, not a coroutine: it may be an async generator function"
         )
-    check_at_least("seed", seed, 0)
     if is_indexable(data):
         if shuffle and sampler is None and len(data):
             sampler = Sampler(len(data), seed)
@@ -577,7 +578,7 @@ def zip_(*pipelines: Pipeline[Any], strict: bool = False, name: str = "zip") -> 
         >>> list(af.pipeline.zip_(images, labels, strict=True).iter_sync())
         [('a.png', 0), ('b.png', 1)]
     """
-    return _join(Zip, pipelines, name, strict=strict)
+    return _join(Zip, pipelines, name, strict=flag("strict", strict))
 
 
 def concat(*pipelines: Pipeline[T], name: str = "concat") -> Pipeline[T]:
@@ -610,7 +611,7 @@ def interleave(*pipelines: Pipeline[T], block: int = 1, name: str = "interleave"
         >>> list(af.pipeline.interleave(af.pipeline.source("abcd"), af.pipeline.source("12"), block=2).iter_sync())
         ['a', 'b', '1', '2', 'c', 'd']
     """
-    check_at_least("block", block, 1)
+    block = whole_number("block", block, 1)
     return _join(Interleave, pipelines, name, block=block)
 
 
@@ -633,6 +634,7 @@ def merge(*pipelines: Pipeline[T], name: str = "merge") -> Pipeline[T]:
 
 
 def _join(kind: type[Stage], pipelines: Sequence[Pipeline[Any]], name: str, **fields: Any) -> Pipeline[Any]:
+    name = text("name", name)
     if not pipelines:
         raise PipelineError(f"{name}: expected at least one pipeline, got none")
     for pipeline in pipelines:

@@ -1,8 +1,12 @@
 """Batched runs: requests of several callers are computed in one frame, and each gets its own rows.
 
-A request waits in the group of those that may share a frame with it. A look at the groups (`Batcher._look`) starts the
-frames that are due. It happens once in a turn of the loop in which something has changed: requests have come, a frame
-has ended, the oldest request has waited long enough. Nothing else runs between.
+A request is in one place at a time: it waits in the group of those that may share a frame with it, it is computed with
+the others of a batch, or it has ended and is nowhere. `Batcher._move` alone brings it from one to the next, and cannot
+fail: whatever may raise, such as the user's functions, is called before.
+
+A look at the groups (`Batcher._look`) starts the frames that are due. It happens once in a turn of the loop in which
+something has changed: requests have come, a frame has ended, the oldest request has waited long enough. Nothing else
+runs between.
 """
 
 from __future__ import annotations
@@ -11,13 +15,13 @@ import asyncio
 import contextvars
 import math
 from bisect import insort
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from actorflow.errors import (
     BatcherClosedError,
@@ -26,7 +30,13 @@ from actorflow.errors import (
     OpError,
     QueueFullError,
     RunTimeoutError,
+    flag,
+    real,
+    seconds,
+    shown,
     text_of,
+    time_limit,
+    whole,
 )
 from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
@@ -49,7 +59,7 @@ class BatchOptions(NamedTuple):
 
     max_rows: int = 32
     max_wait_s: float = 0.002
-    buckets: tuple[int, ...] = ()
+    buckets: Sequence[int] = ()
     queue_rows: int = 1024
     key: Callable[[dict[Any, Any]], Hashable] | None = None
     pad: Callable[[list[dict[Any, Any]]], Sequence[Mapping[Any, Any]]] | None = None
@@ -57,25 +67,35 @@ class BatchOptions(NamedTuple):
     isolate: bool = True
 
     def checked(self) -> Self:
-        """The same.
+        """The same, with plain numbers.
 
         Raises:
-            ValueError: if a number is out of its range.
+            GraphError: if a number is out of its range.
+            TypeError: if something is of another type.
         """
-        for name in ("max_rows", "queue_rows", "in_flight"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.max_wait_s < math.inf:
-            raise ValueError(f"max_wait must be a time in seconds, got {self.max_wait_s}")
-        if self.buckets and (list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1):
-            raise ValueError(f"buckets must be positive and ascending, got {self.buckets}")
-        if self.buckets and self.buckets[-1] < self.max_rows:
-            raise ValueError(f"the last bucket must take max_rows={self.max_rows} rows, got {self.buckets}")
-        return self
+        for name in ("key", "pad"):
+            fn = getattr(self, name)
+            if fn is not None and not callable(fn):
+                raise TypeError(f"{name} must be a function, got {shown(fn)}")
+        if not isinstance(cast(object, self.buckets), Iterable):
+            raise TypeError(f"buckets must be a list, got {shown(self.buckets)}")
+        max_rows, buckets = whole("max_rows", self.max_rows, 1), [whole("buckets", rows) for rows in self.buckets]
+        if buckets != sorted(set(buckets)) or (buckets and buckets[0] < 1):
+            raise GraphError(f"buckets must be positive and ascending, got {buckets}")
+        if buckets and buckets[-1] < max_rows:
+            raise GraphError(f"the last bucket must take max_rows={max_rows} rows, got {buckets}")
+        return self._replace(
+            max_rows=max_rows,
+            max_wait_s=seconds("max_wait", self.max_wait_s),
+            buckets=tuple(buckets),
+            queue_rows=whole("queue_rows", self.queue_rows, 1),
+            in_flight=whole("in_flight", self.in_flight, 1),
+            isolate=flag("isolate", self.isolate),
+        )
 
 
 class _State(Enum):
-    """State of a batcher: NEW -> OPEN -> CLOSING -> CLOSED; any of them -> CLOSED."""
+    """State of a batcher: NEW -> OPEN -> CLOSING -> CLOSED -> OPEN -> ...; any of them -> CLOSED."""
 
     NEW = "not entered yet"
     OPEN = "open"
@@ -84,68 +104,82 @@ class _State(Enum):
 
 
 class Group:
-    """Requests that may go into one frame, in the order in which they shall."""
+    """Requests that wait and may go into one frame, in the order in which they shall.
 
-    __slots__ = ("key", "rows", "waiting")
+    Args:
+        key: Equal for those that may.
+        is_full: Whether no other request can come to it.
+    """
 
-    def __init__(self, key: Hashable) -> None:
+    __slots__ = ("is_full", "key", "requests", "rows")
+
+    def __init__(self, key: Hashable, is_full: bool) -> None:
         self.key = key
-        self.waiting: list[Request] = []
+        self.is_full = is_full
+        self.requests: list[Request] = []
         self.rows = 0
 
     def add(self, request: Request) -> None:
-        waiting = self.waiting
+        waiting = self.requests
         if not waiting or waiting[-1].order <= request.order:
             waiting.append(request)
         else:
             insort(waiting, request, key=_ORDER)  # behind those of the same order
         self.rows += request.rows
 
-    def take(self, most: int) -> list[Request]:
-        """Remove the first requests, as many as have no more rows than that together, one at least."""
-        count, rows = 1, self.waiting[0].rows
-        for request in self.waiting[1:]:
+    def remove(self, requests: Sequence[Request]) -> None:
+        waiting, count = self.requests, len(requests)
+        if waiting[:count] == requests:  # the first ones, as a frame takes them: at once
+            del waiting[:count]
+        else:
+            for request in requests:
+                waiting.remove(request)
+        self.rows -= sum([request.rows for request in requests])
+
+    def first(self, most: int) -> list[Request]:
+        """The first requests, as many as have no more rows than that together, one at least."""
+        count, rows = 1, self.requests[0].rows
+        for request in self.requests[1:]:
             if rows + request.rows > most:
                 break
             rows += request.rows
             count += 1
-        taken = self.waiting[:count]
-        del self.waiting[:count]
-        self.rows -= rows
-        return taken
+        return self.requests[:count]
 
     @property
     def oldest_s(self) -> float:
         """When the request came that has waited longest."""
-        return min([request.since_s for request in self.waiting])
+        return min([request.since_s for request in self.requests])
 
 
 class Batch:
-    """Requests whose rows are computed together, in one frame or, where it fails, in several."""
+    """Requests whose rows are computed together, in one frame or, where it fails, in several.
+
+    Attributes:
+        requests: Those that have not ended.
+        task: Computes them.
+    """
 
     __slots__ = ("requests", "task")
 
-    def __init__(self, requests: list[Request]) -> None:
-        self.requests = requests
+    def __init__(self) -> None:
+        self.requests: set[Request] = set()
         self.task: asyncio.Task[None]
-
-    @property
-    def left(self) -> list[Request]:
-        """Requests that somebody waits for."""
-        return [request for request in self.requests if not request.future.done()]
 
 
 class Batcher:
     """Joins requests in frames and gives each caller its rows; returned by `Graph.batched`, which says when and how.
 
-    It is an async context manager, and takes requests inside its block.
+    It is an async context manager, and takes requests inside its block. It may be entered again after its end, on
+    another loop too, as the lifespan of an application is by each of its tests.
 
     Args:
         rows: What is computed.
         options: As for `Graph.batched`.
 
     Raises:
-        ValueError: if a number is out of its range.
+        GraphError: if a number is out of its range.
+        TypeError: if something is of another type.
 
     Example:
         >>> import asyncio
@@ -162,14 +196,14 @@ class Batcher:
 
     def __init__(self, rows: Rows, options: BatchOptions) -> None:
         self._rows = rows
-        self._options = options.checked()
+        self._options = options = options.checked()
         self._isolates = options.isolate and rows.repeatable
         self._state = _State.NEW
         self._why = "was not entered yet"  # takes no requests for this reason, if there is one
         self._groups: dict[Hashable, Group] = {}
         self._batches: set[Batch] = set()
         self._waiting_rows = 0
-        self._scheduled = False
+        self._soon: asyncio.Handle | None = None  # of the next look
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf  # when the timer is
         self._emptied: asyncio.Future[None] | None = None
@@ -239,6 +273,7 @@ class Batcher:
             OpError: if an op fails for the rows of this request.
             RunTimeoutError: after ``timeout``.
             RunCancelledError, StallError, ...: as for `Graph.run`, if the whole frame has failed.
+            GraphError, TypeError: if ``priority`` or ``timeout`` is no such number.
         Cancellation: returns at once. The rows are not computed if their frame has not started; a frame is cancelled
             when nobody waits for it any more.
 
@@ -258,21 +293,24 @@ class Batcher:
         requests: list[Request] = []
         timer = None
         try:
+            timeout_s = None if timeout is None else time_limit("timeout", timeout)
             requests = self._enter(feeds, priority)
-            if timeout is not None:
-                timer = self._loop.call_later(timeout, self._expire, requests, timeout)
+            if timeout_s is not None:
+                timer = self._loop.call_later(timeout_s, self._expire, requests, timeout_s)
             parts = []
             for request in requests:
                 part = await request.future
                 parts.append(request.fail() if part is None else part)
             result = parts[0] if len(parts) == 1 else Result.joined(parts)
         except BaseException as error:
+            if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
+                raise
             counters.count_failure(error)
             trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
             for request in requests:
                 request.error = None
-                if not request.future.done() or request.future.cancelled():
-                    self._leave(request)
+                request.future.cancel()
+            self._give_up(requests)
             raise
         finally:
             if timer is not None:
@@ -290,10 +328,7 @@ class Batcher:
             f"a batched run timed out after {timeout_s:g} s; graph {self._rows.name!r} has {self._waiting_rows} rows "
             f"that wait for batched runs, and {len(self._batches)} frames of them in flight"
         )
-        left = [request for request in requests if not request.future.done()]
-        _fail(left, error)
-        for request in left:
-            self._leave(request)
+        self._give_up(requests, error)
 
     def _enter(self, feeds: Mapping[Any, Any], priority: float) -> list[Request]:
         """Let the rows of a request wait; in several parts, if they are too many for one frame."""
@@ -302,64 +337,80 @@ class Batcher:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
         if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
-        request = rows.read(feeds)
+        since_s = order = self._loop.time()
+        if type(priority) is not int or priority:  # few say it
+            order -= real("priority", priority, finite=False) * AGE_S
+        request, requester = rows.read(feeds), rows.requester()
+        parts = [request] if request.rows <= options.max_rows else rows.split(request, options.max_rows)
         key: Hashable = request.lengths if options.pad is None else None
-        if options.key is not None:
+        if options.pad is not None and len(parts) > 1:
+            key = request  # frames of its own: parts that are padded like others could not be put together again
+        elif options.key is not None:
             key = key, options.key(rows.feeds(request))
-        group = self._groups.get(key)
+        group = self._groups.get(key) or Group(key, is_full=key is request)
         if self._waiting_rows + request.rows > options.queue_rows:
             raise QueueFullError(rows.name, request.rows, self._waiting_rows, options.queue_rows)
-        if group is None:
-            group = self._groups[key] = Group(key)
-        since_s, requester = self._loop.time(), rows.requester()
-        order = since_s - priority * AGE_S
-        parts = [request] if request.rows <= options.max_rows else rows.split(request, options.max_rows)
         for part in parts:
-            part.group, part.batch = group, None
             part.order, part.since_s = order, since_s
             part.future, part.requester = self._loop.create_future(), requester
-            group.add(part)
-        self._waiting_rows += request.rows
+        self._move(parts, None, group)
         self._look_soon()
         return parts
 
-    def _leave(self, request: Request) -> None:
-        """Nobody waits for a request any more."""
-        if waits(request.future):
-            request.future.cancel()
-        batch, group = request.batch, request.group
-        if batch is not None:
-            if not batch.left:
-                end(batch.task)
-        elif request in group.waiting:
-            group.waiting.remove(request)
-            group.rows -= request.rows
-            self._taken(group, request.rows)
+    def _move(self, requests: Sequence[Request], origin: Group | Batch | None, to: Group | Batch | None) -> None:
+        """Bring requests that are all in one place to another one; None is that of those that come or have ended.
 
-    def _taken(self, group: Group, rows: int) -> None:
-        """Rows of a group wait no longer."""
-        self._waiting_rows -= rows
-        if not group.waiting:
-            del self._groups[group.key]
-            self._notice_end()
+        Where requests are, and what follows from it, changes here alone: the rows that wait, the groups and the batches
+        that there are, and whether a closing batcher has become empty.
+        """
+        if type(to) is Group:
+            self._groups[to.key] = to
+            before = to.rows
+            for request in requests:
+                to.add(request)
+            self._waiting_rows += to.rows - before
+        elif type(to) is Batch:
+            self._batches.add(to)
+            to.requests.update(requests)
+        for request in requests:
+            request.place = to
+        if type(origin) is Batch:
+            origin.requests.difference_update(requests)  # some may have left before
+        elif type(origin) is Group:
+            before = origin.rows
+            origin.remove(requests)
+            self._waiting_rows -= before - origin.rows
+            if not origin.requests:
+                del self._groups[origin.key]
+                self._notice_end()
+
+    def _give_up(self, requests: Iterable[Request], error: BaseException | None = None) -> None:
+        """End requests before they have a result. A frame is cancelled when nobody waits for it any more."""
+        for request in requests:
+            if error is not None:
+                _fail(request, error)
+            place = request.place
+            if place is not None:
+                self._move([request], place, None)
+                if isinstance(place, Batch) and not place.requests:
+                    end(place.task)
 
     # -- starts of frames ------------------------------------------------------------------------------------------
 
     def _look_soon(self) -> None:
         """Look which frames are due when all that happens in this turn of the loop has happened."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._look, 0.0, context=self._context)
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._look, 0.0, context=self._context)
 
     def _look(self, now_s: float) -> None:
         """Start the frames that are due, and have the timer look again when the next one may be."""
-        self._scheduled = False
+        self._soon = None
         groups, now_s = self._groups, max(now_s, self._loop.time())
         while groups and len(self._batches) < self._options.in_flight:
             due = [group for group in groups.values() if self._is_due(group, now_s)]
             if not due:
                 break
-            self._start(min(due, key=lambda group: group.waiting[0].order))
+            self._start(min(due, key=lambda group: group.requests[0].order))
         due_s = math.inf
         if groups and len(self._batches) < self._options.in_flight:
             due_s = min(group.oldest_s for group in groups.values()) + self._options.max_wait_s
@@ -379,43 +430,58 @@ class Batcher:
         return (
             not self._batches
             or group.rows >= options.max_rows
+            or group.is_full
             or self._state is _State.CLOSING  # nobody else will come
             or group.oldest_s + options.max_wait_s <= now_s
         )
 
     def _start(self, group: Group) -> None:
-        batch = Batch(group.take(self._options.max_rows))
-        now = perf_counter()
-        rows = 0
-        for request in batch.requests:
-            request.batch, request.started = batch, now
-            rows += request.rows
-        self._batches.add(batch)
-        batch.task = self._loop.create_task(self._compute(batch))
+        batch, requests, now = Batch(), group.first(self._options.max_rows), perf_counter()
+        for request in requests:
+            request.started = now
+        batch.task = self._loop.create_task(self._compute(batch, requests))
         batch.task.add_done_callback(partial(self._ended, batch), context=self._context)
-        self._taken(group, rows)
+        self._move(requests, group, batch)
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
-    async def _compute(self, batch: Batch) -> None:
+    async def _compute(self, batch: Batch, requests: Sequence[Request]) -> None:
         """Compute the rows of a batch; where that fails, those of each half, until it is known whose fault it is."""
-        todo = [batch.requests]
-        while todo:
+        todo = [requests]
+        while todo and batch.requests:
             permit = await self._rows.turn()
             try:
-                requests = [request for request in todo.pop() if not request.future.done()]
+                # A caller that was cancelled has not said so yet, where its future has ended and its request has not.
+                requests = [each for each in todo.pop() if each.place is batch and not each.future.done()]
                 if requests:
-                    _deliver(requests, await self._frame(requests, permit))
+                    self._deliver(batch, requests, await self._frame(requests, permit))
             except (OpError, FeedError) as error:
                 if self._isolates and len(requests) > 1:
                     half = len(requests) // 2
                     todo += requests[half:], requests[:half]
                 else:
-                    _fail(requests, error)
+                    self._fail(batch, requests, error)
             except Exception as error:  # noqa: BLE001  the callers are told
-                _fail(requests, error)
+                self._fail(batch, requests, error)
             finally:
                 self._rows.give_back(permit)
+
+    def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
+        """Give each request its rows of a frame."""
+        start = 0
+        for request in requests:
+            stop = start + request.rows
+            if not request.future.done():
+                request.future.set_result(result.rows(start, stop))
+            start = stop
+        self._move(requests, batch, None)
+
+    def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
+        """End requests of a frame that has failed."""
+        left = [request for request in requests if request.place is batch]
+        for request in left:
+            _fail(request, error)
+        self._move(left, batch, None)
 
     async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> Result:
         parts = requests if self._options.pad is None else self._padded(self._options.pad, requests)
@@ -441,31 +507,40 @@ class Batcher:
 
     def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
         """No frame of the batch runs any more."""
-        self._batches.discard(batch)
         failure = ended_with(task)
         if task.cancelled():
             failure = None
-        if batch.left:
+        if batch.requests:
             name = self._rows.name
             why = "its graph was closed" if failure is None else f"of a fault of actorflow: {text_of(failure)}"
             closed = BatcherClosedError(f"a batched run of graph {name!r} was given up, since {why}")
             closed.__cause__ = failure
-            _fail(batch.left, closed)
-        batch.requests.clear()  # which refer to it: nobody should wait for the garbage collector
-        self._notice_end()
-        self._look_soon()
+            self._fail(batch, [*batch.requests], closed)
+        if batch in self._batches:  # else it is of a loop that was closed
+            self._batches.remove(batch)
+            self._notice_end()
+            self._look_soon()
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._state is not _State.NEW:
-            raise GraphError(f"the batcher of graph {self._rows.name!r} was entered before: make another one")
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-        self._context = contextvars.copy_context()
+        if self._rows.are_kept and not self._loop.is_closed():
+            raise GraphError(f"the batcher of graph {self._rows.name!r} is entered already: its block has not ended")
+        self._forget()
         self._rows.enter(self)
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        self._context = contextvars.copy_context()
         self._state, self._why = _State.OPEN, ""
         return self
+
+    def _forget(self) -> None:
+        """Forget the requests and frames of a loop that was closed, or of the parent process."""
+        self._rows.leave()
+        self._groups.clear()
+        self._batches.clear()
+        self._waiting_rows = 0
+        self._soon = self._timer = self._emptied = None
+        self._due_s = math.inf
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._state is _State.OPEN:
@@ -498,16 +573,16 @@ class Batcher:
         if self._state is _State.CLOSED:
             return
         self._state, self._why = _State.CLOSED, why
+        if self._rows.are_kept and self._loop.is_closed():  # nobody is left to be told
+            self._forget()
+            return
         error = BatcherClosedError(f"a batched run of graph {self._rows.name!r} was given up: its batcher {why}")
-        for group in self._groups.values():
-            _fail(group.waiting, error)
-        self._groups.clear()
-        self._waiting_rows = 0
-        for batch in self._batches:
-            _fail(batch.left, error)
-            end(batch.task)
-        if self._timer is not None:
-            self._timer.cancel()
+        places: list[Group | Batch] = [*self._groups.values(), *self._batches]
+        self._give_up([request for place in places for request in place.requests], error)
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon, self._timer, self._due_s = None, None, math.inf
         self._notice_end()
 
     def _notice_end(self) -> None:
@@ -515,28 +590,15 @@ class Batcher:
             self._emptied.set_result(None)
 
     def forget_parent(self) -> None:
-        """Take no requests in the child of a fork: those that wait are the parent's."""
+        """Take no requests in the child of a fork until it enters it: those that wait are the parent's."""
         self._state, self._why = _State.CLOSED, "was made in the parent process of a fork"
-        self._groups.clear()
-        self._batches.clear()
-        self._waiting_rows = 0
+        self._forget()
 
 
-def _deliver(requests: Sequence[Request], result: Result) -> None:
-    """Give each request its rows of a frame."""
-    start = 0
-    for request in requests:
-        stop = start + request.rows
-        if not request.future.done():
-            request.future.set_result(result.rows(start, stop))
-        start = stop
-
-
-def _fail(requests: Sequence[Request], error: BaseException) -> None:
-    for request in requests:
-        if waits(request.future):
-            request.error = error
-            request.future.set_result(None)
+def _fail(request: Request, error: BaseException) -> None:
+    if waits(request.future):
+        request.error = error
+        request.future.set_result(None)
 
 
 def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:

@@ -427,23 +427,18 @@ class Engine:
         claim = self.resources.claim()
         try:
             feeds = {} if feeds is None else feeds
-            begun = self._begin_known(feeds, fetch, atomic, timeout_s)
+            begun = self._begin_known(feeds, fetch, atomic)
             if begun is None and self.graph.world.size > 1:
                 program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
             elif begun is None:
                 program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
             else:
-                program, frame = begun
-                if self.instrumentation is not None:
-                    self.instrumentation.begin(frame, streamed=False, requesters=())
-                self._wake(program, frame)
+                program, frame = self._begun(*begun, timeout_s, True)
             return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
         finally:
             claim.release()
 
-    def _begin_known(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
-    ) -> tuple[Program, Frame] | None:
+    def _begin_known(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame] | None:
         """Start a frame of a program that is there, if nothing has to be waited for, and nobody asked."""
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
@@ -453,10 +448,7 @@ class Engine:
         exchange = program.exchange
         if exchange is not None and (self.resources.rank_turns.closed or not exchange.peers.are_ready(exchange)):
             return None
-        frame = self.start(program, feeds, atomic)
-        if timeout_s is not None:
-            limit_time(frame, timeout_s, timeout_s)
-        return program, frame
+        return program, self.start(program, feeds, atomic)
 
     async def begin(
         self,
@@ -492,32 +484,43 @@ class Engine:
             if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
                 program = at_once(self._making(key))
                 waits = self._is_due(program)
+            ticket = None
             if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
                 ticket = self.queue.enter()  # before the next has its turn
-                starting = self._begin_in_turn(feeds, fetch, atomic, lengths, ticket)
             else:
-                starting, frame = None, self.start(program, feeds, atomic)
+                frame = self.start(program, feeds, atomic)
                 if permit is not None:
                     self.queue.spend(permit)
-                if timeout_s is not None:
-                    limit_time(frame, timeout_s, timeout_s)
-        if starting is not None:
-            program, frame = await self._begin_in_time(starting, timeout_s)
+        if ticket is not None:
+            with ticket:  # given back whatever happens, also where no coroutine has begun
+                starting = partial(self._begin_in_turn, feeds, fetch, atomic, lengths, ticket)
+                program, frame = await self._begin_in_time(starting, timeout_s)
         assert program is not None
-        if self.instrumentation is not None:
-            self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
-        if awaited:
-            self._wake(program, frame)
-        else:
-            frame.wake()
-        return program, frame
+        return self._begun(program, frame, None if ticket is not None else timeout_s, awaited, streamed, requesters)
 
-    def _wake(self, program: Program, frame: Frame) -> None:
-        """Begin with a frame whose caller does nothing but await it."""
-        if program.exchange is None:
+    def _begun(
+        self,
+        program: Program,
+        frame: Frame,
+        timeout_s: float | None,
+        awaited: bool,
+        streamed: bool = False,
+        requesters: Sequence[Span] = (),
+    ) -> tuple[Program, Frame]:
+        """Let a frame go on that was started; it is given up if that fails, as nobody will know of it."""
+        try:
+            if timeout_s is not None:
+                limit_time(frame, timeout_s, timeout_s)
+            if self.instrumentation is not None:
+                self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
+        except BaseException:
+            frame.cancel()
+            raise
+        if awaited and program.exchange is None:  # by a caller that does nothing but await it: its first slice is run
             self.resources.dispatcher.run_now()
         else:
             frame.wake()
+        return program, frame
 
     async def _begin_among_ranks(
         self, feeds: Feeds, fetch: Fetch, atomic: bool, timeout_s: float | None
@@ -533,7 +536,7 @@ class Engine:
         if turn is not None:
             starting.add_done_callback(lambda _: turn.leave())  # it may be cancelled before it begins
         try:
-            return await self._begin_in_time(asyncio.shield(starting), timeout_s)
+            return await self._begin_in_time(partial(asyncio.shield, starting), timeout_s)
         except BaseException:
             if not starting.done():
                 self._starting[starting] = False
@@ -558,12 +561,12 @@ class Engine:
             starting.exception()  # seen, though its caller may have gone
 
     async def _begin_in_time(
-        self, starting: Awaitable[tuple[Program, Frame]], timeout_s: float | None
+        self, start: Callable[[], Awaitable[tuple[Program, Frame]]], timeout_s: float | None
     ) -> tuple[Program, Frame]:
         """Await the start of a frame, which then has the time that is left."""
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                program, frame = await starting
+                program, frame = await start()
                 due_s = limit.when()
         except TimeoutError:
             if not limit.expired():
@@ -606,13 +609,12 @@ class Engine:
         self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None, ticket: Ticket
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when it has a program and the graph is not paused."""
-        with ticket:
-            program = None
-            while program is None:
-                await ticket.come()
-                program = await self._ready(feeds, fetch, lengths)
-            frame = self.start(program, feeds, atomic)
-            self.queue.spend()
+        program = None
+        while program is None:
+            await ticket.come()
+            program = await self._ready(feeds, fetch, lengths)
+        frame = self.start(program, feeds, atomic)
+        self.queue.spend()
         return program, frame
 
     async def _ready(self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None) -> Program | None:

@@ -109,6 +109,12 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
             >>> result[y], result.frames
             (array([2., 3., 4.], dtype=float32), (0, 1))
         """
+        for name, index in results[0]._by_name.items():
+            shapes = sorted({result._values[index].shape[1:] for result in results})
+            if len(shapes) > 1:
+                raise ShapeError(
+                    f"rows of {name!r} cannot be put together: in several frames they have shapes {shapes}"
+                )
         values = [np.concatenate(list(map(to_numpy, parts))) for parts in zip(*[r._values for r in results])]  # noqa: B905
         frames = tuple(dict.fromkeys(number for result in results for number in result.frames))
         return cls(results[0]._blobs, results[0]._by_name, values, frames)

@@ -35,9 +35,10 @@ class Request:
         rows: Their common length.
         lengths: Lengths of the other open axes.
 
-    The other attributes are set by the batcher when it begins to wait: first it is in a group, then in a batch.
+    The other attributes are set by the batcher, which takes it in.
 
     Attributes:
+        place: Where it is: a group at first, then a batch, None at its end.
         order: Lower ones go first.
         since_s: When it came, by the loop's clock.
         started: When its frame did, by `time.perf_counter`.
@@ -48,20 +49,18 @@ class Request:
 
     __slots__ = (
         "arrays",
-        "batch",
         "error",
         "future",
-        "group",
         "lengths",
         "order",
+        "place",
         "requester",
         "rows",
         "since_s",
         "started",
     )
 
-    group: Group
-    batch: Batch | None
+    place: Group | Batch | None
     order: float
     since_s: float
     started: float
@@ -233,6 +232,11 @@ class Rows:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""
         self._claim = self._engine.resources.claim()
         self._number = self._engine.open_batcher(batcher)
+
+    @property
+    def are_kept(self) -> bool:
+        """True from `enter` until `leave`."""
+        return self._claim is not None
 
     def leave(self) -> None:
         """Undo `enter`; idempotent."""

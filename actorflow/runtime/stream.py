@@ -9,7 +9,7 @@ from typing import Any
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
-from actorflow.errors import FeedError, GraphError, text_of
+from actorflow.errors import FeedError, GraphError, text_of, whole
 from actorflow.loop import end, wait_out
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Program, Result
@@ -30,7 +30,7 @@ class FrameStream(AsyncGenerator[Result, None]):
         number: Streams of a graph are numbered from 0 in the order in which they were made.
 
     Raises:
-        ValueError, TypeError: for wrong arguments.
+        GraphError, TypeError: for wrong arguments.
 
     Example:
         >>> import asyncio, itertools
@@ -57,7 +57,7 @@ class FrameStream(AsyncGenerator[Result, None]):
             source = _Synchronous(feeds)
         else:
             raise TypeError(f"feeds must be an iterable or an async iterable of mappings, got {type(feeds).__name__}")
-        checked, targets = _checked(in_flight), None if fetch is None else tuple(fetch)
+        checked, targets = whole("in_flight", in_flight, 1), None if fetch is None else tuple(fetch)
         self.number = engine.register(self)
         name = f"stream {self.number} of graph {engine.graph.name!r}"
         # It does not know the stream, so that one that is dropped is closed at once.
@@ -73,7 +73,7 @@ class FrameStream(AsyncGenerator[Result, None]):
         enough frames have been taken out. A feed that has been asked for gets its frame.
 
         Raises:
-            ValueError: for less than 1.
+            GraphError: for less than 1.
 
         Example:
             >>> graph = af.Graph("g")
@@ -92,7 +92,7 @@ class FrameStream(AsyncGenerator[Result, None]):
 
     @in_flight.setter
     def in_flight(self, frames: int) -> None:
-        self._feeder.in_flight = _checked(frames)
+        self._feeder.in_flight = whole("in_flight", frames, 1)
         if self.is_running:
             self._feeder.refill()
 
@@ -143,12 +143,6 @@ class FrameStream(AsyncGenerator[Result, None]):
     def aclose(self) -> Coroutine[Any, Any, None]:
         """Cancel the frames in flight and close the source."""
         return self._results.aclose()
-
-
-def _checked(in_flight: int) -> int:
-    if in_flight < 1:
-        raise ValueError(f"in_flight must be at least 1, got {in_flight}")
-    return in_flight
 
 
 def _is_cancelled() -> bool:

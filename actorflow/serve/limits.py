@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+
+from actorflow.errors import seconds, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,6 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_number(f"limits: {field.name}", getattr(self, field.name), whole=not field.name.endswith("_s"))
-
-
-def check_number(what: str, value: object, *, whole: bool) -> None:
-    """Refuse what is no number.
-
-    Raises:
-        TypeError: if it is of another type.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-        raise TypeError(f"{what} must be {'a whole number' if whole else 'a number'}, got {value!r}")
+            name, value = f"limits: {field.name}", getattr(self, field.name)
+            checked = seconds(name, value, finite=False) if field.name.endswith("_s") else whole(name, value, 0)
+            object.__setattr__(self, field.name, checked)

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from actorflow.errors import GraphError, QueueFullError, did_you_mean, text_of
+from actorflow.errors import GraphError, QueueFullError, did_you_mean, seconds, text, text_of, whole
 from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.runtime.batched import Batcher
 from actorflow.runtime.model import Model
 from actorflow.serve.answers import refused
-from actorflow.serve.limits import Limits, check_number
+from actorflow.serve.limits import Limits
 from actorflow.serve.tensors import Tensor
 from actorflow.trace.batches import SECONDS, Histogram
 
@@ -72,10 +72,8 @@ class Hosted:
         max_wait: float = 0.002,
         batch_axis: str | None = None,
     ) -> None:
-        check_number("max_rows", max_rows, whole=True)
-        check_number("max_wait", max_wait, whole=False)
-        if not isinstance(cast(object, batch_axis), str | None):
-            raise TypeError(f"batch_axis must be the name of an axis, got {batch_axis!r}")
+        max_rows, max_wait = whole("max_rows", max_rows, 0), seconds("max_wait", max_wait)
+        batch_axis = None if batch_axis is None else text("batch_axis", batch_axis)
         self.name = name
         self.version = version
         self.model = model

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from types import TracebackType
 from typing import Self, cast
 
 from aiohttp import web
 
+from actorflow.errors import seconds, text, time_limit, whole
 from actorflow.serve.app import SERVICE
-from actorflow.serve.limits import check_number
 from actorflow.web.server import Log, at_most, for_url, is_loopback
 
 _log = logging.getLogger(__name__)
@@ -73,18 +72,14 @@ class Server:
     ) -> None:
         if not isinstance(cast(object, app), web.Application) or SERVICE not in app:
             raise TypeError(f"expected the application that af.serve.create_app makes, got {type(app).__name__}")
-        if not isinstance(cast(object, host), str):
-            raise TypeError(f"host must be a text, got {host!r}")
-        check_number("port", port, whole=True)
-        check_number("keep_alive_s", keep_alive_s, whole=False)
-        if not 0 < keep_alive_s < math.inf:
-            raise ValueError(f"keep_alive_s must be a time above 0, got {keep_alive_s!r}")
+        host, port = text("host", host), whole("port", port, 0, 65535)
+        keep_alive_s = seconds("keep_alive_s", keep_alive_s, positive=True)
         if not is_loopback(host) and not app[SERVICE].needs_token:
             raise ValueError(f"serving on {host}, which others can reach, needs a token")
         self.host = host
         self.port = port
         self._service = app[SERVICE]
-        self._most = max_connections
+        self._most = whole("max_connections", max_connections, 1)
         self._listener: asyncio.Server
         self._runner = web.AppRunner(
             app,
@@ -126,9 +121,10 @@ class Server:
             Number of requests without an answer, or whose client has not taken all of it; 0 unless there was too
             little time.
         """
+        timeout_s = time_limit("timeout", timeout)
         self._service.draining = True
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout_s):
                 await self._settle()
                 self._listener.close()
                 await asyncio.sleep(_LOOK_S)  # what has come in meanwhile is refused, not cut off

@@ -12,7 +12,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, seconds, whole
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
 from actorflow.loop import Steps
@@ -73,8 +73,8 @@ def inject(
         raise GraphError(f"faults are for ops, got {node!r}")
     if error is None and delay_s is None:
         raise ValueError(f"op {node.name!r}: neither an error nor a delay to inject")
-    if delay_s is not None and delay_s < 0:
-        raise ValueError(f"op {node.name!r}: delay_s must not be negative, got {delay_s}")
+    delay_s = None if delay_s is None else seconds(f"op {node.name!r}: delay_s", delay_s)
+    times = None if times is None else whole(f"op {node.name!r}: times", times, 0)
     return Injection(graph.engine, node, error, delay_s, frames, times)
 
 

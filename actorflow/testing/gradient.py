@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels that `check_gradient` looks up
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, real, whole
 from actorflow.graph.gradient import gradient
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -57,6 +57,8 @@ def check_gradient(
     chosen = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"] if wrt is None else list(wrt)
     if not chosen:
         raise GraphError(f"{operation}: no floating input to differentiate by")
+    step, seed = real("step", step, above=0), whole("seed", seed, 0)
+    rtol, atol = real("rtol", rtol, 0), real("atol", atol, 0)
     check = _Check(operation, arrays, chosen, seed)
     numeric, analytic = run(check.measure(step))
     for i, expected, actual in zip(chosen, numeric, analytic, strict=True):

@@ -8,6 +8,7 @@ from functools import partial
 
 from actorflow.actors.dispatcher import Actor, Dispatcher, Owner
 from actorflow.actors.op import OpActor
+from actorflow.errors import whole
 from actorflow.graph.graph import Graph
 from actorflow.runtime.engine import Engine
 
@@ -35,6 +36,7 @@ def interleave(graph: Graph, seed: int) -> None:
     """
     if graph.root._engine is not None:
         raise ValueError(f"graph {graph.name!r} has run already: interleave() comes first")
+    seed = whole("interleave: seed", seed)
     Engine(graph.root, partial(_ShufflingDispatcher, seed=seed))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import PeerLostError, TransportError, text_of
+from actorflow.errors import PeerLostError, TransportError, text_of, whole
 from actorflow.transport import base
 from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, liveness_of, lost_elsewhere
 
@@ -138,6 +138,7 @@ class LocalWorld:
     """
 
     def __init__(self, size: int, seed: int | None = None, *, liveness_s: float | None = None) -> None:
+        size, seed = whole("size", size, 1), None if seed is None else whole("seed", seed)
         self.mail = Mail(None if seed is None else random.Random(seed))  # noqa: S311  no secret
         self.dead: set[int] = set()
         self.frozen: set[int] = set()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from actorflow.errors import PeerFailedError, PeerLostError, TransportError
+from actorflow.errors import PeerFailedError, PeerLostError, TransportError, seconds
 from actorflow.transport.base import Listener, PeerError
 
 
@@ -148,19 +147,17 @@ def given_up(rank: int) -> PeerFailedError:
     return PeerFailedError(rank, f"rank {rank} has given this rank up, which did not answer for too long")
 
 
-def liveness_of(seconds: float | None, environment: Mapping[str, str] = os.environ) -> float:
+def liveness_of(given_s: float | None, environment: Mapping[str, str] = os.environ) -> float:
     """The seconds after which a rank that does not answer is lost: as given, else as the environment says, else 30.
 
     Raises:
         TransportError: if they are not a positive number.
     """
-    name, value = "liveness_s", seconds
+    name, value = "liveness_s", given_s
     if value is None:
         name, text = _VARIABLE, environment.get(_VARIABLE, "").strip()
         try:
             value = float(text) if text else _DEFAULT_S
         except ValueError:
             raise TransportError(f"{name} must be a number of seconds, or inf for no limit, got {text!r}") from None
-    if math.isnan(value) or value <= 0:
-        raise TransportError(f"{name} must be a positive number of seconds, or inf for no limit, got {value:g}")
-    return value
+    return seconds(name, value, positive=True, finite=False, error=TransportError)

@@ -9,6 +9,7 @@ from typing import TypedDict
 from urllib.parse import urlencode
 
 from actorflow.checkpoint import Checkpoints
+from actorflow.errors import whole
 from actorflow.graph.graph import Graph, root_of
 from actorflow.web import api
 from actorflow.web.access import HostCheck, TokenCheck, checked_ancestors, security_headers
@@ -89,8 +90,7 @@ class Page:
             raise ValueError("control=True needs token=, or control_token= for those who may do more than look")
         if controls is not None and control_token == token:
             raise ValueError("control_token= must not be token=, with which others may only look")
-        if max_clients < 0:
-            raise ValueError(f"max_clients must be at least 0, got {max_clients}")
+        max_clients = whole("max_clients", max_clients, 0)
         if not control and (control_token is not None or checkpoints is not None):
             raise ValueError("control_token= and checkpoints= are for control=True")
         self._writer = Writer()

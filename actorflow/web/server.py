@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from actorflow.errors import visible
+from actorflow.errors import text, visible, whole
 from actorflow.graph.graph import Graph
 from actorflow.web.access import LOOPBACK
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
@@ -247,6 +247,7 @@ class View:
         """
         if not self._ancestors:
             raise RuntimeError(f"no page may show {self.url} in a frame: {_HOW_TO_FRAME}")
+        height = whole("height", height, 1)
         return NotebookFrame(frame_url(self.url, self._ancestors[0]), self._title, height)
 
     def _repr_html_(self) -> str:
@@ -273,8 +274,7 @@ class Serving:
     """A page to be served inside ``async with``, or from `start` to the view's ``aclose``."""
 
     def __init__(self, graph: Graph, host: str, port: int, options: PageOptions) -> None:
-        if not 0 <= port <= 65_535:
-            raise ValueError(f"serve: expected a port from 0 to 65535, got {port}")
+        host, port = text("serve: host", host), whole("serve: port", port, 0, 65_535)
         self._graph = graph
         self._host = host
         self._port = port

@@ -118,7 +118,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda s: s["options"]["devices"]["sim:0"]["options"].update(latency_s="x"),
         "latency_s: expected float, got 'x'",
     ),
-    "an option out of range": (lambda s: s["options"].update(max_plans=0), "max_plans must be positive, got 0"),
+    "an option out of range": (lambda s: s["options"].update(max_plans=0), "max_plans must be at least 1, got 0"),
     "an option of another type": (lambda s: s["options"].update(memory_budget="x"), "memory_budget: expected int"),
     "a huge shape": (lambda s: node(s, "x").update(shape=[1 << 63, 4]), "node 0: expected the length of an axis"),
     "a negative length": (lambda s: node(s, "x").update(shape=[-1, 4]), "expected the length of an axis.*got -1"),

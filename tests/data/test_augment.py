@@ -90,7 +90,7 @@ def test_images_are_batches() -> None:
 
 
 def test_seeds_are_not_negative() -> None:
-    with pytest.raises(DataError, match="not negative, got -1"):
+    with pytest.raises(DataError, match="seed must be at least 0, got -1"):
         Augmentation([], seed=-1)
 
 
@@ -155,10 +155,10 @@ def test_the_middle() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Crop(0), "size of at least 1 and a padding of at least 0, got 0, 0"),
-        (lambda: Crop((3, 0)), r"got \(3, 0\), 0"),
-        (lambda: Crop(3, padding=-1), "got 3, -1"),
-        (lambda: CenterCrop(0), "expected a size of at least 1, got 0"),
+        (lambda: Crop(0), "Crop: size must be at least 1, got 0"),
+        (lambda: Crop((3, 0)), "Crop: size must be at least 1, got 0"),
+        (lambda: Crop(3, padding=-1), "Crop: padding must be at least 0, got -1"),
+        (lambda: CenterCrop(0), "CenterCrop: size must be at least 1, got 0"),
         (lambda: Crop(6)(numbered(2, 5, 6), draws(2)), "at least 6x6 pixels to crop, got 5x6"),
         (lambda: Crop(8, padding=1)(numbered(2, 6, 5), draws(2)), "at least 8x8 .* got 6x5 and a padding of 1"),
         (lambda: CenterCrop((2, 7))(numbered(2, 5, 6), draws(2)), "at least 2x7 pixels to crop, got 5x6"),

@@ -47,9 +47,9 @@ def test_in_order_counts_every_image_once(size: int) -> None:
 
 def test_batch_size_is_checked_before_the_first_batch() -> None:
     for size in (0, -1, 11):
-        with pytest.raises(DataError, match=f"expected a batch size from 1 to 10, the number of images, got {size}"):
+        with pytest.raises(DataError, match=f"size must be from 1 to 10, got {size}"):
             numbered(10).shuffled(size, np.random.default_rng(0))
-    with pytest.raises(DataError, match="expected a batch size of at least 1, got 0"):
+    with pytest.raises(DataError, match="size must be at least 1, got 0"):
         numbered(10).in_order(0)
 
 
@@ -101,5 +101,5 @@ def test_stratified_split_refuses_what_cannot_be_split() -> None:
     images = np.zeros((3, 1, 1, 1), np.float32)
     with pytest.raises(DataError, match="class 1 has one"):
         stratified_split(images, np.array([0, 0, 1]), test_share=0.5, rng=np.random.default_rng(0))
-    with pytest.raises(DataError, match=r"share between 0 and 1, got 1\.0"):
+    with pytest.raises(DataError, match=r"test_share must be more than 0 and less than 1, got 1\.0"):
         stratified_split(images, np.zeros(3, int), test_share=1.0, rng=np.random.default_rng(0))

@@ -268,7 +268,7 @@ class TestBlocks:
     def test_what_is_no_order(self, numbers: Any) -> None:
         with pytest.raises(DataError, match=r"Blocks: expected no seed, 0 <= offset, 1 <= block <= interval"):
             Blocks(*numbers)
-        with pytest.raises(DataError, match="not negative"):
+        with pytest.raises(DataError, match="epoch must be at least 0, got -1"):
             Blocks(5).rows(-1)
 
 
@@ -356,7 +356,7 @@ class TestImageLabel:
             ({"mean": np.ones((7, 3))}, r"got one of shape \(7, 3\)"),
             ({"mean": "nowhere"}, "nowhere: expected a mean image"),
             ({"crop_size": 7}, "expected a crop_size from 1 to the size of the images, 6x7, got 7"),
-            ({"crop_size": 0}, "expected a crop_size from 1"),
+            ({"crop_size": 0}, "crop_size must be at least 1, got 0"),
             ({"interval": 2}, "1 <= block <= interval"),
             ({"batch_size": 12}, "block <= count"),
         ],

@@ -196,7 +196,7 @@ class Named:
         (({}, 1), {}, "columns of one length, got none"),
         (({Named(): np.arange(3), "y": np.arange(4)}, 1), {}, "one length, got {'graph/images': 3, 'y': 4}"),
         (({"x": np.arange(3)}, 4), {}, "a batch size from 1 to 3, the examples of an epoch, got 4"),
-        (({"x": np.arange(3)}, 0), {"drop_last": False}, "a batch size from 1 to 3, .* got 0"),
+        (({"x": np.arange(3)}, 0), {"drop_last": False}, "size must be at least 1, got 0"),
         (({"x": np.arange(3)}, 1), {"transforms": {Named(): len}}, "transforms for graph/images, not a column"),
         (({"x": np.arange(3)}, 1), {"seed": 0, "sampler": Sampler(3, 0)}, "a sampler has a seed of its own"),
         (({"x": np.arange(3)}, 1), {"sampler": Sampler(4, 0)}, r"a sampler of 3 examples, .*Sampler\(count=4"),

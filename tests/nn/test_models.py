@@ -148,8 +148,8 @@ def test_embedding() -> None:
         (lambda: nn.VGG(size=12), "VGG: size must be one of 11, 13, 16, 19, got 12"),
         (lambda: nn.ResNet(size=20), "ResNet: size must be one of 18, 34, 50, 101, 152, got 20"),
         (lambda: nn.MobileNetV3(size="tiny"), "MobileNetV3: size must be one of large, small, got 'tiny'"),
-        (lambda: nn.Embedding(0, 3), "Embedding: count and features must be at least 1, got 0 and 3"),
-        (lambda: nn.Inception(1, 1, 1, 1, 1, 0), "Conv: needs at least 1 output, got 0"),
+        (lambda: nn.Embedding(0, 3), "Embedding: count must be at least 1, got 0"),
+        (lambda: nn.Inception(1, 1, 1, 1, 1, 0), "Conv: outputs must be at least 1, got 0"),
     ],
 )
 def test_settings_out_of_range_are_errors(make, message) -> None:

@@ -127,8 +127,8 @@ def test_another_number_of_channels_is_an_error() -> None:
         (lambda: nn.LayerNorm(0), "LayerNorm: axes must be at least 1, got 0"),
         (lambda: nn.LayerNorm(epsilon=-1), "LayerNorm: epsilon must not be negative, got -1"),
         (lambda: nn.RMSNorm(-1), "RMSNorm: epsilon must not be negative, got -1"),
-        (lambda: nn.GRU(1, 0), "GRU: hidden and layers must be at least 1, got 1 and 0"),
-        (lambda: nn.LSTM(0), "LSTM: hidden and layers must be at least 1, got 0 and 1"),
+        (lambda: nn.GRU(1, 0), "GRU: layers must be at least 1, got 0"),
+        (lambda: nn.LSTM(0), "LSTM: hidden must be at least 1, got 0"),
         (lambda: nn.LSTMCell(0), "LSTMCell: hidden must be at least 1, got 0"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_second_minimize_shares_the_rate() -> None:
     ("how", "message"),
     [
         ({"rate": -1.0}, "rate must not be negative"),
-        ({"rate": float("nan")}, "rate must not be negative"),
+        ({"rate": float("nan")}, "rate must be a number, got nan"),
         ({"rate": 0.1, "momentum": 1.0}, "momentum must be at least 0 and less than 1, got 1.0"),
         ({"rate": 0.1, "weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
     ],

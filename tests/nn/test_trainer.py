@@ -143,7 +143,7 @@ def test_what_is_wrong_is_an_error() -> None:
     train = nn.SGD(0.1).minimize(loss)
     with pytest.raises(af.GraphError, match=r"Trainer: the loss must have shape \(\), got float32\[2\]"):
         nn.Trainer(x, train)
-    with pytest.raises(af.GraphError, match="in_flight and every must be positive, got 0 and 1000"):
+    with pytest.raises(af.GraphError, match="Trainer: in_flight must be at least 1, got 0"):
         nn.Trainer(loss, train, in_flight=0)
 
 

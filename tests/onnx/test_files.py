@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -289,3 +290,14 @@ def test_lengths_are_divided_towards_zero(less: int, rows: int) -> None:
     made = model(nodes, [("x", ["n", 3])], [("y", [2])], {"less": np.array([less, 8]), "two": np.array([2, 2])})
     expected = [np.fix((rows - less) / 2), np.fix((3 - 8) / 2)]
     assert af.onnx.load(made.SerializeToString()).run_sync({"x": np.zeros((rows, 3), "f")})["y"].tolist() == expected
+
+
+@pytest.mark.parametrize("limits", [{"max_plans": 3}, {"memory_budget": 1 << 20}])
+@pytest.mark.parametrize("backend", ["actorflow", "onnxruntime"])
+def test_limits_of_a_graph_of_a_file(limits: dict[str, int], backend: str) -> None:
+    loaded = af.onnx.load(small(), backend=backend, **limits)
+    assert loaded.graph.options.max_plans == limits.get("max_plans", 64)
+    assert loaded.graph.options.memory_budget_bytes == limits.get("memory_budget")
+    for name, wrong in itertools.product(limits, (0, 1.5, "3")):
+        with pytest.raises((af.GraphError, TypeError), match=f"{name} must be"):
+            af.onnx.load(small(), backend=backend, **{name: wrong})

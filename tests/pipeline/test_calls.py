@@ -299,7 +299,7 @@ async def test_flat_map_takes_no_more_than_there_is_room_for() -> None:
         ({"buffer": -1}, "buffer must be at least 0"),
         ({"executor": "gpu"}, "executor must be one of auto, loop, thread, process, got 'gpu'"),
         ({"timeout": 0}, "timeout must be positive"),
-        ({"retries": -1}, "retries and backoff must not be negative"),
+        ({"retries": -1}, "retries must be at least 0"),
         ({"on_error": "ignore"}, "on_error must be"),
         ({"on_error": 1.5}, "on_error must be"),
         ({"executor": "loop", "concurrency": 2}, "calls on the loop run one at a time"),

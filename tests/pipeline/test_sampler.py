@@ -57,7 +57,7 @@ def test_the_order_is_the_same_in_each_version() -> None:
         ((0,), "expected 0 <= offset < interval <= count, got offset 0, interval 1 and count 0"),
         ((5, 0, 2, 2), "got offset 2, interval 2 and count 5"),
         ((5, 0, 0, 6), "interval 6 and count 5"),
-        ((5, -1), "expected a seed that is not negative, got -1"),
+        ((5, -1), "seed must be at least 0, got -1"),
     ],
 )
 def test_what_is_wrong_is_an_error(arguments, message) -> None:
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_an_error(arguments, message) -> None:
 
 
 def test_epochs_are_not_negative() -> None:
-    with pytest.raises(DataError, match="not negative, got 0 and -1"):
+    with pytest.raises(DataError, match="epoch must be at least 0, got -1"):
         Sampler(3, seed=0).rows(-1)
 
 

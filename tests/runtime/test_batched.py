@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 import actorflow as af
 from actorflow.runtime.batched import AGE_S
@@ -315,7 +317,7 @@ def test_wrong_options() -> None:
         ({"max_rows": 0}, "max_rows must be at least 1, got 0"),
         ({"in_flight": 0}, "in_flight must be at least 1, got 0"),
         ({"queue_rows": 0}, "queue_rows must be at least 1, got 0"),
-        ({"max_wait": -1}, "max_wait must be a time in seconds, got -1"),
+        ({"max_wait": -1}, "max_wait must not be negative, got -1"),
         ({"max_wait": float("nan")}, "max_wait must be a time"),
         ({"buckets": (8, 1)}, "buckets must be positive and ascending"),
         ({"buckets": (1, 8)}, "the last bucket must take max_rows=32 rows"),
@@ -593,9 +595,6 @@ async def test_leaving_the_block_finishes_what_waits() -> None:
             refused = asyncio.ensure_future(later(service, batcher))
         assert [await ask for ask in asks] == [[2 * n] for n in range(5)]
         await refused
-        with pytest.raises(af.GraphError, match="entered before"):
-            async with batcher:
-                pass
     assert repr(batcher) == "<Batcher of graph 'service', closed: 0 rows wait, 0 frames in flight>"
 
 
@@ -604,6 +603,126 @@ async def later(service: Service, batcher: Any) -> None:
     with pytest.raises(af.BatcherClosedError, match="is closing"):
         await service.ask(batcher, 9)
     service.gate.set()
+
+
+async def test_it_may_be_entered_again_after_its_end_alone() -> None:
+    service = Service()
+    service.gate.clear()
+    async with service.graph:
+        batcher = service.graph.batched(max_rows=1, in_flight=1)
+        for ends_well in (True, False, True):
+            asks: list[Any] = []
+            with contextlib.nullcontext() if ends_well else pytest.raises(LookupError):
+                async with batcher:
+                    with pytest.raises(af.GraphError, match="is entered already: its block has not ended"):
+                        await batcher.__aenter__()
+                    asks += [service.ask(batcher, n) for n in range(3)]
+                    await service.entered.acquire()
+                    if not ends_well:
+                        raise LookupError
+                    service.gate.set()
+            outcomes = await asyncio.gather(*asks, return_exceptions=True)
+            assert [type(each) for each in outcomes] == [list if ends_well else af.BatcherClosedError] * 3
+            service.gate.clear()
+            service.entered = asyncio.Semaphore(0)
+        figures = batcher.statistics()
+        assert (figures.finished, figures.failed, figures.waiting_rows, figures.in_flight) == (6, 3, 0, 0)
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_it_may_be_entered_on_one_loop_after_the_other(is_left: bool) -> None:
+    """As the lifespan of an application is, by each of its tests; and where a loop was closed without its end."""
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch",))
+    y = x * 2
+    batcher = graph.batched(fetch=y)
+    left: list[asyncio.Future[Any]] = []
+
+    async def ask() -> Any:
+        await batcher.__aenter__()
+        assert batcher.statistics().waiting_rows == 0
+        result = await batcher.run({x: [1, 2]})
+        if is_left:
+            await batcher.aclose()
+            with pytest.raises(af.BatcherClosedError, match="was closed"):
+                await batcher.run({x: [3]})
+        else:
+            left.append(asyncio.ensure_future(batcher.run({x: [3]})))
+            await asyncio.sleep(0)  # it waits now, and the batcher is to look at it in the next turn
+            assert batcher.statistics().waiting_rows == 1
+        return result[y].tolist()
+
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop) * 2:
+        loop = factory()
+        assert loop.run_until_complete(ask()) == [2, 4]
+        loop.close()
+        for each in (*left, *[batch.task for batch in batcher._batches]):
+            each._log_destroy_pending = False  # type: ignore[union-attr]
+    asyncio.run(graph.aclose())
+
+
+async def test_parts_of_a_request_are_padded_to_one_length() -> None:
+    """As rows of several frames are put together, parts go into frames without others, which may be longer."""
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", "time"))
+    y = x * 2
+    frames: list[list[Any]] = []
+
+    def pad(requests: list[dict[Any, Any]]) -> list[dict[Any, Any]]:
+        frames.append([each[x].shape for each in requests])
+        longest = max(each[x].shape[1] for each in requests)
+        return [{x: np.pad(each[x], ((0, 0), (0, longest - each[x].shape[1])))} for each in requests]
+
+    async with graph, graph.batched(pad=pad, max_rows=4, max_wait=1e6, key=lambda _: "one for all") as batcher:
+        shapes = [(7, 2), (1, 5), (1, 3), (6, 6)]
+        asks = [batcher.run({x: np.ones(shape, np.float32)}) for shape in shapes]
+        results = [result[y] for result in await asyncio.gather(*asks)]
+    assert [result.shape for result in results] == [(7, 2), (1, 5), (1, 5), (6, 6)]
+    assert [result.sum() for result in results] == [28, 10, 6, 72]
+    assert sorted(frames) == [[(1, 5), (1, 3)], [(2, 6)], [(3, 2)], [(4, 2)], [(4, 6)]]
+
+
+async def test_parts_of_a_request_that_are_padded_differently() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ("batch", "time"))
+    y = graph.blob("y", ("batch", "time"))
+    [x] >> graph.op("double", af.ops.Scale(2.0)) >> [y]
+    rows: list[int] = []
+
+    def pad(requests: list[dict[Any, Any]]) -> list[dict[Any, Any]]:
+        rows.append(len(requests[0][x]))
+        return [{x: np.zeros((rows[-1], rows[-1]), np.float32)} for _ in requests]
+
+    async with graph, graph.batched(pad=pad, max_rows=4) as batcher:
+        with pytest.raises(af.ShapeError, match=r"rows of 'y' cannot be put together: .* \[\(3,\), \(4,\)\]"):
+            await batcher.run({x: np.ones((7, 2), np.float32)})
+        assert (await batcher.run({x: np.ones((3, 2), np.float32)}))[y].shape == (3, 3)
+
+
+async def test_callers_that_are_cancelled_in_the_turn_of_the_end() -> None:
+    service = Service()
+    service.gate.clear()
+    async with service.graph:
+        batcher = await service.graph.batched(max_rows=1, in_flight=1).__aenter__()
+        asks = [service.ask(batcher, n) for n in range(3)]
+        await service.entered.acquire()
+        for ask in asks:
+            ask.cancel()
+        await batcher.aclose()
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [asyncio.CancelledError] * 3
+        assert batcher.statistics().waiting_rows == 0
+
+
+@pytest.mark.parametrize("wrong", [{"priority": "high"}, {"priority": None}, {"timeout": "1"}, {"timeout": math.nan}])
+async def test_wrong_numbers_of_a_request_leave_nothing_behind(wrong: dict[str, Any]) -> None:
+    service = Service()
+    async with service.graph, service.graph.batched(key=lambda feeds: next(iter(feeds.values()))[0, 0]) as batcher:
+        for number in range(3):
+            with pytest.raises((TypeError, af.GraphError), match="must be a"):
+                await batcher.run({"x": [[number]]}, **wrong)
+            assert await service.ask(batcher, number + 5) == [2 * (number + 5)]
+    assert batcher.statistics().refused + batcher.statistics().failed == 3
 
 
 async def test_leaving_the_block_by_an_error_cancels() -> None:

@@ -304,7 +304,7 @@ class TestPause:
         with pytest.raises(af.GraphError, match="graph 'adder' cannot be stepped: it is not paused"):
             adder.graph.step()
         adder.graph.pause()
-        with pytest.raises(ValueError, match="expected at least 1 frame, got 0"):
+        with pytest.raises(ValueError, match="frames must be at least 1, got 0"):
             adder.graph.step(0)
         part = adder.graph.subgraph("part")
         for call in (part.pause, part.resume, part.step, part.cancel):

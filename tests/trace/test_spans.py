@@ -291,7 +291,7 @@ class TestHowMany:
 
     @pytest.mark.parametrize("options", [{"min_us": -1.0}, {"max_calls": -1}])
     def test_negative_limits(self, telemetry: Telemetry, options: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match="must not be negative"):
+        with pytest.raises(ValueError, match=r"must (not be negative|be at least 0)"):
             af.Graph("g").instrument(telemetry.provider, **options)
 
     async def test_nothing_to_run(self, telemetry: Telemetry) -> None:

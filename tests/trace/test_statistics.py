@@ -74,5 +74,5 @@ async def test_as_many_calls_are_kept_as_asked_for(asked: int, kept: int) -> Non
 
 
 def test_a_graph_keeps_a_call_at_least() -> None:
-    with pytest.raises(af.GraphError, match="trace_capacity must be positive, got 0"):
+    with pytest.raises(af.GraphError, match="trace_capacity must be from 1 to 4294967296, got 0"):
         af.Graph("g", trace_capacity=0)

@@ -97,5 +97,5 @@ def test_where_the_limit_comes_from(seconds: float | None, environment: dict[str
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "soon"])
 def test_what_is_no_limit_is_refused(text: str) -> None:
-    with pytest.raises(af.TransportError, match="ACTORFLOW_LIVENESS must be a"):
+    with pytest.raises(af.TransportError, match=r"ACTORFLOW_LIVENESS must be (positive|a number|a time)"):
         liveness_of(None, {"ACTORFLOW_LIVENESS": text})

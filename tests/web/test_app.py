@@ -267,7 +267,7 @@ class TestEnding:
     @pytest.mark.parametrize("port", [-1, 65_536])
     def test_a_port_that_there_is_not(self, training, port) -> None:
         # uvloop would take another one.
-        with pytest.raises(ValueError, match=f"expected a port from 0 to 65535, got {port}"):
+        with pytest.raises(ValueError, match=f"serve: port must be from 0 to 65535, got {port}"):
             serve(training.graph, port=port)
 
     async def test_what_is_not_started_says_how(self, training) -> None:

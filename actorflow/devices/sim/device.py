@@ -19,7 +19,7 @@ from actorflow.devices.sim.memory import Arena, SimArray
 from actorflow.devices.sim.stream import SimStream, current_stream
 from actorflow.devices.sim.timeline import Function, Timeline
 from actorflow.devices.stream import StreamDevice, StreamLane
-from actorflow.errors import DeviceError, DeviceUnavailableError
+from actorflow.errors import DeviceError, DeviceUnavailableError, flag, real, seconds, whole
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -57,13 +57,14 @@ class SimOptions(DeviceOptions):
     clock: Callable[[], int] = perf_counter_ns
 
     def __post_init__(self) -> None:
-        for name in ("latency_s", "kernel_s", "memory_bytes"):
-            if getattr(self, name) < 0:
-                raise DeviceError(f"SimOptions: {name} must be at least 0, got {getattr(self, name)}")
+        DeviceOptions.__post_init__(self)
+        for name in ("latency_s", "kernel_s"):
+            seconds(f"SimOptions: {name}", getattr(self, name), error=DeviceError)
+        whole("SimOptions: memory_bytes", self.memory_bytes, 0, error=DeviceError)
         for name in ("bandwidth", "memory_bandwidth"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise DeviceError(f"SimOptions: {name} must be positive or None, got {value}")
+            if getattr(self, name) is not None:
+                real(f"SimOptions: {name}", getattr(self, name), above=0, finite=False, error=DeviceError)
+        flag("SimOptions: races", self.races)
 
     @property
     def is_timed(self) -> bool:

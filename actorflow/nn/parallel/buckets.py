@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from actorflow import ops
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, whole
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob
 from actorflow.nn.parallel.exchange import AllReduce, check_alike
@@ -61,8 +61,8 @@ class BucketedAllReduce(Composite[Any]):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        if places < 1 or bucket_bytes < 1:
-            raise GraphError(f"BucketedAllReduce: places and bucket_bytes must be positive, got {places, bucket_bytes}")
+        places = whole("BucketedAllReduce: places", places, 1)
+        bucket_bytes = whole("BucketedAllReduce: bucket_bytes", bucket_bytes, 1)
         self.places = places
         self.bucket_bytes = bucket_bytes
         self.average = average

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import GraphError, ShapeError, whole
 from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
@@ -161,7 +161,7 @@ class DataParallel(Layer):
             held_at = as_places("DataParallel", self.places if servers is None else servers)
             self._server = ParameterServer(held_at if scheme == "server" else held_at[:1])
         self.split = split
-        self.bucket_bytes = bucket_bytes
+        self.bucket_bytes = whole("DataParallel: bucket_bytes", bucket_bytes, 1)
         self.outputs: list[tuple[Blob, ...]] = []
         self.losses: list[Blob] = []
         self._loss = loss

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actorflow import ops
-from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError, whole
 from actorflow.graph.composite import Composite
 from actorflow.graph.nodes import Blob
 from actorflow.nn.layers import Layer
@@ -150,7 +150,7 @@ class Scatter(Composite[Any]):
     def __init__(self, places: Iterable[Place | str], axis: int = 0, name: str | None = None) -> None:
         super().__init__(name)
         self.places = as_places("Scatter", places)
-        self.axis = axis
+        self.axis = whole(f"{type(self).__name__}: axis", axis)
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """Give a top blob for each bottom blob and place."""
@@ -186,7 +186,7 @@ class Gather(Layer):
     def __init__(self, place: Place | str, axis: int = 0, name: str | None = None) -> None:
         super().__init__(name)
         self.place = Place.parse(place)
-        self.axis = axis
+        self.axis = whole(f"{type(self).__name__}: axis", axis)
 
     def build(self, *bottom: Blob, training: bool) -> Blob:
         """One or more bottom blobs, one top blob."""
@@ -298,7 +298,7 @@ class AllReduce(Composite[Any]):
     def __init__(self, average: bool = False, priority: int = 0, name: str | None = None) -> None:
         super().__init__(name)
         self.average = average
-        self.priority = priority
+        self.priority = whole("AllReduce: priority", priority)
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
         """Give as many top blobs as there are bottom blobs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from actorflow import ops
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, whole
 from actorflow.graph.composite import Composite
 from actorflow.graph.gradient import gradient, trainable
 from actorflow.graph.graph import Graph
@@ -77,8 +77,7 @@ class PipelineParallel(Layer):
             raise GraphError(
                 f"PipelineParallel: give a place for each of {len(self.stages)} stages, got {len(self.places)}"
             )
-        if micro_batches < 1:
-            raise GraphError(f"PipelineParallel: micro_batches must be positive, got {micro_batches}")
+        micro_batches = whole("PipelineParallel: micro_batches", micro_batches, 1)
         if schedule not in _SCHEDULES:
             raise GraphError(f"PipelineParallel: schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}")
         self.micro_batches = micro_batches

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from actorflow.pipeline.stages.stage import check_at_least
+from actorflow.errors import text
+from actorflow.pipeline.stages.stage import whole_number
 from actorflow.threads import forget_in_child
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ class Limiter:
     """
 
     def __init__(self, limit: int, name: str = "limiter") -> None:
-        check_at_least("limit", limit, 1)
-        self.limit = limit
-        self.name = name
+        self.limit = whole_number("limit", limit, 1)
+        self.name = text("name", name)
         self.running = 0
         self._waiting: deque[StageActor] = deque()
         forget_in_child(self)

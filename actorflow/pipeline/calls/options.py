@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
-from actorflow.errors import PipelineError, shown, text_of
+from actorflow.errors import PipelineError, flag, real, shown, text, text_of, whole
 from actorflow.graph.options import Attempts, attempts_of
 from actorflow.pipeline.calls.limiter import Limiter
 from actorflow.pipeline.processes.workers import check_picklable
-from actorflow.pipeline.stages.stage import check_at_least
+from actorflow.pipeline.stages.stage import whole_number
 
 _log = logging.getLogger("actorflow")
 #: Items after which a share of failures means something.
@@ -66,10 +67,11 @@ class Options:
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise PipelineError(f"expected a function, got {shown(self.fn)}")
-        check_at_least("concurrency", self.concurrency, 1)
+        object.__setattr__(self, "concurrency", whole_number("concurrency", self.concurrency, 1))
         if self.buffer is not None:
-            check_at_least("buffer", self.buffer, 0)
-        if self.executor not in get_args(Executor):
+            object.__setattr__(self, "buffer", whole_number("buffer", self.buffer, 0))
+        object.__setattr__(self, "ordered", flag("ordered", self.ordered))
+        if text("executor", self.executor) not in get_args(Executor):
             raise PipelineError(f"executor must be one of {', '.join(get_args(Executor))}, got {self.executor!r}")
         try:
             _ = self.attempts, self.policy
@@ -147,23 +149,21 @@ class Policy:
     share: float | None = None
 
     @classmethod
-    def of(cls, on_error: str | float) -> Policy:
+    def of(cls, on_error: Any) -> Policy:
         """The policy that ``on_error=`` asks for.
 
         Raises:
             PipelineError: if it asks for none.
         """
-        if on_error == "raise":
-            return cls()
-        if on_error == "skip":
-            return cls(None)
-        if isinstance(on_error, int) and not isinstance(on_error, bool) and on_error >= 0:
-            return cls(on_error)
-        if isinstance(on_error, float) and 0 < on_error < 1:
-            return cls(None, on_error)
-        raise PipelineError(
-            f"on_error must be 'raise', 'skip', a number of items, or a share between 0 and 1, got {shown(on_error)}"
-        )
+        if isinstance(on_error, str) and on_error in ("raise", "skip"):
+            return cls(0 if on_error == "raise" else None)
+        try:
+            if isinstance(on_error, Integral):
+                return cls(whole("on_error", on_error, 0))
+            return cls(None, real("on_error", on_error, above=0, below=1))
+        except (TypeError, ValueError):
+            expected = "'raise', 'skip', a number of items, or a share between 0 and 1"
+            raise PipelineError(f"on_error must be {expected}, got {shown(on_error)}") from None
 
     @property
     def is_limited(self) -> bool:

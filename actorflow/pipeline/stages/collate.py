@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import PipelineError, shown
+from actorflow.errors import PipelineError, shown, whole
 
 #: What is stacked.
 _ARRAYS = (np.ndarray, np.generic, Number)
@@ -53,6 +53,7 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
                [ 4, -1, -1, -1]])
         >>> loader = af.pipeline.source([np.array([1]), np.array([2, 3])]).batch(2, collate=collate)
     """
+    multiple = whole("multiple", multiple, 1, error=PipelineError)
 
     def padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         if len({(array.ndim, array.dtype) for array in arrays}) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DataError
+from actorflow.errors import DataError, whole
 
 #: Numbers of examples in a data set, int64, shape (count,).
 Rows = npt.NDArray[np.int64]
@@ -28,8 +28,8 @@ def key_of(seed: int, epoch: int, stream: int) -> np.uint64:
     Raises:
         DataError: if one of them is negative.
     """
-    if seed < 0 or epoch < 0:
-        raise DataError(f"expected a seed and an epoch that are not negative, got {seed} and {epoch}")
+    seed, epoch = whole("seed", seed, 0, error=DataError), whole("epoch", epoch, 0, error=DataError)
+    stream = whole("stream", stream, 0, error=DataError)
     return np.uint64(np.random.SeedSequence(seed, spawn_key=(epoch, stream)).generate_state(1, np.uint64)[0])
 
 
@@ -79,13 +79,15 @@ class Sampler:
     interval: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("count", "offset", "interval", "seed"):
+            if name != "seed" or self.seed is not None:
+                least = 0 if name == "seed" else None
+                object.__setattr__(self, name, whole(f"Sampler: {name}", getattr(self, name), least, error=DataError))
         if not 0 <= self.offset < self.interval <= self.count:
             raise DataError(
                 "Sampler: expected 0 <= offset < interval <= count, "
                 f"got offset {self.offset}, interval {self.interval} and count {self.count}"
             )
-        if self.seed is not None and self.seed < 0:
-            raise DataError(f"Sampler: expected a seed that is not negative, got {self.seed}")
 
     def __len__(self) -> int:
         """Number of examples of an epoch."""
@@ -99,7 +101,7 @@ class Sampler:
         Raises:
             DataError: if it is negative.
         """
-        order = np.arange(self.count)
+        epoch, order = whole("epoch", epoch, 0, error=DataError), np.arange(self.count)
         if self.seed is not None:
             # Sorting random numbers, whose low bits are made the examples' own. So no two are the same, and the result
             # is that of any sorting algorithm, of any machine and any NumPy.

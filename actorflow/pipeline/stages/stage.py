@@ -6,9 +6,10 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, whole
 from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
@@ -117,11 +118,5 @@ def signature(stage: Stage) -> str:
     return " -> ".join(part.shape for part in walk(stage))
 
 
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse a number that is too small.
-
-    Raises:
-        PipelineError: naming it.
-    """
-    if value < least:
-        raise PipelineError(f"{name} must be at least {least}, got {value}")
+#: `whole` for arguments of stages.
+whole_number = partial(whole, error=PipelineError)

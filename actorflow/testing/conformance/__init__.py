@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from actorflow.devices import Device, DeviceOptions, check_place
+from actorflow.errors import seconds, whole
 from actorflow.place import Place
 from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.testing.conformance.device_graphs import GRAPHS
@@ -67,7 +68,7 @@ async def check_device(
     """
     place = Place.parse(place)
     check_place(place)
-    bench = DeviceBench(place, options, patience_s, fail)
+    bench = DeviceBench(place, options, seconds("patience_s", patience_s, positive=True), fail)
     requirements = [requirement for topic in _OF_DEVICES for requirement in topic.requirements]
     return Report(
         place, bench.kind, tuple([await _checked(place, each, bench.check(each.check)) for each in requirements])
@@ -105,6 +106,7 @@ async def check_transport(
         >>> report.passed[:2], report.skipped["edges.order"]
         (('edges.address', 'notes.kept'), 'there is no other rank')
     """
+    chunk_bytes, patience_s = whole("chunk_bytes", chunk_bytes, 1), seconds("patience_s", patience_s, positive=True)
     peers = RankBench(transport, asyncio.get_running_loop(), chunk_bytes, patience_s, measure_idle, freeze)
     who = f"rank {transport.rank} of {transport.size} over {transport.name}"
     try:

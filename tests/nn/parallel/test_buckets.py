@@ -227,8 +227,8 @@ def test_a_tensor_that_does_not_fit_is_named(tensors: list[tuple[str, Any, str, 
 @pytest.mark.parametrize(
     ("how", "count", "message"),
     [
-        ({"places": 0}, 2, "must be positive"),
-        ({"places": 2, "bucket_bytes": 0}, 2, "must be positive"),
+        ({"places": 0}, 2, "must be at least 1"),
+        ({"places": 2, "bucket_bytes": 0}, 2, "must be at least 1"),
         ({"places": 2}, 3, "takes a blob at each of 2 places, got 3"),
         ({"places": 2, "names": ["a"]}, 4, "has 1 names for 2 tensors"),
     ],

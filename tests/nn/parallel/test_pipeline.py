@@ -237,7 +237,7 @@ async def test_1f1b_holds_few_micro_batches(stages: int, micro_batches: int) -> 
     ("make", "message"),
     [
         (lambda: PipelineParallel([nn.Flatten()], ["cpu", "cpu"]), "a place for each of 1 stages, got 2"),
-        (lambda: PipelineParallel([nn.Flatten()], ["cpu"], 0), "micro_batches must be positive, got 0"),
+        (lambda: PipelineParallel([nn.Flatten()], ["cpu"], 0), "micro_batches must be at least 1, got 0"),
         (
             lambda: PipelineParallel([nn.Flatten()], ["cpu"], schedule="zb"),
             "schedule must be one of gpipe, 1f1b, got 'zb'",
