@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
@@ -23,6 +24,7 @@ from actorflow.errors import (
     QueueFullError,
     RunCancelledError,
     ShapeError,
+    visible,
 )
 from actorflow.loop import Steps, end, in_slices, wait_out
 from actorflow.serve.account import Account, Share
@@ -399,6 +401,8 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
             status, headers = 400, {}
         case _:
             status, headers = 500, {}
-            _log.error("model %s failed", hosted.label, exc_info=error)
+            # What a client has sent may stand in the message: it shall not steer the terminal of who reads the log.
+            lines = visible("".join(traceback.format_exception(error)), lines=True)
+            _log.error("model %s failed\n%s", hosted.label, lines.rstrip())
             first = first if isinstance(error, OpError) else "the server has failed"
     return refused(status, first, headers).response

@@ -256,12 +256,12 @@ async def test_nan_in_a_result() -> None:
         assert answer.output("y").tobytes() == (10 * rows).tobytes()
 
 
-async def test_a_model_that_fails() -> None:
-    """The client is told what, but not where the program's files are."""
+async def test_a_model_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """The client is told what, but not where the program's files are; the log has no control characters."""
 
     def root(x: np.ndarray) -> np.ndarray:
         if (x < 0).any():
-            raise ValueError("a negative number has no real root\nsecond line")
+            raise ValueError("a negative number has no real root\nsecond line \x1b[2J\r\u202e")
         return np.sqrt(x)
 
     graph = af.Graph("roots")
@@ -274,6 +274,10 @@ async def test_a_model_that_fails() -> None:
         assert answer.error.endswith("failed with ValueError: a negative number has no real root")
         (hosted,) = served.service.models
         assert hosted.answers == {200: 1, 500: 1}
+    (record,) = [record for record in caplog.records if "model roots/1 failed" in record.getMessage()]
+    assert r"second line \x1b[2J\r\u202e" in record.getMessage()
+    assert __file__ in record.getMessage()
+    assert all(each.isprintable() for each in record.getMessage().split("\n"))
 
 
 async def test_lengths_that_do_not_fit_each_other() -> None:
