@@ -15,7 +15,7 @@ from actorflow.errors import DeviceError
 
 _SUCCESS, _NOT_READY = 0, 600
 #: Errors behind which the CUDA runtime cannot be used any more in a process: of memory that cannot be corrected, of
-#: addresses, instructions, stacks, asserts and launches. Source: `cudaError_t` in the documentation of the CUDA runtime.
+#: addresses, instructions, stacks, asserts and launches. Source: `cudaError_t` in the documentation of CUDA.
 _STICKY = frozenset({214, 220, 700, 702, 710, *range(714, 720), 721})
 
 
