@@ -15,7 +15,7 @@ from actorflow.errors import did_you_mean
 
 _CONV = "af.nn.Conv(channels, kernel), for any number of spatial axes; images are NHWC"
 _NORM = "af.nn.BatchNorm, for any number of axes"
-_INNER = "af.nn.InnerProduct(features)"
+_LINEAR = "af.nn.Linear(features), on the last axis; af.nn.InnerProduct(features) flattens images"
 _JOIN = "layers are joined with >>: af.nn.Conv(8, 3) >> af.nn.Flatten() >> af.nn.InnerProduct(10)"
 _COMPOSITE = "af.Composite: a subclass makes its ops in build()"
 _LOSS = "af.ops.softmax_loss(scores, labels), or the layer af.nn.SoftmaxLoss"
@@ -23,7 +23,7 @@ _VARIABLE = "graph.variable(name, shape, init=...)"
 _BLOB = "graph.blob(name, shape, dtype) in graphs; af.array.asarray(values) for lazy arrays"
 
 _LAYERS = {
-    **dict.fromkeys(["Linear", "Dense", "LazyLinear"], _INNER),
+    **dict.fromkeys(["Dense", "LazyLinear"], _LINEAR),
     "Sequential": _JOIN,
     **dict.fromkeys(["Conv1d", "Conv2d", "Conv3d", "Conv1D", "Conv2D", "Conv3D", "LazyConv2d"], _CONV),
     **dict.fromkeys(
@@ -88,7 +88,7 @@ _OPERATIONS = {
     **dict.fromkeys(["max_pool1d", "max_pool2d", "max_pool3d"], "max_pool"),
     **dict.fromkeys(["avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool", "average_pool2d"], "average_pool"),
     **dict.fromkeys(["adaptive_avg_pool2d", "global_average_pool"], "global_average"),
-    **dict.fromkeys(["dense", "fully_connected"], f"af.ops.inner(x, weight) and af.ops.bias, or the layer {_INNER}"),
+    **dict.fromkeys(["dense", "fully_connected"], f"af.ops.inner(x, weight) and af.ops.bias, or the layer {_LINEAR}"),
     **dict.fromkeys(["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy_with_logits"], _LOSS),
     **dict.fromkeys(["smooth_l1_loss"], "huber_loss"),
     **dict.fromkeys(["mm", "bmm", "dot"], "matmul"),

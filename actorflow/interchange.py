@@ -67,8 +67,17 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An array that cannot be written to, of the same memory."""
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(False)  # type: ignore[call-arg]  # by name, as its stubs want it, it takes twice as long
     return view
+
+
+def is_fixed(array: Any) -> bool:
+    """Return whether nothing can write to the memory of an array: it is read-only, and so is what it is a view of."""
+    while type(array) is np.ndarray and not array.flags.writeable:
+        if array.base is None:
+            return bool(array.flags.owndata)
+        array = array.base
+    return type(array) is bytes
 
 
 def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:

@@ -41,12 +41,12 @@ def test_no_hint_is_of_what_is_there(module: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "expected"),
     [
-        ("actorflow.nn", "Linear", "here: af.nn.InnerProduct(features)"),
-        ("actorflow.nn", "Dense", "here: af.nn.InnerProduct(features)"),
+        ("actorflow.nn", "LazyLinear", "here: af.nn.Linear(features), on the last axis"),
+        ("actorflow.nn", "Dense", "here: af.nn.Linear(features), on the last axis"),
         ("actorflow.nn", "Sequential", "here: layers are joined with >>: "),
         ("actorflow.ops", "conv2d", "here: af.ops.conv(x, weight), "),
         ("actorflow.ops", "cat", "here: af.ops.concat"),
-        ("actorflow", "Linear", "here: af.nn.InnerProduct(features)"),
+        ("actorflow", "Linear", "it is af.nn.Linear"),
         ("actorflow", "Conv", "it is af.nn.Conv"),
         ("actorflow", "softmax", "it is af.ops.softmax"),
         ("actorflow", "Loader", "it is af.data.Loader"),
@@ -68,7 +68,7 @@ def test_other_names_are_just_missing(name: str) -> None:
 
 def test_an_import_says_as_much() -> None:
     for line, expected in {
-        "from actorflow.nn import Linear": "af.nn.InnerProduct",
+        "from actorflow.nn import Dense": "af.nn.Linear",
         "from actorflow.ops import conv2d": "af.ops.conv",
         "from actorflow import Conv": "af.nn.Conv",
         "from actorflow.nn import Cnov": "did you mean 'Conv'",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.actors.dispatcher import ENDS_PROGRAM
 from actorflow.errors import OpTimeoutError
+from actorflow.loop import end
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
@@ -43,6 +44,8 @@ class OpAttempts:
         timer = self._timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
+        if frame.halted:
+            self._failures.pop(frame, None)  # it will not be tried again
         if frame in self._expired:
             self._expired.discard(frame)
             if isinstance(error, ENDS_PROGRAM):
@@ -85,7 +88,7 @@ class OpAttempts:
         del self._timers[frame]
         if isinstance(running, asyncio.Task):
             self._expired.add(frame)
-            running.cancel()
+            end(running)
         elif not running.done:
             self._expired.add(frame)
             frame.stop_with(self._timeout_error(), at_once=True)

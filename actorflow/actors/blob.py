@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from sys import getrefcount
+from weakref import getweakrefcount
 
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.variable import VariableActor
@@ -49,12 +50,14 @@ class ViewActor(BlobActor):
         buffer = values[self.slot].base
         values[self.slot] = None
         bucket = self.bucket
-        # The viewed array need not be the bucket's: a kernel may return one of its own instead of a view.
+        # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the
+        # pool has made is in memory of the pool's, or the pool refers to it weakly.
         if (
             bucket is not None
             and buffer is not None
             and getrefcount(buffer) == UNSHARED
             and (buffer.shape, buffer.dtype) == bucket.spec
+            and (buffer.base is not None or getweakrefcount(buffer))
         ):
             bucket.give_back(buffer)
         if frame.budget is not None:

@@ -88,7 +88,12 @@ class Dispatcher:
         """Have the loop run a slice if something is ready."""
         if self.ready and not self._scheduled:
             self._scheduled = True
-            self.loop.call_soon(self._run_slice, context=self._context)
+            try:
+                self.loop.call_soon(self._run_slice, context=self._context)
+            except RuntimeError:
+                # Frames were left behind when the loop was closed: the ends of their threads are told in another one.
+                if not self.loop.is_closed():
+                    raise
 
     def run_now(self) -> None:
         """Run a slice at once: for a task that can do nothing until what is ready has been done.

@@ -14,7 +14,7 @@ from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import Ready, leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out, waits
 from actorflow.spec import said
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Rest:
 _REST = Rest()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Frame:
     """All state of one run.
 
@@ -140,11 +140,15 @@ class Frame:
     #: has not been told yet.
     halted: bool = field(init=False, default=False)
     state: FrameState = field(init=False, default=FrameState.RUNNING)
+    #: What it has failed with, until the frame has ended and the caller has it: by its traceback an error refers to its
+    #: frame, so that one that kept it would live on, with all that was fed, until the garbage collector finds the two.
     error: ActorflowError | None = field(init=False, default=None)
     #: Whether `ended` is resolved by now.
     has_ended: bool = field(init=False, default=False)
     #: That, once somebody has asked for it: most frames have ended before anybody waits.
     _ended: asyncio.Future[None] | None = field(init=False, default=None)
+    #: Whether the caller has the error, or does not want it any more.
+    _is_told: bool = field(init=False, default=False)
     #: Number among the frames that exchange messages with other ranks.
     serial: int = field(init=False, default=-1)
     #: Makes spans of it, if wanted.
@@ -162,14 +166,14 @@ class Frame:
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Resolved when the frame has ended and nothing of it runs any more.
+        """Resolved when the frame has ended, in whatever way, and nothing of it runs any more.
 
         Without waiting for threads when the caller must be told at once.
         """
         if self._ended is None:
             self._ended = self.loop.create_future()
             if self.has_ended:
-                self._tell(self._ended)
+                self._ended.set_result(None)
         return self._ended
 
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
@@ -272,23 +276,39 @@ class Frame:
             self._end()
 
     async def wait(self) -> None:
-        """Wait for the end; stop the frame where that wait is cancelled, and raise what it has failed with.
+        """Wait for the end; stop the frame where that wait is cancelled, and raise what it has failed with, once.
 
         It returns when its async functions have ended. Work in a thread ends there by itself.
         """
+        error = None
         try:
-            await self.ended
+            await (asyncio.sleep(0) if self.has_ended else self.ended)  # what ends the program leaves the loop first
+            if self.state is not FrameState.FINISHED:
+                error = self.error
+                raise asyncio.CancelledError if error is None else error
         except GeneratorExit:  # the waiting task was dropped, as with a closed loop: nothing can be awaited
             if not self.ended.get_loop().is_closed():
-                self.cancel()
+                self.leave()
             raise
         except BaseException:
             try:
-                self.cancel()
+                self.leave()
                 await wait_out(self.tasks)
             finally:
                 self.observer.abandoned(self)
             raise
+        finally:
+            del error  # whose traceback refers to this call
+
+    def leave(self) -> None:
+        """Cancel it, as nobody waits for it any more; what it has failed with, or will, is dropped."""
+        self.cancel()
+        self._drop_error()
+
+    def _drop_error(self) -> None:
+        self._is_told = True
+        if not self.outstanding:  # else the observer has yet to be told of it
+            self.error = None
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
@@ -318,7 +338,7 @@ class Frame:
                 self.resting.clear()
                 for running in [*self.outstanding.values()]:
                     if isinstance(running, asyncio.Task):
-                        running.cancel()
+                        end(running)
                     else:
                         running.stop()
         except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
@@ -335,9 +355,14 @@ class Frame:
                 self.observer.ended(self)
         except BaseException as error:  # noqa: BLE001  likewise
             self.observer.fault(self, error)
-        if self.state is not FrameState.FINISHED:
-            self.values = []  # nothing reads them any more, and an exception may keep the frame alive
         self._resolve()
+        if self.state is not FrameState.FINISHED:
+            # An exception may keep the frame alive: nothing that it has is to keep anything else alive, or itself.
+            self.values = []
+            self.fences = {}
+            self.spans = None
+            if self._is_told:
+                self.error = None
 
     def _give_back(self) -> None:
         if self.budget is not None:
@@ -349,18 +374,11 @@ class Frame:
                     device.memory.retire(self.values[slot])
 
     def _resolve(self) -> None:
+        if self.has_ended:
+            return
         self.has_ended = True
         ended = self._ended
-        if ended is None or ended.done() or self.loop.is_closed():  # a cancelled `run` has cancelled it
-            return
-        self._tell(ended)
-
-    def _tell(self, ended: asyncio.Future[None]) -> None:
-        if self.error is not None:
-            ended.set_exception(self.error)
-        elif self.state is FrameState.CANCELLED:
-            ended.cancel()
-        else:
+        if ended is not None and waits(ended):  # a cancelled `run` has cancelled it
             ended.set_result(None)
 
 

@@ -15,7 +15,7 @@ from actorflow.actors.op import OpActor, Play, Wiring, let_go, picks, release, s
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
-from actorflow.interchange import as_array
+from actorflow.interchange import as_array, read_only
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
@@ -24,23 +24,33 @@ _RUNNING = int(NodeState.RUNNING)
 
 
 class FunctionActor(OpActor):
-    """An op with a plain Python function."""
+    """An op with a plain Python function.
+
+    It is given read-only arrays: others may read them, too, and what was fed is the caller's. What is fed, and what a
+    function returns, is kept as such; of all else (`guarded`) each call gets a view.
+    """
 
     is_async: ClassVar[bool] = False
 
     __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
 
     def __init__(
-        self, wiring: Wiring, *, fn: Callable[..., Any], specs: tuple[TensorSpec, ...], turnstile: Turnstile
+        self,
+        wiring: Wiring,
+        *,
+        fn: Callable[..., Any],
+        specs: tuple[TensorSpec, ...],
+        turnstile: Turnstile,
+        guarded: bool = False,
     ) -> None:
         super().__init__(wiring, turnstile)
-        self.fn = fn
+        self.fn = _guarded(fn) if guarded else fn
         self.specs = specs
         # Of the only output, where there is just one: what nearly all functions have, and the quickest to check.
         self.only_input = self.inputs[0].slot if len(self.inputs) == 1 else None
         self.only_slot = self.outputs[0].slot if len(specs) == 1 else None
         self.only_shape: tuple[int, ...] | None = specs[0].shape if len(specs) == 1 else None
-        self.only_dtype: np.dtype[Any] | None = specs[0].dtype if len(specs) == 1 else None
+        self.only_dtype: np.dtype[Any] | None = specs[0].dtype if len(specs) == 1 and not specs[0].is_object else None
 
     def compute(self, frame: Frame) -> None:
         # A copy: a context cannot be entered by two threads at a time.
@@ -77,7 +87,7 @@ class FunctionActor(OpActor):
             and result.dtype is self.only_dtype
             and result.shape == self.only_shape
         ):
-            frame.values[slot] = result
+            frame.values[slot] = read_only(result)
         elif self.outputs or result is not None:
             self._keep_all(frame, result)
         release(self.freed, frame)
@@ -146,20 +156,23 @@ class AsyncActor(FunctionActor):
         return perf_counter_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
-        error: BaseException | None = None
+        error: BaseException | None
         try:
-            result = task.result()
-            if not frame.halted:
-                self.store(frame, result)
+            # Not raised here, where its traceback would refer to this call, and so to the task, which has the error.
+            error = task.exception()
+            if error is None and not frame.halted:
+                self.store(frame, task.result())
         except BaseException as failure:  # noqa: BLE001  whatever it is becomes the frame's OpError
             error = failure
-        if frame.spans is not None:
-            frame.spans.leave(self, error)
-        end = perf_counter_ns()
         try:
+            if frame.spans is not None:
+                frame.spans.leave(self, error)
+            end = perf_counter_ns()
             self._conclude(frame, error, end - start, end)
         except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
             frame.fail(self, failure)
+        finally:
+            del error  # whose traceback refers to this call
         frame.settle(self)
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
@@ -174,17 +187,25 @@ def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_n
     values, copy, ndarray = frame.values, frame.context.copy, np.ndarray
     for fn, count, first, second, third, slot, shape, dtype, gone, store, rest in steps:
         if count == 1:
-            result = copy().run(fn, values[first])
+            given = values[first]
+            result = copy().run(fn, given)
         elif count == 2:
-            result = copy().run(fn, values[first], values[second])
+            given = values[first]
+            result = copy().run(fn, given, values[second])
         elif count == 3:
-            result = copy().run(fn, values[first], values[second], values[third])
+            given = values[first]
+            result = copy().run(fn, given, values[second], values[third])
         else:
-            result = copy().run(fn, *first(values))
+            given, result = None, copy().run(fn, *first(values))
         if type(result) is not ndarray or result.dtype is not dtype or result.shape != shape:
+            given = None
             store(frame, result)
         else:
+            if result is not given:  # which is read-only
+                result = result.view()
+                result.setflags(False)  # type: ignore[call-arg]  # as `read_only`
             values[slot] = result
+            given = None  # what it refers to would not seem to be unshared
             if gone >= 0:
                 values[gone] = None
             if rest is not None:
@@ -195,7 +216,14 @@ def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_n
             return
 
 
+def _guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, given read-only views of arrays."""
+
+    def call(*inputs: Any) -> Any:
+        return fn(*[read_only(each) if type(each) is np.ndarray else each for each in inputs])
+
+    return call
+
+
 def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
-    if (type(value) is np.ndarray and value.dtype == spec.dtype and value.shape == spec.shape) or spec.is_object:
-        return value
-    return as_array(value, spec, what)
+    return value if spec.is_object else read_only(as_array(value, spec, what))

@@ -1,4 +1,7 @@
-"""Runs of a graph that one of its own async functions awaits: those that could never end are refused.
+"""Runs that async functions of a graph await: those that could never end are refused.
+
+A function that runs its own graph may do so without end, which no time limit would ever stop: each cancellation, which
+goes from call to call, would find another one behind the last. Such runs are nested up to a limit.
 
 Frames take their turns in the order in which they start: at functions, which may keep state, and at variables. A frame
 that an op of an earlier frame awaits would wait for ever for a turn that the earlier one takes only when that op has
@@ -10,6 +13,7 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import Context, ContextVar
+from typing import TypeAlias
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
@@ -17,11 +21,15 @@ from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableUse
 from actorflow.errors import GraphError
 
-#: The call of an async function that the current code is part of.
-within: ContextVar[tuple[Frame, OpActor] | None] = ContextVar("actorflow_within", default=None)
+#: A call of an async function.
+Call: TypeAlias = tuple[Frame, OpActor]
+#: The call that the current code is part of.
+within: ContextVar[Call | None] = ContextVar("actorflow_within", default=None)
+#: Runs inside each other, each awaited by a function of the one before.
+MOST_NESTED = 50
 
 
-def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
+def callers(context: Context | None = None) -> Iterator[Call]:
     """The calls that the current code, or that of a context, is part of, from the inside out."""
     call = within.get() if context is None else context.get(within)
     while call is not None:
@@ -31,7 +39,7 @@ def callers(context: Context | None = None) -> Iterator[tuple[Frame, OpActor]]:
 
 def check_turns(
     graph: str, ops: Iterable[OpActor], uses: Iterable[VariableUse], turnstiles: Collection[Turnstile]
-) -> None:
+) -> Call | None:
     """Check that a frame that is to start now could end before the calls that it is part of do.
 
     Args:
@@ -39,13 +47,14 @@ def check_turns(
         ops: Ops of the frame.
         uses: Its reads and updates of variables whose frames take turns.
         turnstiles: All of the graph.
+    Returns:
+        The innermost of these calls. One does not await a task that it has started and left behind.
     Raises:
-        GraphError: if it would wait for a turn that comes only after such a call.
+        GraphError: if it would wait for a turn that comes only after such a call, or if these are too many.
     """
-    # The call does not await a task that it has started and left behind.
-    outer = [(frame, caller) for frame, caller in callers() if _runs(frame, caller)]
+    outer = _under_way(graph)
     if not outer:
-        return
+        return None
     wanted = {op.turnstile: op for op in ops if op.turnstile is not None}
     for frame, caller in outer:
         when = f"when {caller.what!r} has ended"
@@ -72,6 +81,24 @@ def check_turns(
             )
             what = f"call op {op.what!r}: frames come there in order, and {why}"
             raise _refusal(graph, frame, caller, what)
+    return outer[0]
+
+
+def _under_way(graph: str) -> list[Call]:
+    """The calls that would await a run that is to start now, from the inside out; others are forgotten."""
+    calls = [(frame, caller) for frame, caller in callers() if _has_begun(frame, caller)]
+    for (frame, _), call in zip(calls, [*calls[1:], None], strict=False):
+        if frame.context.get(within) != call:
+            frame.context.run(within.set, call)  # else frames that have ended would live as long as this one
+    outer = [call for call in calls if not call[0].halted]
+    if len(outer) >= MOST_NESTED:
+        frame, caller = outer[0]
+        raise GraphError(
+            f"op {caller.what!r} of frame {frame.number} runs graph {graph!r} inside {len(outer)} runs, each of which "
+            f"is awaited by a function of the one before, and {MOST_NESTED} is the most: does a function await its own "
+            "graph without end?"
+        )
+    return outer
 
 
 def _refusal(graph: str, frame: Frame, caller: OpActor, what: str) -> GraphError:
@@ -104,10 +131,15 @@ def _stuck(
     return stuck
 
 
-def _runs(frame: Frame, caller: OpActor) -> bool:
-    """Return whether a call of an async function has not ended, and goes on."""
+def _has_begun(frame: Frame, caller: OpActor) -> bool:
+    """Return whether a call of an async function is under way."""
     task = frame.outstanding.get(caller)
-    return isinstance(task, Task) and not task.done() and not frame.halted
+    return isinstance(task, Task) and not task.done()
+
+
+def _runs(frame: Frame, caller: OpActor) -> bool:
+    """Return whether a call of an async function is under way, and will go on."""
+    return _has_begun(frame, caller) and not frame.halted
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

@@ -7,10 +7,12 @@ from asyncio import CancelledError
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from operator import itemgetter
+from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
 
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
@@ -23,6 +25,7 @@ from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
+from actorflow.spec import TensorSpec
 from actorflow.threads import cores
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
@@ -482,7 +485,7 @@ class KernelActor(OpActor):
 
     joins = True
 
-    __slots__ = ("buckets", "kernel", "operation", "reuses")
+    __slots__ = ("buckets", "kernel", "operation", "reuses", "specs")
 
     def __init__(
         self, wiring: Wiring, *, operation: Operation, kernel: Kernel, buckets: tuple[Bucket, ...], reuses: bool
@@ -492,6 +495,7 @@ class KernelActor(OpActor):
         self.operation = operation  # the mathematics
         self.kernel = kernel  # its implementation
         self.buckets = buckets  # where the outputs' buffers come from
+        self.specs = tuple([bucket.spec for bucket in buckets])
 
     def compute(self, frame: Frame) -> None:
         self._call(frame)
@@ -509,7 +513,8 @@ class KernelActor(OpActor):
         bucket = None if kernel.returns or self.reuses else self.buckets[0]
         call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs)
         rest = split([blob for blob in self.freed if blob not in own], counted)
-        return _play_kernels, (*call, bucket, self.outputs[0].slot, gone, home, rest)
+        check = (*self.specs[0], kernel.check) if kernel.returns and not kernel.is_own else None
+        return _play_kernels, (*call, bucket, self.outputs[0].slot, check, gone, home, rest)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -517,9 +522,7 @@ class KernelActor(OpActor):
     def _call(self, frame: Frame) -> None:
         values = frame.values
         results = self._run_kernel([*self.read(values)], frame.number)
-        written = self.outputs
-        _check_count(results, len(written))
-        for blob, value in zip(written, results):  # noqa: B905  strict=True costs more than all else here
+        for blob, value in zip(self.outputs, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
 
     def _over_input(self, operation: Operation, inputs: list[Any], outputs: None) -> list[Any]:
@@ -528,27 +531,29 @@ class KernelActor(OpActor):
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         kernel = self.kernel
-        outputs: list[Any] | None
+        more = (number,) if kernel.random else ()
         if kernel.returns:
-            outputs = None
-        elif self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and type(inputs[0].base) in OWNERS:
+            returned: list[Any] = kernel.function(self.operation, inputs, None, *more)
+            kernel.check(returned, self.specs)
+            return returned
+        if self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and type(inputs[0].base) in OWNERS:
             # It is in ``inputs`` and the frame's values alone, and nothing else can show its memory.
             outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
         else:
             outputs = [bucket.take() for bucket in self.buckets]
-        if kernel.random:
-            returned = kernel.function(self.operation, inputs, outputs, number)
-        else:
-            returned = kernel.function(self.operation, inputs, outputs)
-        results: list[Any] = returned if outputs is None else outputs
-        return results
+        written = [*outputs]
+        kernel.function(self.operation, inputs, written, *more)
+        if written[0] is not outputs[0] or (len(outputs) > 1 and any(map(is_not, written, outputs))):
+            raise not_written()
+        return outputs
 
 
 def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
     """The `Play` of kernels with one output: `KernelActor.compute`, spelt out for all of them."""
-    values = frame.values
+    values, ndarray = frame.values, np.ndarray
     inputs: Any
-    for function, operation, count, first, second, third, bucket, slot, gone, home, rest in steps:
+    results: Any
+    for function, operation, count, first, second, third, bucket, slot, check, gone, home, rest in steps:
         if count == 1:
             inputs = [values[first]]
         elif count == 2:
@@ -559,11 +564,19 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
             inputs = [*first(values)]
         if bucket is not None:
             output = bucket.take()
-            function(operation, inputs, [output])
+            results = [output]
+            function(operation, inputs, results)
+            if results[0] is not output:
+                raise not_written()
         else:
             results = function(operation, inputs, None)
-            _check_count(results, 1)
-            output = results[0]
+            if check is None:
+                output = results[0]
+            else:
+                shape, dtype, refuse = check
+                output = results[0] if len(results) == 1 else None
+                if type(output) is not ndarray or output.dtype is not dtype or output.shape != shape:
+                    refuse(results, (TensorSpec(shape, dtype),))
         values[slot] = output
         inputs = results = None  # what they refer to would not seem to be unshared
         if home is not None:  # as `BlobActor.drop`
@@ -579,6 +592,6 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
             return
 
 
-def _check_count(results: Sequence[Any], count: int) -> None:
-    if len(results) != count:
-        raise GraphError(f"the kernel must return {count} values, got {len(results)}")
+def not_written() -> GraphError:
+    """The error of a kernel that has put arrays in the places of its buffers, which nothing else would look for."""
+    return GraphError("the kernel must write into its outputs, as outputs[0][...] = does: it has replaced one of them")

@@ -8,8 +8,10 @@ frame started later reads once that turn has passed, by the update or by the fra
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from actorflow.devices.memory import UNSHARED, Bucket
 from actorflow.errors import ActorflowError, GraphError, text_of
@@ -150,7 +152,8 @@ class VariableUse:
         if before is None or before.passed:
             self.open(frame)
         else:
-            before.when_passed(lambda: self._open_later(frame))
+            # Not by the frame itself: it may have stopped long before the turn passes.
+            before.when_passed(partial(self._open_later, ref(frame)))
 
     def open(self, frame: Frame) -> None:
         """The frame may read."""
@@ -161,6 +164,8 @@ class VariableUse:
         frame.announce(self.followers, None)
         frame.close_end()
 
-    def _open_later(self, frame: Frame) -> None:
-        frame.guarded(self.open, frame)
-        frame.wake()
+    def _open_later(self, waiting: ref[Frame]) -> None:
+        frame = waiting()
+        if frame is not None:
+            frame.guarded(self.open, frame)
+            frame.wake()

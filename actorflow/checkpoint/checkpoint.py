@@ -17,6 +17,7 @@ from actorflow.errors import CheckpointError, GraphError
 from actorflow.graph.graph import Graph, root_of
 from actorflow.graph.nodes import Variable
 from actorflow.interchange import to_numpy
+from actorflow.loop import wait_out
 from actorflow.threads import in_thread
 
 #: Where an application is in its data.
@@ -163,12 +164,12 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
     """Do blocking work in a thread; a cancellation waits for its end."""
     task = asyncio.ensure_future(in_thread(work))
     try:
-        return await asyncio.shield(task)
+        await wait_out([task])
     except asyncio.CancelledError:
-        await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # the cancellation is what is told
         raise
+    return task.result()
 
 
 def check_at_rest(root: Graph, what: str) -> None:

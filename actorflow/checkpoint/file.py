@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +24,7 @@ from actorflow.graph.nodes import Variable
 LEFTOVER = r"\.\d+-\d+\.tmp"
 
 _numbers = itertools.count()
+_writing: set[int] = set()  # numbers of the folders that this process writes in
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -31,11 +34,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         path: Its place; a file there stays as it is until it is replaced.
         write: Writes the content to the path that it is given, by way of other files of that folder if it likes.
     Raises:
-        OSError: if that fails; nothing is left behind.
+        OSError: if that fails; nothing is left behind, and what a killed process left is cleared.
     """
-    folder = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
-    folder.mkdir()
+    number = next(_numbers)
+    folder = path.with_name(f".{path.name}.{os.getpid()}-{number}.tmp")
     try:
+        _clear(path)
+        _writing.add(number)  # now: another process may have had both numbers
+        folder.mkdir()
         temporary = folder / path.name
         write(temporary)
         # A writer that goes by way of a temporary file gives it that one's mode: the owner's alone.
@@ -44,8 +50,32 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         os.replace(temporary, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _writing.discard(number)
     if os.name != "nt":  # which cannot open folders
         _sync(path.parent, os.O_RDONLY)
+
+
+def _clear(path: Path) -> None:
+    """Delete the folders of processes that were killed as they wrote a file."""
+    for folder in path.parent.glob(f"{glob.escape(f'.{path.name}.')}*.tmp"):
+        found = re.fullmatch(r"(\d+)-(\d+)\.tmp", folder.name[len(path.name) + 2 :])
+        if found is not None and not _is_written(*map(int, found.groups())):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_written(process: int, number: int) -> bool:
+    """Return whether a process still writes in its folder of a number, as far as that can be known."""
+    if process == os.getpid():  # or another one had that number before, as in a container that is started again
+        return number in _writing
+    if os.name == "nt":  # where this signal ends it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _sync(path: Path, flags: int) -> None:
@@ -194,15 +224,40 @@ def read_outline(path: Path) -> Outline:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        header = dict(json.loads(text))
+        header = dict(read_json(text))
         metadata = dict(header.pop("__metadata__", None) or {})
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise DamagedError(path, f"the file is cut off, damaged or no checkpoint: {error}") from error
     metadata.pop(_CRCS, None)
     own = metadata.pop(_OWN_CRC, None)
     if "actorflow" in metadata or own is not None:
         _check_metadata(path, metadata, own)
     return Outline(frozenset(header), metadata)
+
+
+def read_json(text: Any, counted: str = "[{,", **options: Any) -> Any:
+    """The value of a JSON text in a file, as `json.loads` reads it.
+
+    Args:
+        text: The text, or its bytes.
+        counted: The characters that stand before values that are counted.
+        options: As for `json.loads`.
+    Raises:
+        ValueError: if it is not JSON, is nested too deep, or has so many values that they would take far more memory
+            than the text; in what is written here, a value has some ten letters.
+        TypeError: if it is not a text.
+    """
+    if isinstance(text, bytes):
+        text = str(text, "utf-8")
+    if not isinstance(text, str):
+        raise TypeError(f"expected a text, got {type(text).__name__}")
+    values = sum(map(text.count, counted))
+    if values > 100_000 + len(text) // 4:
+        raise ValueError(f"expected at most one value in 4 bytes, got {values} in {len(text)}")
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("RecursionError: arrays and objects are nested too deep") from None
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
@@ -218,7 +273,7 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], own: Any) -> None:
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], crcs: Any, own: Any) -> None:
     _check_metadata(path, metadata, own)
     try:
-        expected = dict(json.loads(crcs))
+        expected = dict(read_json(crcs))
     except (TypeError, ValueError) as error:
         raise DamagedError(path, f"the checksums are damaged: {error}") from error
     for name, tensor in tensors.items():
@@ -359,7 +414,9 @@ def _part(path: Path, outline: Outline) -> Part:
     if version != FORMAT:
         raise CheckpointError(f"{path}: expected a checkpoint of format {FORMAT}, got {version!r}")
     try:
-        position = None if (text := metadata.get("position")) is None else dict(json.loads(text))
+        position = (
+            None if (text := metadata.get("position")) is None else dict(read_json(text, "[{"))
+        )  # numbers may have one digit
         frame = None if (text := metadata.get("frame")) is None else int(text)
         return Part(
             path,
@@ -368,8 +425,8 @@ def _part(path: Path, outline: Outline) -> Part:
             int(metadata.get("ranks", 1)),
             frame,
             position,
-            dict(json.loads(metadata.get("replicas", "{}"))),
-            frozenset(json.loads(metadata.get("states", "[]"))),
+            dict(read_json(metadata.get("replicas", "{}"))),
+            frozenset(read_json(metadata.get("states", "[]"))),
         )
     except (TypeError, ValueError) as error:
         raise DamagedError(path, f"the metadata are damaged: {type(error).__name__}: {error}") from error

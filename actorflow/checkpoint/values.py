@@ -585,7 +585,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if plain is float:
         return isinstance(value, int | float | complex | np.number | np.bool_ | Length | Follows)
     if plain is int:
-        return isinstance(value, int | np.integer | Length | Follows)
+        return isinstance(value, int | np.integer | Length | Follows) and not isinstance(value, bool)
     if plain is bool:
         return isinstance(value, bool | np.bool_)
     if plain is EllipsisType:

@@ -202,6 +202,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--queue-rows", type=_positive, metavar="N", help="most rows that may wait for each model (default: 1024)"
     )
     parser.add_argument(
+        "--memory-budget",
+        type=_positive,
+        metavar="BYTES",
+        help="most bytes that a model of a file takes on a device, with what its requests need (default: no limit)",
+    )
+    parser.add_argument(
+        "--max-plans",
+        type=_positive,
+        metavar="N",
+        help="plans that a model of a file keeps, one for each combination of lengths (default: 64, or what it says)",
+    )
+    parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="longest time in seconds to a result (default: 60)"
     )
     parser.add_argument(
@@ -210,6 +222,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         metavar="S",
         help="longest time in seconds for requests in flight at the end (default: 30)",
+    )
+    parser.add_argument(
+        "--keep-alive",
+        type=_seconds,
+        default=75.0,
+        metavar="S",
+        help="time in seconds for which a connection without a request stays open (default: 75)",
     )
     parser.set_defaults(command=_serve)
 
@@ -223,8 +242,9 @@ def _serve(arguments: argparse.Namespace) -> int:
             models=arguments.models,
             host=arguments.host,
             port=arguments.port,
-            source=_source(arguments),
+            source=_source(arguments)._replace(limits=_given(arguments, "memory_budget", "max_plans")),
             drain_s=arguments.drain,
+            keep_alive_s=arguments.keep_alive,
             limits={name: value for name, value in limits.items() if value is not None},
             app={
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
@@ -325,6 +345,11 @@ def _add_source(parser: argparse.ArgumentParser, axes: str) -> None:
         choices=("actorflow", "onnxruntime"),
         help="what computes files .onnx (default: actorflow, by operations of its own)",
     )
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Arguments that were given, by name."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _source(arguments: argparse.Namespace) -> Any:

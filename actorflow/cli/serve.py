@@ -34,6 +34,7 @@ class ServeOptions(NamedTuple):
     port: int
     source: SourceOptions
     drain_s: float
+    keep_alive_s: float
     limits: Mapping[str, Any]  # those that are given
     app: Mapping[str, Any]  # other arguments of `actorflow.serve.create_app`
 
@@ -82,7 +83,9 @@ async def _serve(app: web.Application, options: ServeOptions) -> int:
     from actorflow.serve.app import SERVICE
 
     service = app[SERVICE]
-    async with Server(app, options.host, options.port, max_connections=_CONNECTIONS) as server:
+    async with Server(
+        app, options.host, options.port, max_connections=_CONNECTIONS, keep_alive_s=options.keep_alive_s
+    ) as server:
         for hosted in service.models:
             how = "in batched runs" if hosted.unbatched is None else f"each request by itself: {hosted.unbatched}"
             print(f"model {hosted.label}, {how}", flush=True)

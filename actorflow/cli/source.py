@@ -23,11 +23,13 @@ class SourceOptions(NamedTuple):
         backend: Of files ``.onnx``, as for `actorflow.onnx.load`.
         axes: Likewise.
         functions: Names of functions that files ``.af`` may have called, ``module:name``, as for `actorflow.load`.
+        limits: ``memory_budget`` and ``max_plans`` of their graphs, where they are given.
     """
 
     backend: str | None = None
     axes: Mapping[str, Any] = MappingProxyType({})
     functions: Sequence[str] = ()
+    limits: Mapping[str, Any] = MappingProxyType({})
 
     def wanted(self) -> Iterator[tuple[str, str]]:
         """The options that are given, and the files that they are for."""
@@ -37,13 +39,15 @@ class SourceOptions(NamedTuple):
             yield "axes are", ".onnx"
         if self.functions:
             yield "functions are", ".af"
+        for name in self.limits:
+            yield f"{name} is", ".onnx or .af"
 
 
 def open_models(sources: Sequence[str], options: SourceOptions) -> list[Model]:
     """The models that texts name, as `open_model` has them; each option must be for one of them."""
     kinds = {kind_of(source) for source in sources}
     for what, kind in options.wanted():
-        if kind not in kinds:
+        if kinds.isdisjoint(kind.split(" or ")):
             raise GraphError(f"{', '.join(sources)}: {what} for files {kind} alone")
     return [open_model(source, options) for source in sources]
 
@@ -72,13 +76,13 @@ def open_model(source: str, options: SourceOptions | None = None) -> Model:
         from actorflow.onnx import load
 
         backend: Any = options.backend or "actorflow"
-        found = load(source, axes=options.axes, backend=backend)
+        found = load(source, axes=options.axes, backend=backend, **options.limits)
     elif kind == ".af":
         from actorflow.checkpoint import load_sync
 
         if options.functions:
             _look_here()
-        found = load_sync(source, functions=options.functions)
+        found = load_sync(source, functions=options.functions, **options.limits)
     else:
         found = _attribute(source)
     if isinstance(found, Graph):

@@ -17,22 +17,30 @@ from actorflow.errors import DataError, require
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 _MODES = {1: "L", 3: "RGB"}
+#: Number of the orientation in EXIF.
+_ORIENTATION = 0x0112
 _SHOWN = 8
 
 
 def read_image(
-    path: str | Path, *, size: int | tuple[int, int] | None = None, shorter: int | None = None, channels: int = 3
+    path: str | Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    shorter: int | None = None,
+    channels: int = 3,
+    upright: bool = True,
 ) -> npt.NDArray[np.uint8]:
     """Decode an image file: uint8, shape (height, width, channels). It blocks; most of it without the GIL.
 
     Args:
-        path: The file, of any form that Pillow knows. How a camera was held (EXIF) is not looked at; what is
-            transparent has the color that the file gives it.
+        path: The file, of any form that Pillow knows. What is transparent has the color that the file gives it.
         size: Height and width, or one number for both: the image is scaled, then its middle is taken. None leaves it as
             it is.
         shorter: What the shorter side is scaled to before the middle is taken, at least the larger one of ``size``, as
             in ``size=224, shorter=256``. None scales the image so that it just covers ``size``.
         channels: 3 for red, green and blue, 1 for grey.
+        upright: Whether it is turned and mirrored as the file says that it is shown (orientation in EXIF), as
+            photographs of phones are.
     Raises:
         DataError: if the file cannot be read or decoded, or has more than 8 bits per channel; if a size is out of
             range.
@@ -46,7 +54,7 @@ def read_image(
         >>> af.data.read_image("red.png", size=32)[0, 0]
         array([255,   0,   0], dtype=uint8)
     """
-    return ImageFiles([path], size=size, shorter=shorter, channels=channels, dtype=np.uint8)[0]
+    return ImageFiles([path], size=size, shorter=shorter, channels=channels, dtype=np.uint8, upright=upright)[0]
 
 
 class ImageFiles:
@@ -54,7 +62,7 @@ class ImageFiles:
 
     Args:
         paths: The files.
-        size, shorter, channels: As for `read_image`.
+        size, shorter, channels, upright: As for `read_image`.
         dtype: uint8 for values from 0 to 255; a floating one for values from 0 to 1.
 
     Attributes:
@@ -83,6 +91,7 @@ class ImageFiles:
         shorter: int | None = None,
         channels: int = 3,
         dtype: npt.DTypeLike = np.float32,
+        upright: bool = True,
     ) -> None:
         _pillow()
         self.paths = tuple(map(Path, paths))
@@ -90,6 +99,7 @@ class ImageFiles:
         self.channels = channels
         self.dtype = np.dtype(dtype)
         self._shorter = shorter
+        self._upright = upright
         if channels not in _MODES:
             raise DataError(f"expected 3 channels for colors or 1 for grey, got {channels}")
         if self.dtype != np.uint8 and self.dtype.kind != "f":
@@ -128,7 +138,7 @@ class ImageFiles:
 
     def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
         """One image as bytes, whatever the dtype; shape (height, width, channels)."""
-        return decoded(path, str(path), self.channels, self.fitted)
+        return decoded(path, str(path), self.channels, self.fitted, upright=self._upright)
 
     def fitted(self, image: Any) -> Any:
         """The middle of an image of Pillow's, scaled to the size."""
@@ -175,6 +185,7 @@ def image_folder(
     shorter: int | None = None,
     channels: int = 3,
     dtype: npt.DTypeLike = np.float32,
+    upright: bool = True,
 ) -> ImageFolder:
     """The images in a folder of folders, one for each class: ``root/cat/1.jpg``, ``root/cat/more/2.png``, ...
 
@@ -183,7 +194,7 @@ def image_folder(
 
     Args:
         root: The folder.
-        size, shorter, channels, dtype: As for `ImageFiles`.
+        size, shorter, channels, dtype, upright: As for `ImageFiles`.
     Returns:
         Classes are sorted by name, files by class and path, both by code points: the same order on each machine.
     Raises:
@@ -210,41 +221,78 @@ def image_folder(
     if empty:
         shown = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise DataError(f"{folder}: expected images ({', '.join(IMAGE_SUFFIXES)}) in each class; none in: {shown}")
-    files = ImageFiles(
-        [path for paths in found for path in paths], size=size, shorter=shorter, channels=channels, dtype=dtype
-    )
+    paths = [path for paths in found for path in paths]
+    files = ImageFiles(paths, size=size, shorter=shorter, channels=channels, dtype=dtype, upright=upright)
     return ImageFolder(files, np.repeat(np.arange(len(classes)), [len(paths) for paths in found]), classes)
 
 
 def decoded(
-    file: Path | BytesIO, what: str, channels: int | None, fit: Callable[[Any], Any] | None = None
+    file: Path | BytesIO,
+    what: str,
+    channels: int | None,
+    fit: Callable[[Any], Any] | None = None,
+    *,
+    upright: bool = True,
 ) -> npt.NDArray[np.uint8]:
-    """The pixels of an image file, shape (height, width, channels).
+    """The pixels of an image file, as `pixels_of` gives them.
 
-    Args:
-        file: The file, or its content.
-        what: Its name in messages.
-        channels: 3 for colors, 1 for grey; None for what the image has.
-        fit: Function that is applied to Pillow's image before.
     Raises:
-        DataError: if it cannot be decoded, or has more than 8 bits per channel.
+        DataError: as `pixels_of`.
         MissingExtraError: if Pillow is not installed.
     """
     pillow = _pillow()
     try:
-        with pillow.open(file) as image:
-            if image.mode.startswith(("I", "F")):
-                raise DataError(f"{what}: expected an image of 8 bits per channel, got one of mode {image.mode}")
-            if image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")  # else Pillow warns of what it drops
-            has = 1 if image.mode in ("1", "L", "LA") else 3
-            image = image.convert(_MODES[channels or has])
-            pixels = np.asarray(image if fit is None else fit(image))
-    except DataError:
-        raise
+        image = pillow.open(file)
     except Exception as error:  # a malformed file may raise anything
-        raise DataError(f"{what}: expected an image, but it cannot be decoded: {error}") from error
+        raise _broken(what, error) from error
+    with image:
+        return pixels_of(image, what, channels, fit, upright=upright)
+
+
+def pixels_of(
+    image: Any, what: str, channels: int | None, fit: Callable[[Any], Any] | None = None, *, upright: bool = True
+) -> npt.NDArray[np.uint8]:
+    """The pixels of an image that Pillow has opened, shape (height, width, channels).
+
+    Args:
+        image: The image.
+        what: Its name in messages.
+        channels: 3 for colors, 1 for grey; None for what the image has.
+        fit: Function that is applied to Pillow's image before.
+        upright: As for `read_image`.
+    Raises:
+        DataError: if it cannot be decoded, or has more than 8 bits per channel.
+    """
+    if image.mode.startswith(("I", "F")):
+        raise DataError(f"{what}: expected an image of 8 bits per channel, got one of mode {image.mode}")
+    try:
+        image.load()
+        turn = _turn(image) if upright else None
+        if image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # else Pillow warns of what it drops
+        has = 1 if image.mode in ("1", "L", "LA") else 3
+        image = image.convert(_MODES[channels or has])
+        if turn is not None:
+            image = image.transpose(turn)
+        pixels = np.asarray(image if fit is None else fit(image))
+    except Exception as error:  # as above
+        raise _broken(what, error) from error
     return pixels.reshape(*pixels.shape[:2], channels or has)
+
+
+def _broken(what: str, error: Exception) -> DataError:
+    return DataError(f"{what}: expected an image, but it cannot be decoded: {error}")
+
+
+def _turn(image: Any) -> Any:
+    """How an image is to be turned or mirrored so that it is upright; None for not at all."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION)
+    except Exception:  # noqa: BLE001  as above; the pixels are good without what is said of them
+        return None
+    turn = _pillow().Transpose
+    mirrored = {2: turn.FLIP_LEFT_RIGHT, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 7: turn.TRANSVERSE}
+    return (mirrored | {3: turn.ROTATE_180, 6: turn.ROTATE_270, 8: turn.ROTATE_90}).get(orientation)
 
 
 def _pillow() -> Any:

@@ -291,6 +291,11 @@ class Device(ABC):
         """Host memory that copies from the host to this device start from, where `is_staged` says so."""
         raise DeviceError(f"place {str(self.place)!r} has no memory for staging")
 
+    @property
+    def pools(self) -> tuple[BufferPool, ...]:
+        """All pools of the device: of its memory, and for staging where there is one."""
+        return (self.memory, self.staging) if self.is_staged else (self.memory,)
+
     # -- copies: called as a lane's work ------------------------------------------------------------------------
 
     @abstractmethod

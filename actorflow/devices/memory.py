@@ -5,17 +5,20 @@ type. A buffer is taken back only when nothing else refers to it: a view that a 
 application fetched, is then never overwritten. CPython's reference counts tell. What was fetched last is lent: it is
 used again once the application has dropped it, and every view of it.
 
-Values that only a plan has share memory across types, the one that was free last first: it is still in the cache.
+Large values that only a plan has share memory across types, sizes and plans, the one that was free last first: it is
+still in the cache. Other free buffers are given up when the pool grows though no frame has used them of late. So plans
+for many lengths, each with buffers of its own sizes, hold little more than the longest one alone.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import getweakrefcount
 
 import numpy as np
@@ -23,6 +26,8 @@ import numpy as np
 from actorflow.errors import OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
+
+_T = TypeVar("_T")
 
 
 def _count_unshared() -> int:
@@ -56,6 +61,8 @@ POOLED_BYTES = 1 << 20
 COPIED_BYTES = 16 << 10
 #: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
 _MOST_LENT = 4
+#: What a pool may hold whatever is used: to make small buffers anew would cost more than they take.
+_LITTLE_BYTES = 4 << 20
 
 
 class Bucket:
@@ -77,18 +84,23 @@ class Bucket:
         1
     """
 
-    __slots__ = ("__weakref__", "_free", "_lent", "pool", "spec")
+    __slots__ = ("__weakref__", "_free", "_lent", "_old", "pool", "spec")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec) -> None:
         self.pool = pool
         self.spec = spec
         self._free: list[Any] = []
+        self._old: list[Any] = []  # not used since `age`
         self._lent: deque[Any] = deque(maxlen=_MOST_LENT)
 
     def take(self) -> Any:
         """A buffer with undefined contents. Any thread may call it."""
         try:
             return self._free.pop()  # atomic, unlike a test before it
+        except IndexError:
+            pass
+        try:
+            return self._old.pop()
         except IndexError:
             buffer = self._returned() if self._lent else None
             return self.pool.new(self.spec) if buffer is None else buffer
@@ -129,11 +141,18 @@ class Bucket:
         """Bytes of the buffers that wait for use."""
         lent = [*self._lent]
         returned = sum(getrefcount(lent[i]) == IN_TWO_LISTS for i in range(len(lent)))
-        return (len(self._free) + returned) * self.spec.size_bytes
+        return (len(self._free) + len(self._old) + returned) * self.spec.size_bytes
+
+    def age(self) -> None:
+        """Give up what has been free since the last call. Any thread may call it."""
+        while (buffer := self._returned()) is not None:
+            self._free.append(buffer)
+        self._old, self._free = self._free, []
 
     def trim(self) -> None:
         """Give the free buffers back to the system."""
         self._free.clear()
+        self._old.clear()
         self._lent.clear()
 
 
@@ -159,27 +178,39 @@ _IN_BUFFER = _count_in_buffer()
 OWNERS = frozenset([type(None), Memory])
 
 
+class _FreeMemory(list[Memory]):
+    """Free memory of sizes between two powers of two, for as long as a room refers to it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Room:
-    """Free memory of one size, for as long as somebody refers to it.
+    """Memory for values of up to one size, which may have more: it is shared with those of all sizes of its order.
 
     Args:
         pool: Where it comes from.
         size_bytes: The size.
+        free: What is free, in this room and in others.
     """
 
-    __slots__ = ("__weakref__", "free", "pool", "size_bytes")
+    __slots__ = ("free", "order", "pool", "size_bytes")
 
-    def __init__(self, pool: BufferPool, size_bytes: int) -> None:
+    def __init__(self, pool: BufferPool, size_bytes: int, free: _FreeMemory) -> None:
         self.pool = pool
         self.size_bytes = size_bytes
-        self.free: list[Memory] = []
+        self.order = _order(size_bytes)
+        self.free = free
 
     def take(self) -> Memory:
         """Some memory. Any thread may call it."""
         try:
-            return self.free.pop()
+            memory = self.free.pop()
         except IndexError:
             return self.pool.new_memory(self.size_bytes)
+        if memory.size >= self.size_bytes:
+            return memory
+        del memory  # the larger one will serve both
+        return self.pool.new_memory(self.size_bytes)
 
 
 class RoomBucket(Bucket):
@@ -196,15 +227,25 @@ class RoomBucket(Bucket):
 
     def give_back(self, buffer: Any) -> None:
         memory = buffer.base
-        if type(memory) is Memory and memory.size == self.room.size_bytes and getrefcount(memory) == _IN_BUFFER:
-            self.room.free.append(memory)
+        if type(memory) is Memory and getrefcount(memory) == _IN_BUFFER:
+            room = self.room
+            if _order(memory.size) == room.order:
+                room.free.append(memory)
 
     @property
     def free_bytes(self) -> int:
-        return len(self.room.free) * self.room.size_bytes
+        return _size_of(self.room.free)
 
     def trim(self) -> None:
         self.room.free.clear()
+
+
+def _order(size_bytes: int) -> int:
+    return (size_bytes - 1).bit_length()
+
+
+def _size_of(free: _FreeMemory) -> int:
+    return sum([memory.size for memory in [*free]])
 
 
 class BufferPool:
@@ -217,6 +258,8 @@ class BufferPool:
         allocations: Buffers allocated since the start; constant once every run finds its buffers in the pool.
         peak_bytes: Highest `held_bytes` so far.
         budget_bytes: Free buffers are given up rather than pass this; None for no limit.
+        clock: Gives the numbers of frames that have started and ended. Free buffers that frames do not use any more are
+            given up, too, where it is set and more than 4 MiB are held.
 
     Example:
         >>> pool = af.devices.BufferPool()
@@ -235,9 +278,12 @@ class BufferPool:
         self.allocations = 0
         self.peak_bytes = 0
         self._buckets: weakref.WeakValueDictionary[TensorSpec, Bucket] = weakref.WeakValueDictionary()
-        self._rooms: weakref.WeakValueDictionary[int, Room] = weakref.WeakValueDictionary()
+        self._rooms: weakref.WeakValueDictionary[int, _FreeMemory] = weakref.WeakValueDictionary()  # of rooms
         self._lock = held_at_fork(threading.Lock())
         self._held_bytes = 0
+        self.clock: Callable[[], tuple[int, int]] | None = None
+        self._looked_at = 0  # frames that had started when free buffers were last looked at
+        self._look_bytes = _LITTLE_BYTES  # what is held when to look again
         self._alive: dict[int, weakref.ref[Any]] = {}
         # A buffer may die in any thread at any moment, within this lock too: its end is only noted, and counted later.
         self._dead: deque[tuple[int, int]] = deque()
@@ -253,14 +299,15 @@ class BufferPool:
         return bucket
 
     def room(self, size_bytes: int) -> Room:
-        """The room for memory of one size in the host's memory; it is kept, with what is free there, by its buckets.
+        """A room for memory of one size in the host's memory; rooms of its order keep what is free there.
 
         Only from the loop's thread.
         """
-        room = self._rooms.get(size_bytes)
-        if room is None:
-            room = self._rooms[size_bytes] = Room(self, size_bytes)
-        return room
+        order = _order(size_bytes)
+        free = self._rooms.get(order)
+        if free is None:
+            free = self._rooms[order] = _FreeMemory()
+        return Room(self, size_bytes, free)
 
     def new_memory(self, size_bytes: int) -> Memory:
         """Memory that is counted from now on. Any thread may call it.
@@ -290,9 +337,22 @@ class BufferPool:
         return buffer
 
     def make_room(self, size_bytes: int) -> None:
-        """Give free buffers back to the system if a new one would otherwise pass the budget. Any thread may call it."""
+        """Give free buffers up if a new one would pass the budget, or if they are old. Any thread may call it."""
         if self.budget_bytes is not None and self.held_bytes + size_bytes > self.budget_bytes:
             self.trim()
+        if self._held_bytes + size_bytes > self._look_bytes and self.clock is not None:
+            started, ended = self.clock()
+            # A frame that had not ended might use again what the last look has found.
+            if ended >= self._looked_at:
+                self._looked_at = started
+                self.age()
+                held = self.held_bytes + size_bytes
+                self._look_bytes = max(held + held // 8, _LITTLE_BYTES)
+
+    def age(self) -> None:
+        """Give up the free buffers that nothing has used since the last call. Any thread may call it."""
+        for bucket in _alive(self._buckets):
+            bucket.age()
 
     def adopt(self, buffer: Any) -> None:
         """Count a buffer from now on. Any thread may call it."""
@@ -318,18 +378,32 @@ class BufferPool:
     @property
     def used_bytes(self) -> int:
         """`held_bytes` without the free ones."""
-        free = sum(bucket.free_bytes for bucket in [*self._buckets.values()])
-        return self.held_bytes - free - sum(len(room.free) * room.size_bytes for room in [*self._rooms.values()])
+        free = sum([bucket.free_bytes for bucket in _alive(self._buckets)])
+        return self.held_bytes - free - sum([_size_of(free) for free in _alive(self._rooms)])
 
     def trim(self) -> None:
         """Give all free buffers back to the system."""
-        for bucket in [*self._buckets.values()]:
+        for bucket in _alive(self._buckets):
             bucket.trim()
-        for room in [*self._rooms.values()]:
-            room.free.clear()
+        for free in _alive(self._rooms):
+            free.clear()
 
     def _count_dead(self) -> None:
         while self._dead:
             number, size_bytes = self._dead.popleft()
             del self._alive[number]
             self._held_bytes -= size_bytes
+
+
+def give_back_to_system() -> None:
+    """Have the C library give free memory back to the system, where it can be asked to: glibc keeps most of it."""
+    try:
+        give_back = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another library, or Windows, where there is none of all symbols
+        return
+    give_back(0)
+
+
+def _alive(known: weakref.WeakValueDictionary[Any, _T]) -> list[_T]:
+    """What is known, in any thread: the loop's may add to it meanwhile."""
+    return [found for each in known.valuerefs() if (found := each()) is not None]

@@ -439,6 +439,7 @@ class StreamPool(BufferPool):
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what was made here, by its id
         self._shelves: WeakValueDictionary[TensorSpec, _Shelf] = WeakValueDictionary()
         self._retired: deque[tuple[Any, Uses]] = deque()
+        self._aged: Uses = ()
 
     def bucket(self, spec: TensorSpec, lane: StreamLane | None = None, users: Sequence[StreamLane] = ()) -> Bucket:
         """Bucket from which ``lane`` takes buffers of one type that it and ``users`` will use."""
@@ -512,13 +513,17 @@ class StreamPool(BufferPool):
         """Give up the free buffers whose uses have ended."""
         self._sweep()
         for shelf in [*self._shelves.values()]:
-            kept = [entry for entry in shelf.free if not _have_ended(entry[1])]
-            shelf.free.clear()
-            shelf.free.extend(kept)
+            keep(shelf.free, lambda uses: not have_ended(uses))
+
+    def age(self) -> None:
+        self._sweep()
+        for shelf in [*self._shelves.values()]:
+            keep(shelf.free, lambda uses: not (have_ended(uses) and are_before(uses, self._aged)))
+        self._aged = tuple([(lane, lane.submitted) for lane in self.lanes()])
 
     def _sweep(self) -> None:
         """Let go of what was not made here, once its uses have ended."""
-        while self._retired and _have_ended(self._retired[0][1]):
+        while self._retired and have_ended(self._retired[0][1]):
             self._retired.popleft()
 
 
@@ -581,5 +586,19 @@ def _work_ahead(entry: tuple[Any, Uses]) -> int:
     return sum(max(0, number - user.completed) for user, number in entry[1])
 
 
-def _have_ended(uses: Uses) -> bool:
+def keep(free: deque[tuple[Any, Uses]], is_kept: Callable[[Uses], bool]) -> None:
+    """Keep the free buffers with some uses; no others."""
+    kept = [entry for entry in free if is_kept(entry[1])]
+    free.clear()
+    free.extend(kept)
+
+
+def have_ended(uses: Uses) -> bool:
+    """Return whether the work that may touch a buffer has ended."""
     return all(user.completed >= number for user, number in uses)
+
+
+def are_before(uses: Uses, others: Uses) -> bool:
+    """Return whether no work that may touch a buffer was launched after the newest of some lanes."""
+    newest = dict(others)
+    return all(number <= newest.get(user, -1) for user, number in uses)

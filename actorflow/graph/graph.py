@@ -423,7 +423,7 @@ class Graph:
         Args:
             name: Unique in this graph, or in the scope of the ``with`` block around the call; a decorator's default is
                 the name of the function.
-            fn: The function; left out, a decorator is returned.
+            fn: The function, which gets read-only arrays; left out, a decorator is returned.
             outputs: Types of the outputs (`af.TensorSpec.of`); left out, the blobs connected by ``>>`` say them.
             place: Where it runs; the default is that of `at`.
             lane: As for `op`.
@@ -930,9 +930,9 @@ class Graph:
         started before it have updated that weight.
 
         Args:
-            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy: do not change them
-                before `run` returns. An array's dtype is only widened (float64 is not taken for float32), Python
-                numbers take that of the blob.
+            feeds: Arrays for the `sources`, by blob or by name. They are used without a copy, and never changed: do not
+                change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32),
+                Python numbers take that of the blob.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.
@@ -1101,7 +1101,11 @@ class Graph:
         return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
 
     def trim(self) -> None:
-        """Give the free buffers of all devices that the graph has opened back to the system.
+        """Give memory that no frame needs back to the system; the next run takes longer.
+
+        It drops the free buffers of all devices that the graph has opened, its plans with the constants that they have
+        computed, and what kernels keep for their next call. All of it is made again when it is needed. The C library is
+        asked to give back what is free, where it has a function for that (glibc).
 
         Example:
             >>> graph = af.Graph("g")
@@ -1109,8 +1113,7 @@ class Graph:
             >>> _ = graph.run_sync({"x": [0] * 1000})
             >>> graph.trim()
         """
-        for device in self.engine.resources.devices.values():
-            device.memory.trim()
+        self.engine.trim()
 
     async def aclose(self) -> None:
         """Cancel the frames in flight and the runs that wait for the end of a pause, wait for their threads, and stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError
@@ -138,6 +138,20 @@ def plans_of(count: int) -> int:
     if count < 1:
         raise GraphError(f"max_plans must be positive, got {count}")
     return count
+
+
+def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any]:
+    """Fields of `GraphOptions` that are given for a graph of a file, whose own they stand for.
+
+    Raises:
+        GraphError: if one is not positive.
+    """
+    limits: dict[str, Any] = {} if max_plans is None else {"max_plans": plans_of(max_plans)}
+    if memory_budget is not None:
+        if memory_budget < 1:
+            raise GraphError(f"memory_budget must be positive, got {memory_budget} bytes")
+        limits["memory_budget_bytes"] = memory_budget
+    return limits
 
 
 def finite_check_of(check: object) -> FiniteCheck | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import GraphError
+from actorflow.errors import DTypeError, GraphError
 from actorflow.graph.nodes import Initializer
 from actorflow.ops.fills import fans
 from actorflow.spec import TensorSpec
@@ -36,7 +36,9 @@ def constant(value: float = 0.0) -> Initializer:
         array([0.5, 0.5], dtype=float32)
     """
 
-    def init(spec: TensorSpec, _name: str) -> npt.NDArray[Any]:
+    def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
+        if spec.dtype.kind in "biu" and not float(value).is_integer():
+            raise _rounds("constant", name, spec)
         return np.full(spec.shape, value, spec.dtype)
 
     return init
@@ -62,7 +64,7 @@ def gaussian(std: float = 0.01, mean: float = 0.0, seed: int | None = None) -> I
     _not_negative("gaussian", std=std, seed=seed)
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        return (mean + std * _stream(seed, name).standard_normal(spec.shape)).astype(spec.dtype)
+        return _drawn("gaussian", mean + std * _stream(seed, name).standard_normal(spec.shape), name, spec)
 
     return init
 
@@ -89,7 +91,7 @@ def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> 
         raise GraphError(f"uniform: high must be at least low, {low}, got {high}")
 
     def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        return _stream(seed, name).uniform(low, high, spec.shape).astype(spec.dtype)
+        return _drawn("uniform", _stream(seed, name).uniform(low, high, spec.shape), name, spec)
 
     return init
 
@@ -183,9 +185,20 @@ def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | Non
         else:
             bound = math.sqrt(3.0) * std
             values = stream.uniform(-bound, bound, spec.shape)
-        return values.astype(spec.dtype)
+        return _drawn(kind, values, name, spec)
 
     return init
+
+
+def _drawn(kind: str, values: npt.NDArray[Any], name: str, spec: TensorSpec) -> npt.NDArray[Any]:
+    """Random numbers as a variable's value; raises DTypeError if they would be rounded to integers, mostly to 0."""
+    if spec.dtype.kind in "biu":
+        raise _rounds(kind, name, spec)
+    return values.astype(spec.dtype)
+
+
+def _rounds(kind: str, name: str, spec: TensorSpec) -> DTypeError:
+    return DTypeError(f"{kind}: it gives variable {name!r} fractions, which would be rounded to {spec.dtype}")
 
 
 def _not_negative(kind: str, **values: float | None) -> None:

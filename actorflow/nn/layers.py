@@ -299,6 +299,11 @@ class _Weighted(Layer):
         self.weight_init = weight_init or init.he()
         self.bias_init = bias_init or init.constant(0.0)
 
+    def _product(self, x: Blob) -> Blob:
+        """Inner products over the last axis, and what follows."""
+        weight = self.variable(x, "weight", (self.outputs, x.shape[-1]), self.weight_init)
+        return self._finish(ops.inner(x, weight))
+
     def _finish(self, y: Blob) -> Blob:
         if self.bias:
             y = ops.bias(y, self.variable(y, "bias", (self.outputs,), self.bias_init), name="add")
@@ -441,9 +446,10 @@ class ConvTranspose(_Convolution):
 
 
 class InnerProduct(_Weighted):
-    """Inner product, bias, and perhaps an activation; all axes but the first are flattened.
+    """Inner product, bias, and perhaps an activation, of rows of features or of whole images, which are flattened.
 
-    Bottom: (batch, ...). Top: (batch, ``features``). Variables: ``weight`` (out, in) and ``bias`` (out,).
+    Bottom: (batch, in) or (batch, height, width, channels). Top: (batch, ``features``). Variables: ``weight`` (out, in)
+    and ``bias`` (out,). `Linear` is the layer for sequences, ``Flatten() >> InnerProduct(features)`` for anything else.
 
     Args:
         features: Output features.
@@ -452,7 +458,8 @@ class InnerProduct(_Weighted):
         weight_init, bias_init: As in `Conv`.
         name: Scope of its nodes.
     Raises:
-        GraphError: if ``features`` is not positive or the activation unknown.
+        GraphError: if ``features`` is not positive or the activation unknown; `ShapeError` if the bottom has neither 2
+            nor 4 axes.
     Source: Purine2 layer ``InnerProd``.
 
     Example:
@@ -479,10 +486,57 @@ class InnerProduct(_Weighted):
         super().__init__(features, activation, bias, weight_init, bias_init, name)
 
     def forward(self, x: Blob, training: bool) -> Blob:
-        if len(x.shape) != 2:
+        if len(x.shape) == 4:
             x = ops.flatten(x)
-        weight = self.variable(x, "weight", (self.outputs, x.shape[1]), self.weight_init)
-        return self._finish(ops.inner(x, weight))
+        elif len(x.shape) != 2:
+            raise ShapeError(
+                f"InnerProduct: x must have shape (batch, features) or (batch, height, width, channels), got {x.spec}: "
+                f"af.nn.Linear({self.outputs}) works on the last axis alone, af.nn.Flatten() joins all but the first"
+            )
+        return self._product(x)
+
+
+class Linear(_Weighted):
+    """Inner product over the last axis, bias, and perhaps an activation.
+
+    Bottom: (..., in), such as (batch, time, in). Top: (..., ``features``). Variables: ``weight`` (out, in) and ``bias``
+    (out,).
+
+    Args:
+        features: Output features.
+        activation: As in `Conv`.
+        bias: Whether there is a bias.
+        weight_init, bias_init: As in `Conv`.
+        name: Scope of its nodes.
+    Raises:
+        GraphError: if ``features`` is not positive or the activation unknown; `ShapeError` if the bottom has no axes.
+    Source: `torch.nn.Linear`.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", ["batch", "time", 3])
+        >>> af.nn.Linear(2, name="each")(x)
+        <Blob 'each/add/out' float32[batch, time, 2] on cpu>
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(features, activation, bias, weight_init, bias_init, name)
+
+    def forward(self, x: Blob, training: bool) -> Blob:
+        if not x.shape:
+            raise ShapeError(f"Linear: x must have shape (..., features), got {x.spec}")
+        if len(x.shape) == 1:
+            return ops.reshape(self._product(ops.reshape(x, (1, -1))), (self.outputs,))
+        return self._product(x)
 
 
 class Embedding(Layer):

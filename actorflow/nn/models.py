@@ -24,6 +24,7 @@ from actorflow.nn.layers import (
     GlobalAverage,
     InnerProduct,
     Layer,
+    Linear,
     Pool,
     bottoms,
 )
@@ -899,7 +900,7 @@ class LSTMLanguageModel(Composite[tuple[Blob, Blob, Blob]]):
         table = init.gaussian(0.1, seed=seed)
         self.embedding = Embedding(vocabulary, features, dtype=dtype, weight_init=table, name="embedding")
         self.lstm = LSTM(hidden, layers, seed=seed, name="lstm")
-        self.scores = InnerProduct(vocabulary, weight_init=init.xavier(seed), name="scores")
+        self.scores = Linear(vocabulary, weight_init=init.xavier(seed), name="scores")
         self.dropouts = [Dropout(dropout, seed, name=f"dropout{i}") for i in range(2)]
 
     def build(self, *bottom: Blob, training: bool) -> Sequence[Blob]:
@@ -912,6 +913,4 @@ class LSTMLanguageModel(Composite[tuple[Blob, Blob, Blob]]):
         before, after = self.dropouts
         x = before(self.embedding(tokens, training=training), training=training)
         y, hidden, cell = self.lstm(x, *state, training=training)
-        rows = ops.reshape(after(y, training=training), (-1, y.shape[-1]))
-        scores = self.scores(rows, training=training)
-        return ops.reshape(scores, (*tokens.shape, scores.shape[-1])), hidden, cell
+        return self.scores(after(y, training=training), training=training), hidden, cell

@@ -17,6 +17,7 @@ from actorflow.errors import CheckpointError, DataError, GraphError
 from actorflow.graph.graph import Feeds, Graph
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
+from actorflow.loop import wait_out, waits
 from actorflow.nn.parallel.exchange import spread
 from actorflow.nn.progress import Progress
 from actorflow.nn.steps import Epoch, Feeding, Mean, Step, Validate, check_counts, counted, mean_of, means, rows_of
@@ -403,12 +404,12 @@ class Trainer:
         finally:
             self._running, self._stream = False, None
             for wanted in self._wanted:
-                if not wanted.done():
+                if waits(wanted):
                     wanted.set_exception(GraphError("Trainer: the steps have been given up before it could be saved"))
             self._wanted.clear()
             saving, self._saving = self._saving, None
-            if saving is not None and not saving.done():
-                await asyncio.wait([saving])
+            if saving is not None:
+                await wait_out([saving])
             if saving is not None and not saving.cancelled():
                 saving.exception()  # raised above, or less than what is being raised
 
@@ -497,7 +498,7 @@ class Trainer:
 
     def _save_for_others(self) -> None:
         """Begin the checkpoint that `save` waits for, as a step has just begun and no further feed been asked for."""
-        wanted, self._wanted = [future for future in self._wanted if not future.done()], []
+        wanted, self._wanted = [future for future in self._wanted if waits(future)], []
         if not wanted:
             return
         assert self._checkpoints is not None

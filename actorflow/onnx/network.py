@@ -16,6 +16,7 @@ from actorflow.errors import ActorflowError, DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
+from actorflow.graph.options import limits_of
 from actorflow.onnx import constants
 from actorflow.onnx.file import BROKEN, Axes, File, listed, naming
 from actorflow.onnx.file_values import FileValues
@@ -199,6 +200,8 @@ def load(
     trainable: bool = False,
     axes: Mapping[str, int | str] | None = None,
     backend: Backend = "actorflow",
+    memory_budget: int | None = None,
+    max_plans: int | None = None,
 ) -> Model:
     """The model that an ONNX file is: its graph, and its inputs and outputs under their names in the file.
 
@@ -213,11 +216,13 @@ def load(
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
             follows can have another length.
         backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
+        memory_budget: Of the graph, see `Graph`.
+        max_plans: Likewise.
     Raises:
         TypeError: if the source, or an argument, is of another type.
         OSError: if the file cannot be read.
         GraphError: if it is not a valid model; if nodes cannot be lowered, or need the length
-            of an axis that is to be opened: the message lists all of them.
+            of an axis that is to be opened: the message lists all of them; if a number is not positive.
         MissingExtraError: if ONNX Runtime is to compute it, and is not installed.
 
     Example:
@@ -228,8 +233,10 @@ def load(
         >>> model.run_sync({"values": [[1, 2]]})
         {'doubled': array([[2., 4.]], dtype=float32)}
     """
+    limits = limits_of(memory_budget, max_plans)
     network = Network(source, trainable=trainable, axes=axes, backend=backend)
     graph = Graph(network.name)
+    graph.options = graph.options._replace(**limits)
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -16,7 +16,7 @@ from actorflow.graph.graph import Graph
 from actorflow.onnx.constants import affords
 from actorflow.onnx.file import File, listed
 from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
-from actorflow.onnx.runtime import OnnxRuntime, Session
+from actorflow.onnx.runtime import FATAL_IF_EMPTY, OnnxRuntime, Session
 from actorflow.onnx.values import Value, usual
 from actorflow.spec import MOST_AXES, Length, TensorSpec
 
@@ -77,7 +77,8 @@ def forward_part(
             computed,
             1 if alone else None,
             folds=affords(types.constant_bytes, size=1),
-            loops=_loops(model.graph),
+            loops=_has(model.graph, {"Loop"}),
+            takes_empty=not _has(model.graph, FATAL_IF_EMPTY),
         )
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
@@ -130,9 +131,10 @@ def _model(
     return made
 
 
-def _loops(graph: GraphProto) -> bool:
+def _has(graph: GraphProto, operators: Container[str]) -> bool:
+    """Return whether a node of some operators is in a graph, or a graph in it."""
     return any(
-        node.op_type == "Loop" or any(_loops(each.g) for each in node.attribute if each.HasField("g"))
+        node.op_type in operators or any(_has(each.g, operators) for each in node.attribute if each.HasField("g"))
         for node in graph.node
     )
 

@@ -60,8 +60,8 @@ def positions(settings: Mapping[str, Any], how: Along, length: int) -> Array:
     if mode == "pytorch_half_pixel":
         return (i + 0.5) / scale - 0.5 if n > 1 else np.zeros(n)
     if mode == "align_corners":
-        exact = length * scale  # of a scale, before it is rounded down
-        return i * (length - 1) / (exact - 1) if exact > 1 else np.zeros(n)
+        # The corners are those of the result as it is: ONNX's text has length * scale, which no runtime does.
+        return i * (length - 1) / (n - 1) if n > 1 else np.zeros(n)
     if mode == "asymmetric":
         return i / scale
     if mode == "half_pixel_symmetric":

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import on_lane, stoppable
 from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of
@@ -19,6 +21,8 @@ from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, held_at_fork
 
+#: Operators for which ONNX Runtime 1.32 ends the process where some arrays have no elements.
+FATAL_IF_EMPTY = frozenset({"ConvTranspose", "GRU", "LSTM", "Unique"})
 #: ONNX Runtime writes nothing to the terminal: what it has to say of a failure is in the exception, too.
 _SILENT = 4
 
@@ -50,6 +54,7 @@ class Session:
         threads: Number of threads to begin with; by default, that of one lane more than there are now.
         folds: Whether what follows from constants alone is computed at once, and kept.
         loops: Whether the model has loops, whose turns may depend on what it is fed.
+        takes_empty: Whether it may be fed arrays without elements: it has none of `FATAL_IF_EMPTY`.
     Raises:
         GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
@@ -64,9 +69,11 @@ class Session:
         *,
         folds: bool = True,
         loops: bool = True,
+        takes_empty: bool = False,
     ) -> None:
         self.name = name
         self.loops = loops
+        self.takes_empty = takes_empty
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._model = model
@@ -166,6 +173,14 @@ class OnnxRuntime(Operation):
         return self.gives
 
     def compute(self, *inputs: Any) -> tuple[Any, ...]:
+        if any(0 in x.shape for x in inputs):
+            if all(0 in spec.shape for spec in self.gives):
+                return tuple([np.empty(*spec) for spec in self.gives])
+            if not self.session.takes_empty:
+                raise GraphError(
+                    f"{self}: ONNX Runtime ends the process where {', '.join(sorted(FATAL_IF_EMPTY))} get nothing; "
+                    "feed at least one row and step, or load the model with backend='actorflow'"
+                )
         found = self.session.run(inputs)
         for name, spec, array in zip(self.session.outputs, self.gives, found, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:

@@ -64,6 +64,27 @@ def _rounded(ufunc: np.ufunc) -> Any:
     return compute
 
 
+def _converted(x: Value, out: Value) -> None:
+    """``x`` in the dtype of ``out``; as an integer cut off towards 0, NaN 0, and what is too large the nearest one.
+
+    What C and NumPy give for the latter two differs by processor, by place in an array, and by size.
+    """
+    if out.dtype.kind not in "iu" or x.dtype.kind not in "fV":
+        np.copyto(out, x, casting="unsafe")
+        return
+    if x.dtype.itemsize == 2:
+        x = x.astype(np.float32)
+    limits = np.iinfo(out.dtype)
+    low, high = x.dtype.type(limits.min), x.dtype.type(2.0 ** (8 * out.itemsize - (out.dtype.kind == "i")))
+    if not x.size or (np.min(x) >= low and np.max(x) < high):  # neither is so where there is a NaN
+        np.copyto(out, x, casting="unsafe")
+        return
+    is_less, is_more = x < low, x >= high
+    np.copyto(out, np.where((x == x) & ~(is_less | is_more), x, 0), casting="unsafe")
+    np.copyto(out, out.dtype.type(limits.min), where=is_less)
+    np.copyto(out, out.dtype.type(limits.max), where=is_more)
+
+
 #: Integers with the bits of an element, by its bytes.
 _INTEGERS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
@@ -172,7 +193,7 @@ def _of_sign(g: Any, x: Any, y: Any) -> Any:
 def _by_base(g: Any, a: Any, b: Any) -> Any:
     """0 where the exponent is 0, as PyTorch's."""
     is_flat = equal(b, 0.0 if b.dtype.kind in "fc" else 0)
-    return g * conjugated(where(is_flat, 0, b) * power(a, where(is_flat, 1, b - 1)))
+    return g * conjugated(where(is_flat, 0, b) * power(a, where(is_flat, 0, b - 1)))  # which is 1 of infinity, too
 
 
 def _by_exponent(g: Any, a: Any, b: Any, y: Any) -> Any:
@@ -188,7 +209,9 @@ def _shared(g: Any, a: Any, b: Any) -> Any:
 
 
 def _of_arctan2(g: Any, a: Any, b: Any) -> Any:
-    return g / (square(a) + square(b))
+    """0 at the origin, as PyTorch's."""
+    size = square(a) + square(b)
+    return g / where(equal(size, 0.0), 1.0, size)
 
 
 # -- one operand ------------------------------------------------------------------------------------------------------
@@ -650,7 +673,7 @@ class Cast(Elementwise):
     @staticmethod
     def function(x: Value, out: Value, dtype: DType) -> None:  # noqa: ARG004  that of ``out``
         """Convert the elements."""
-        np.copyto(out, x, casting="unsafe")
+        _converted(x, out)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         if inputs[0].dtype.hasobject:
@@ -660,6 +683,9 @@ class Cast(Elementwise):
 
 def cast(x: X, dtype: npt.DTypeLike, *, name: str | None = None) -> X:
     """``x`` in another dtype, rounded or cut off as NumPy's ``astype`` does.
+
+    An integer that is made of a floating-point number out of its range is the nearest one there is, and 0 of NaN, on
+    all devices, alone and in an array; what NumPy gives for these differs by processor.
 
     Args:
         x: Any shape, any dtype of numbers.

@@ -17,7 +17,17 @@ from actorflow.ops.elementwise import conj
 from actorflow.ops.fills import numbers
 from actorflow.ops.indexing import pad
 from actorflow.ops.indexing import slice as part_of
-from actorflow.ops.operation import Application, Grads, Operation, X, apply, axes_of, blob_of, savable, whole
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Operation,
+    X,
+    apply,
+    axes_of,
+    blob_of,
+    savable,
+    whole,
+)
 from actorflow.ops.rows import fit
 from actorflow.ops.shaping import Axis, roll, split
 from actorflow.spec import TensorSpec, integers, minimum
@@ -38,7 +48,7 @@ class _Transform(Operation):
 
     Attributes:
         points: Number of points; the axis is cut off there, or filled up with zeros.
-        axis: The axis, counted from the front.
+        axis: The axis, counted from the end if negative.
         norm: Where the factor is: "backward" in the inverse transform, "forward" in the other, "ortho" in both.
     """
 
@@ -63,7 +73,8 @@ class _Transform(Operation):
             raise GraphError(f"{name}: norm must be 'backward', 'ortho' or 'forward', got {self.norm!r}")
         if self.points < 1:
             raise ShapeError(f"{name}: there must be at least one point, got {self.points} of x {x}")
-        shape = (*x.shape[: self.axis], self.length(), *x.shape[self.axis + 1 :])
+        (axis,) = axes_of(name, self.axis, len(x.shape))
+        shape = (*x.shape[:axis], self.length(), *x.shape[axis + 1 :])
         return (TensorSpec(shape, np.result_type(x.dtype, np.complex64)),)
 
     def compute(self, *inputs: Any) -> Any:
@@ -117,7 +128,7 @@ class Irfft(_Transform):
         (x,) = op.inputs
         back = apply(Rfft(self.points, self.axis, _SWAPPED[self.norm]), grads[0])
         # All but the first one, and the last one of an even number, stand for two.
-        shape = [n if i == self.axis else 1 for i, n in enumerate(back.shape)]
+        shape = [n if i == self.axis % len(back.shape) else 1 for i, n in enumerate(back.shape)]
         back = back * back.literal(
             numbers(_counts, self.points, tuple(shape), back.dtype, shape=shape, dtype=back.dtype)
         )
@@ -135,6 +146,7 @@ def _counts(points: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def _resized(x: Any, length: int, axis: int) -> Any:
     """The first elements along an axis, with zeros behind them where there are not as many."""
+    axis %= len(x.shape)
     missing = length - x.shape[axis]
     if isinstance(missing, int) and missing <= 0:
         return split(x, [length, -missing], axis)[0] if missing else x

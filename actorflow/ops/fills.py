@@ -199,7 +199,16 @@ class _Random(Operation):
     differentiable = False
 
     spec: TensorSpec
-    seed: int
+    seed: int = -1  # which none is: it must be given
+
+    def __post_init__(self) -> None:
+        spec: object = self.spec
+        if not isinstance(spec, TensorSpec):
+            function = f"af.ops.{self.kind.lower()}(graph, shape, ...)"
+            raise DTypeError(
+                f"{self.kind}: spec must be a TensorSpec, af.TensorSpec.of(shape, dtype), and seed follows it, got "
+                f"{spec!r}; {function} makes a blob of such numbers"
+            )
 
     def check(self) -> None:
         """Check the parameters."""

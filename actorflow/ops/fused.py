@@ -101,6 +101,8 @@ class Fused(Operation):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         specs = self.specs(inputs)
+        if not self.results or not all(0 <= i < len(self.steps) for i in self.results):
+            raise GraphError(f"Fused: results must be some of {len(self.steps)} steps, got {self.results}")
         found = tuple([specs[len(inputs) + i] for i in self.results])
         whole, reductions = broadcast_shapes(*[spec.shape for spec in inputs]), dict.fromkeys(self.reductions)
         for i, spec in zip(self.results, found, strict=True):
@@ -143,6 +145,8 @@ class Fused(Operation):
         """
         specs = list(inputs)
         for i, (operation, arguments) in enumerate(self.steps):
+            if not all(0 <= position < len(specs) for position in arguments):
+                raise GraphError(f"Fused: step {i} must read inputs and steps before it, got {arguments}")
             taken = [specs[position] for position in arguments]
             (result,) = operation.infer(*taken) or (None,)
             if result is None or not (may_fuse(operation, taken, result) or may_reduce(operation, *taken)):

@@ -28,6 +28,7 @@ from actorflow.ops.operation import (
     X,
     apply,
     axes_of,
+    axis_from_front,
     blob_of,
     rank_is,
     same_numbers,
@@ -84,6 +85,11 @@ def part_shape(
         DTypeError: if an array is not of integers or bools.
     """
     given, named = iter(indices), sum([1 for part in key if part is not None and part != INDEX])
+    for part in key:
+        if not (part is None or part == INDEX or type(part) in (tuple, int) or isinstance(part, np.integer | Length)):
+            raise GraphError(f"{kind}: a key is of integers, slices, new axes and arrays, got {part!r}")
+    if sum([1 for part in key if part == INDEX]) != len(indices):
+        raise AxisError(f"{kind}: key {key} does not have a place for each of {len(indices)} arrays")
     for index in indices:
         if index.dtype.kind not in "iub":
             raise DTypeError(f"{kind}: an index must be of integers or bools, got {index.dtype}{list(index.shape)}")
@@ -613,6 +619,7 @@ class TakeDown(Arrangement):
         g, indices = inputs
         _check_indices("TakeDown", indices)
         same_numbers("TakeDown", g=g)
+        axis_from_front("TakeDown", self.axis, len(g.shape) - len(indices.shape) + 1)
         stop = self.axis + len(indices.shape)
         if g.shape[self.axis : stop] != indices.shape:
             raise ShapeError(f"TakeDown: g must have shape {indices.shape} from axis {self.axis} on, got {g}")
@@ -669,7 +676,8 @@ class TakeAlongAxisDown(Arrangement):
         same_numbers(self.kind, g=g)
         if g.shape != indices.shape:
             raise ShapeError(f"{self.kind}: g must have the indices' shape {indices.shape}, got {g}")
-        return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[self.axis + 1 :]), g.dtype),)
+        axis = axis_from_front(self.kind, self.axis, len(g.shape))
+        return (TensorSpec((*g.shape[:axis], self.length, *g.shape[axis + 1 :]), g.dtype),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
         return [apply(TakeAlongAxis(self.axis), grads[0], op.inputs[1]), None]

@@ -1363,11 +1363,6 @@ class VectorNorm(Reduction):
             raise DTypeError(f"vector_norm: x must be floating, got {x}")
         return (TensorSpec(self.reduced(x), real_type(x.dtype)),)
 
-    def compute(self, *inputs: Any) -> Any:
-        (x,) = inputs
-        with np.errstate(all="ignore"):
-            return np.linalg.vector_norm(x, axis=self.axes(x.ndim), keepdims=self.keepdims, ord=self.order)
-
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         """The gradient at the origin is 0."""
         (x,) = op.inputs

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from actorflow.errors import AxisError, DTypeError, GraphError, ShapeError
-from actorflow.spec import TensorSpec, assumed, axes_in
+from actorflow.spec import MOST_AXES, TensorSpec, assumed, axes_in
 
 #: The axes of the usual order that a kernel's axes are. ``...`` stands for those that are not named, in their order, so
 #: that one permutation serves arrays of several ranks.
 Axes = tuple[int | EllipsisType, ...]
+
+#: Where kernels keep, among an operation's attributes, what they have made for their next calls.
+KEPT = "_kept"
+_MOST_BYTES = 1 << 63
 
 #: Gradients of the loss by the outputs of an op, blobs; None where it does not depend on one of several outputs.
 Grads = Sequence[Any]
@@ -325,6 +329,17 @@ def axes_of(kind: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
     return found
 
 
+def axis_from_front(kind: str, axis: int, rank: int) -> int:
+    """An axis that is counted from the front, as an operation has it whose kernels and gradient count on that.
+
+    Raises:
+        AxisError: if it does not exist, or is counted from the end.
+    """
+    if not 0 <= axis < rank:
+        raise AxisError(f"{kind}: axis must be from 0 to {rank - 1}, got {axis}")
+    return axis
+
+
 def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None:
     """Check the number of axes.
 
@@ -339,14 +354,31 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
     """Types of the outputs, as `Operation.infer` says them; lengths of open axes fit where they may be equal.
 
     What is not decided so is checked when lengths are known: a plan infers once more.
+
+    Raises:
+        ShapeError: if an output is no array that could be: one of its lengths is no whole number, or negative.
     """
     try:
-        return operation.infer(*inputs)
+        found = operation.infer(*inputs)
     except ShapeError:
         if not axes_in((*inputs, operation)):
             raise
         with assumed():
-            return operation.infer(*inputs)
+            found = operation.infer(*inputs)
+    given: Any = found  # a bare TensorSpec is a tuple, too
+    is_bare = isinstance(given, TensorSpec)
+    if given is None:
+        return None
+    if is_bare or not (isinstance(given, tuple | list) and all(isinstance(each, TensorSpec) for each in given)):
+        got = f"a bare TensorSpec, {given}" if is_bare else repr(given)
+        raise GraphError(f"{operation.kind}.infer must return a tuple of TensorSpec, one for each output, got {got}")
+    for spec in given:
+        # Parameters may lead to any: those of a file are what it says.
+        if not all(type(n) is int and n >= 0 for n in spec.shape):
+            TensorSpec.of(*spec)
+        if len(spec.shape) > MOST_AXES or not (axes_in(spec.shape) or spec.size_bytes < _MOST_BYTES):
+            raise ShapeError(f"{operation.kind}: expected a result of less than 2**63 bytes, got {spec}")
+    return found
 
 
 #: What a file of a graph may name without leave, besides operations; see `savable`.

@@ -318,6 +318,8 @@ class Nonzero(Operation):
         rank = len(inputs[0].shape)
         if not rank or self.size < 0:
             raise ShapeError(f"Nonzero: x must have axes, and size must not be negative, got {inputs[0]}, {self.size}")
+        if not -(1 << 63) <= self.fill < 1 << 63:
+            raise GraphError(f"Nonzero: fill must be an int64, got {self.fill}")
         whole_numbers = np.dtype(np.int64)
         return TensorSpec((rank, self.size), whole_numbers), TensorSpec((), whole_numbers)
 

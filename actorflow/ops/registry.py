@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from actorflow.errors import GraphError, KernelNotFoundError, did_you_mean
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, ShapeError, did_you_mean
 from actorflow.ops.function import check_runs, is_coroutine_function
 from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
 
 #: As dtype or layout of a key: matches all.
 ANY = "any"
@@ -77,6 +78,8 @@ class Kernel:
             it is given a new view in each (`seeing_anew`).
         made_for: The class that it was made for, where none was registered. Another one of the same name, such as a
             cell of a notebook defines that is run again, needs a kernel of its own.
+        is_own: It is one that this package registers: results that it returns are of the inferred types, so that they
+            are not looked at where ops are called in a row.
     Example:
         >>> af.ops.load_library("cpu", "numpy")
         >>> found = af.ops.find_kernel(af.ops.Softmax(-1), "cpu", np.dtype("float32"))
@@ -97,6 +100,7 @@ class Kernel:
     finishes: bool = False
     keeps: bool = False
     made_for: type[Operation] | None = None
+    is_own: bool = False
 
     def seeing_anew(self, positions: Sequence[int]) -> Kernel:
         """The same, for inputs that may have other contents though they are the same arrays."""
@@ -109,6 +113,25 @@ class Kernel:
             return function(operation, seen, *more)
 
         return replace(self, function=compute)
+
+    def check(self, results: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
+        """Check what it has returned, if it ``returns``: what reads it, a compiled kernel say, looks at no shape again.
+
+        Raises:
+            GraphError: if there are more or fewer results than outputs.
+            ShapeError, DTypeError: if one is not of the inferred type.
+        """
+        if len(results) != len(specs):
+            raise GraphError(f"the kernel must return {len(specs)} values, got {len(results)}")
+        is_of_host = self.key.device == "cpu"
+        for position, (result, (shape, dtype)) in enumerate(zip(results, specs, strict=True)):
+            what = "the kernel's result" if len(specs) == 1 else f"the kernel's result {position}"
+            if not (isinstance(result, np.ndarray) if is_of_host else hasattr(result, "shape")):
+                raise DTypeError(f"{what}: expected an array, got {type(result).__name__}")
+            if result.shape != shape:
+                raise ShapeError(f"{what}: expected shape {shape}, as inferred, got {result.shape}")
+            if result.dtype != dtype:
+                raise DTypeError(f"{what}: expected dtype {dtype}, as inferred, got {result.dtype}")
 
 
 _kernels: dict[KernelKey, Kernel] = {}
@@ -177,7 +200,8 @@ def kernel(
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
         flags = (returns, random, inplace, supports, captures, threaded, finishes, keeps)
-        _kernels.update({key: Kernel(key, function, *flags) for key in keys})
+        is_own = getattr(function, "__module__", "").startswith("actorflow.ops.")
+        _kernels.update({key: Kernel(key, function, *flags, is_own=is_own) for key in keys})
         return function
 
     return register

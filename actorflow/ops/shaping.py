@@ -27,7 +27,17 @@ from actorflow.ops.operation import (
     same_numbers,
     whole,
 )
-from actorflow.spec import MOST_AXES, TensorSpec, broadcast_shapes, integers, known, maximum, may_divide, may_repeat
+from actorflow.spec import (
+    MOST_AXES,
+    Length,
+    TensorSpec,
+    broadcast_shapes,
+    integers,
+    known,
+    maximum,
+    may_divide,
+    may_repeat,
+)
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -45,9 +55,17 @@ class Reshape(Arrangement):
     """The elements of ``x``, in their order, in another shape; any dtype; no copy on the CPU; see `reshape`."""
 
     shape: tuple[int, ...]
+    #: Open lengths that are not 1: what a file does with the axis follows from that.
+    not_one: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (x,) = inputs
+        lengths: tuple[Any, ...] = self.not_one
+        if any(not isinstance(n, Length) and n == 1 for n in lengths):
+            raise ShapeError(
+                f"Reshape: an open axis of {x} is 1, and would be squeezed then: what follows is made for another "
+                "length. Say which axes to squeeze, or fix this length where the graph is made or loaded"
+            )
         if len(self.shape) > MOST_AXES:
             raise ShapeError(f"Reshape: a shape has at most {MOST_AXES} axes, got {len(self.shape)}")
         known = math.prod(axis for axis in self.shape if axis != -1)

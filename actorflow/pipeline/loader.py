@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from time import perf_counter_ns
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_VERSION = 1
+_VERSION = 2
 #: Time after which a waiting thread looks again whether the loop is still there, in seconds.
 _LOOK_S = 0.1
 _known: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
@@ -196,7 +197,9 @@ class Loader(Generic[T]):
             True
         """
         epoch, position = self._place(delivered)
-        return {"version": _VERSION, "stages": signature(self.stage), "epoch": epoch, "position": position}
+        stages = signature(self.stage)
+        digest = _digest(stages, position)
+        return {"version": _VERSION, "stages": stages, "epoch": epoch, "position": position, "digest": digest}
 
     def _place(self, delivered: int | None = None) -> tuple[int, Any]:
         """The epoch, and the position in it as plain data; see `state_dict`."""
@@ -243,9 +246,12 @@ class Loader(Generic[T]):
         Concurrency, executors, buffers, timeouts and batch sizes may differ.
 
         Raises:
-            PipelineError: if it is the place of another pipeline, or the loader is being iterated.
+            PipelineError: if it is nothing that `state_dict` gave, or its position was changed since, the place of
+                another pipeline, or the loader is being iterated.
         """
-        missing = {"version", "stages", "epoch", "position"} - state.keys()
+        if not isinstance(state, Mapping):
+            raise PipelineError(f"expected what state_dict() gave, got {shown(state)}")
+        missing = {"version", "stages", "epoch", "position", "digest"} - state.keys()
         if missing:
             raise PipelineError(f"expected what state_dict() gave, but {', '.join(sorted(missing))} is missing")
         if state["version"] != _VERSION:
@@ -253,7 +259,16 @@ class Loader(Generic[T]):
         stages = signature(self.stage)
         if state["stages"] != stages:
             raise PipelineError(f"the state is that of another pipeline\n  here: {stages}\n  there: {state['stages']}")
-        self._go_to(state["epoch"], state["position"])
+        epoch, position = state["epoch"], state["position"]
+        if type(epoch) is not int or epoch < 0:
+            raise PipelineError(f"expected an epoch that is a whole number of at least 0, got {shown(epoch)}")
+        digest = _digest(stages, position)
+        if state["digest"] != digest:
+            raise PipelineError(
+                f"expected the position that state_dict() gave, with digest {shown(state['digest'])}, got "
+                f"{shown(position)}, with digest {digest}"
+            )
+        self._go_to(epoch, position)
 
     def _go_to(self, epoch: int, position: Any) -> None:
         if self._is_running:
@@ -321,6 +336,20 @@ class Loader(Generic[T]):
         return bottleneck(self.stats(), [stage.executor for stage in self.stages])
 
 
+def _digest(stages: str, position: Any) -> str:
+    """A checksum of a position, the same behind a way through JSON or pickle."""
+    return f"{zlib.crc32(repr(_plain([stages, position])).encode()):08x}"
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, with the entries of mappings in order."""
+    if isinstance(value, Mapping):
+        return sorted((str(key), _plain(each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
 def live_loaders() -> list[Loader[Any]]:
     """The loaders that are being iterated now, in this process; for the live page: see `Loader.stats`.
 
@@ -372,14 +401,17 @@ class Iteration(AsyncIterator[T]):
 
     async def _end(self) -> None:
         run = self.run
-        error, is_first = run.error, run.ended_ns is None
-        has_ended = run.outlet.end is not None
+        has_ended, is_first = run.outlet.end is not None, run.ended_ns is None
+        error = run.take_error()
         run.stop()
         await run.tasks_ended()
         if run.drained is not None:
             await run.drained()
         if error is not None and is_first:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # whose traceback refers to this call
         if is_first and has_ended:
             self._loader._finished(run)
         raise StopAsyncIteration

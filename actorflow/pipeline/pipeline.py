@@ -11,7 +11,7 @@ from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.call import Call
 from actorflow.pipeline.calls.expand import Expand
 from actorflow.pipeline.calls.map import Filter, Map
-from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_awaitable
+from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_coroutine
 from actorflow.pipeline.loader import Feeding, Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
 from actorflow.pipeline.stages.collate import stack, unstack
@@ -517,7 +517,8 @@ def source(
             `load_state_dict` goes on in the middle by these; a sequence by numbers; others are taken up again from
             their start, and what went out before is dropped.
         shuffle: Whether the items of a sequence come in another order each epoch.
-        seed: Seed of these orders.
+        seed: Seed of these orders, and of the global generators of `random` and NumPy in processes that call functions
+            for the items.
         sampler: The order of a sequence's items, instead.
         executor: Where it is iterated: "loop", "thread", or "auto" for the loop if it takes less than 100 us per item.
     Raises:
@@ -533,11 +534,13 @@ def source(
     check_data(data)
     if executor not in ("auto", "loop", "thread"):
         raise PipelineError(f"the executor of a source must be auto, loop or thread, got {executor!r}")
-    if gives_awaitable(data):
-        raise PipelineError("a source's function must give an iterable, not a coroutine: it may give an async iterable")
+    if gives_coroutine(data):
+        raise PipelineError(
+            "a source's function must give an iterable, not a coroutine: it may be an async generator function"
+        )
+    check_at_least("seed", seed, 0)
     if is_indexable(data):
         if shuffle and sampler is None and len(data):
-            check_at_least("seed", seed, 0)
             sampler = Sampler(len(data), seed)
         if sampler is not None and sampler.count != len(data):
             raise PipelineError(f"the sampler is for {sampler.count} items, but there are {len(data)}")
@@ -545,7 +548,7 @@ def source(
         raise PipelineError(
             f"only a sequence can be taken in another order, got {type(data).__name__}: .shuffle(size) mixes any stream"
         )
-    return Pipeline(Source(name=name, site=calling_site(), data=data, sampler=sampler, place=executor))
+    return Pipeline(Source(name=name, site=calling_site(), data=data, sampler=sampler, seed=seed, place=executor))
 
 
 @overload

@@ -12,7 +12,7 @@ from actorflow.graph.graph import Graph
 from actorflow.pipeline.calls.call import Call
 from actorflow.pipeline.calls.options import Skips
 from actorflow.pipeline.processes.workers import ProcessPool
-from actorflow.pipeline.stages.stage import Stage
+from actorflow.pipeline.stages.stage import Stage, seeds_of
 from actorflow.pipeline.stats import StageStats
 from actorflow.place import Place
 from actorflow.threads import forget_in_child, in_thread
@@ -47,7 +47,7 @@ class LoaderResources:
     def pool(self, stage: Call) -> ProcessPool:
         """The processes that call the function of a stage."""
         if stage not in self._pools:
-            self._pools[stage] = ProcessPool(stage.for_processes(), stage.concurrency)
+            self._pools[stage] = ProcessPool(stage.for_processes(), stage.concurrency, seeds_of(stage))
         return self._pools[stage]
 
     def device(self, stage: Stage, place: Place, graph: Graph | None, loop: asyncio.AbstractEventLoop) -> Device:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.devices import WorkerLane
 from actorflow.errors import PipelineError
+from actorflow.loop import ended_with, wait_out, waits
 from actorflow.pipeline.stages.actor import SLICE_NS, End, Inbox
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _Outlet:
     def wake(self) -> None:
         """An item, or the end, has come."""
         waiter = self._run.waiter
-        if waiter is not None and not waiter.done() and not self._run.loop.is_closed():
+        if waits(waiter):
             waiter.set_result(None)
 
 
@@ -176,10 +177,13 @@ class Run:
         finally:
             self.wait_ns += perf_counter_ns() - start
 
-    @property
-    def error(self) -> BaseException | None:
-        """The error that the stream has ended with, if any."""
-        return None if self.outlet.end is None else self.outlet.end.error
+    def take_error(self) -> BaseException | None:
+        """The error that the stream has ended with, if any; not kept, as its traceback refers to the run."""
+        end = self.outlet.end
+        if end is None or end.error is None:
+            return None
+        self.outlet.end = End()
+        return end.error
 
     # -- what stages start --------------------------------------------------------------------------------------
 
@@ -187,14 +191,20 @@ class Run:
         """Run a coroutine as a task that ends with the run. Its context is a copy of the application's."""
         task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
     def start_closing(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine that closes what the user's code has open. The run waits for it, and does not cancel it."""
         task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
         self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._closing.discard(task)
+        if task.cancelled():
+            ended_with(task)
 
     def make_lane(self, name: str, threads: int) -> WorkerLane:
         """A lane with threads that end with the run."""
@@ -215,8 +225,7 @@ class Run:
         if self.ended_ns is not None:
             return
         self.ended_ns = perf_counter_ns()
-        if self.outlet.end is None:
-            self.outlet.end = End()
+        self.outlet.end = End()
         self.outlet.items.clear()
         self._outlet.wake()
         if self.loop.is_closed():  # in the middle: its tasks never go on
@@ -224,8 +233,6 @@ class Run:
             self._closing.clear()
         for actor in self.actors:
             actor.stop()
-        for task in self._tasks:
-            task.cancel()
         for lane in self._lanes:
             lane.close()
 
@@ -236,7 +243,7 @@ class Run:
     async def tasks_ended(self) -> None:
         """After `stop`: wait until the tasks have ended."""
         while left := self._tasks | self._closing:
-            await asyncio.wait(left)
+            await wait_out(left)
 
     async def closed(self) -> None:
         """After `stop`: wait until nothing runs any more."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
-from actorflow.loop import run
+from actorflow.loop import end, run
 from actorflow.pipeline.run import IN_PARENT
 from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
@@ -55,6 +55,8 @@ class _Bridge:
             self._is_closed = True
         self._call(self._cancel)
         self._thread.join()
+        self._items = queue.SimpleQueue()  # what it has is not taken any more
+        self._task = None  # what it was cancelled with refers to this
 
     def forget_parent(self) -> None:
         """This is the child of a fork, which does not have the thread."""
@@ -73,15 +75,15 @@ class _Bridge:
 
     def _cancel(self) -> None:
         assert self._task is not None
-        self._task.cancel()
+        end(self._task)
 
     def _work(self) -> None:
-        error: BaseException | None = None
         try:
             run(self._main())
-        except BaseException as failure:  # noqa: BLE001  the program gets it, also what has left the loop
-            error = failure
-        self._items.put((False, error))
+        except BaseException as error:  # noqa: BLE001  the program gets it, also what has left the loop
+            self._items.put((False, error))
+        else:
+            self._items.put((False, None))
 
     async def _main(self) -> None:
         self._wanted = asyncio.Event()
@@ -144,4 +146,5 @@ def blocking(loader: Loader[Any], ahead: int) -> Iterator[Any]:
             else:
                 return
     finally:
+        value = None  # an error's traceback refers to this call
         bridge.close()

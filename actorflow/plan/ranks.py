@@ -11,6 +11,9 @@ from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.spec import TensorSpec
 
+#: Most names that an error shows.
+_SHOWN = 5
+
 
 def home_of(blob: Blob) -> int:
     """The rank on which a blob's value is first."""
@@ -64,11 +67,13 @@ class Identity(NamedTuple):
         digest: Equal on all ranks, or they have different graphs.
         lines: The text that was digested, compressed: a line per op, sorted.
         ranks: Those that messages go to or come from.
+        fetches: Names of what is fetched, for errors.
     """
 
     digest: str
     lines: bytes
     ranks: frozenset[int]
+    fetches: str
 
 
 def identity_of(
@@ -87,7 +92,10 @@ def identity_of(
     )
     lines += sorted(f"fetch of {blob.name!r}\t{shown([blob])}" for blob in fetched)
     text = "\n".join(lines).encode()
-    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks_of_edges(ops, fetched, constants))
+    names = [repr(blob.name) for blob in fetched]
+    fetches = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    ranks = ranks_of_edges(ops, fetched, constants)
+    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks, fetches or "nothing")
 
 
 def difference(here: bytes, there: bytes, rank: int, other: int) -> str:

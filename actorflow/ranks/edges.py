@@ -82,7 +82,7 @@ class Exchange:
 
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
-        self.peers.enter(frame, self.identity.ranks)
+        self.peers.enter(frame, self.identity)
 
     def skip(self, frame: Frame) -> None:
         """A frame has stopped."""
@@ -90,7 +90,7 @@ class Exchange:
 
     def refuse(self, number: int, error: BaseException) -> None:
         """A frame cannot start here: stop it on the other ranks."""
-        serial = self.peers.refuse(number, error)
+        serial = self.peers.refuse(number, error, self.identity)
         self.void(serial)
 
     def void(self, serial: int) -> None:

@@ -10,11 +10,14 @@ import asyncio
 import base64
 import copy
 import logging
+import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from actorflow.actors.frame import Frame
 from actorflow.errors import (
+    ActorflowError,
     GraphError,
     PeerFailedError,
     PeerLostError,
@@ -24,7 +27,7 @@ from actorflow.errors import (
     text_of,
 )
 from actorflow.plan.lengths import OpenAxes
-from actorflow.plan.ranks import difference
+from actorflow.plan.ranks import Identity, difference
 from actorflow.ranks.collectives import Collectives
 from actorflow.ranks.edges import WINDOW, Exchange
 from actorflow.ranks.hub import Done, Recipient, hub_of
@@ -33,7 +36,8 @@ from actorflow.transport.base import Transport
 
 _log = logging.getLogger("actorflow")
 
-#: Seconds after which a rank says that it waits for others to begin.
+#: Seconds after which a rank says that it waits for others to begin: to them, and in the log.
+_SILENCE_S = 0.2
 _PATIENCE_S = 10.0
 
 
@@ -61,6 +65,13 @@ class Peers(Recipient):
         self._settled: asyncio.Future[None] | None = None
         self._speaks = False  # whether frames that exchange messages were to start
         self._last: Exchange | None = None  # of the newest of them that all ranks have agreed on
+        # Ranks tell each other from which frame on they run another program, and what that fetches.
+        self._programs: deque[tuple[int, str, str]] = deque(maxlen=WINDOW)  # here: serial number, digest, fetches
+        self._told: dict[int, dict[int, tuple[str, str]]] = {}  # there: digest, fetches, by serial number and rank
+        self._waiting: dict[int, tuple[int, int, str]] = {}  # question that a rank waits for, frame behind it, fetches
+        self._parted: GraphError | None = None  # why nothing can go between the ranks any more
+        self._parted_from = sys.maxsize  # serial number of the first frame that cannot end
+        self.are_held: Callable[[], bool] = bool  # whether frames wait to be started
         self.handlers: dict[str, Callable[..., None]] = {
             "plan": self._heard_plan,
             "lengths": self._heard_lengths,
@@ -68,6 +79,9 @@ class Peers(Recipient):
             "agreed": self._heard_agreed,
             "differs": self._heard_differs,
             "disagreed": self._heard_disagreed,
+            "runs": self._heard_runs,
+            "waits": self._heard_waits,
+            "parted": self._heard_parted,
             "stopped": self._heard_stopped,
             "ended": self._heard_ended,
             "ready": self.collectives.heard_ready,
@@ -103,7 +117,7 @@ class Peers(Recipient):
             exchange.agree(self._tags[exchange.identity.digest])
         if exchange.agreed:
             self._last = exchange
-        return exchange.agreed and self._settled is None and not self._hub.lost
+        return exchange.agreed and self._settled is None and not self._hub.lost and self._parted is None
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -121,6 +135,8 @@ class Peers(Recipient):
         """Wait until all ranks have ended their streams."""
         if self._hub.lost:
             raise copy.copy(next(iter(self._hub.lost.values())))
+        if self._parted is not None:
+            raise copy.copy(self._parted)
         while self._settled is not None:
             await asyncio.shield(self._settled)
 
@@ -161,6 +177,8 @@ class Peers(Recipient):
 
     async def _ask(self, kind: str, *content: Any, exchange: Exchange | None = None) -> Any:
         """What comes of a question that all ranks ask rank 0, each when it has come to it."""
+        if self._parted is not None:
+            raise copy.copy(self._parted)
         number = self._done.plans
         for gone in self._hub.gone.values():
             if number >= gone.done(self._key).plans:
@@ -171,18 +189,30 @@ class Peers(Recipient):
         self._done.plans += 1
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
+        fetches = ""
         if exchange is not None:
             self._proposed[number] = exchange
-        timer = loop.call_later(_PATIENCE_S, self._complain, number)
+            fetches = exchange.identity.fetches
+        timers = [
+            loop.call_later(_SILENCE_S, self._say_that_it_waits, number, fetches),
+            loop.call_later(_PATIENCE_S, self._complain, number, fetches),
+        ]
         try:
             self.post(0, kind, number, *content)
             return await answer
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             del self._answers[number]
             self._proposed.pop(number, None)
 
-    def _complain(self, number: int) -> None:
+    def _say_that_it_waits(self, number: int, fetches: str) -> None:
+        """Tell the others that a question comes before the next frame here: some may have started that instead."""
+        if not self.are_held():
+            self._post_to_all(self._others, "waits", number, self._done.frames, fetches)
+
+    def _complain(self, number: int, fetches: str) -> None:
+        self._say_that_it_waits(number, fetches)
         there = self._proposals.get(number, {})
         missing = [rank for rank in range(self.transport.size) if rank not in there] if self.transport.rank == 0 else []
         whom = f"ranks {missing}" if missing else "the other ranks"
@@ -198,7 +228,7 @@ class Peers(Recipient):
         """On rank 0: what all ranks have asked, by rank, once they all have."""
         proposals = self._proposals.setdefault(number, {})
         proposals[rank] = content
-        if len(proposals) < self.transport.size:
+        if len(proposals) < self.transport.size or self._parted is not None:
             return None
         del self._proposals[number]
         others = [other for other, (kind, *_) in sorted(proposals.items()) if kind != proposals[0][0]]
@@ -260,7 +290,10 @@ class Peers(Recipient):
 
     def _heard_differs(self, _: int, number: int, lines: str) -> None:
         """On a rank whose program differs from rank 0's: find the first difference, and say it."""
-        here = self._proposed[number].identity.lines
+        exchange = self._proposed.get(number)
+        if exchange is None:  # who asked has gone, or has been told that the ranks have parted
+            return
+        here = exchange.identity.lines
         message = f"graph {self._name!r}: {difference(here, base64.b85decode(lines), self.transport.rank, 0)}"
         self._post_to_all(range(self.transport.size), "disagreed", number, message)
 
@@ -271,25 +304,97 @@ class Peers(Recipient):
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
-    def enter(self, frame: Frame, ranks: frozenset[int]) -> None:
-        """A frame starts here; messages go between these ranks."""
+    def enter(self, frame: Frame, identity: Identity) -> None:
+        """A frame of a program starts here."""
         if len(self._frames) >= WINDOW:
             raise GraphError(f"graph {self._name!r}: more than {WINDOW} frames in flight between ranks")
         done = self._done
         frame.serial = serial = done.frames
-        done.frames += 1
         done.running.add(serial)
+        ranks = identity.ranks
         self._frames[serial] = frame, ranks
-        error = self._refused.pop(serial, None) or self._after_end(serial) or self._without(serial, ranks)
+        self._count(identity)
+        error: ActorflowError | None = copy.copy(self._parted) or self._refused.pop(serial, None)
+        error = error or self._after_end(serial) or self._without(serial, ranks)
         if error is not None:
             asyncio.get_running_loop().call_soon(frame.stop_with, error, True)
 
-    def refuse(self, number: int, error: BaseException) -> int:
-        """A frame cannot start here; returns its serial number."""
+    def refuse(self, number: int, error: BaseException, identity: Identity) -> int:
+        """A frame of a program cannot start here; returns its serial number."""
         serial = self._done.frames
-        self._done.frames += 1
+        self._count(identity)
         self._post_to_all(self._others, "stopped", serial, number, f"could not start: {text_of(error)}")
         return serial
+
+    # -- one program in each frame -------------------------------------------------------------------------------------
+
+    def _count(self, identity: Identity) -> None:
+        """Count a frame of a program, and say so if it is not the program of the frame before."""
+        serial, digest = self._done.frames, identity.digest
+        self._done.frames += 1
+        if not self._programs or self._programs[-1][1] != digest:
+            self._programs.append((serial, digest, identity.fetches))
+            self._post_to_all(self._others, "runs", serial, digest, identity.fetches)
+        if serial in self._told:
+            self._compare(serial)
+        for rank in [*self._waiting]:
+            self._look_behind(rank)
+
+    def _program_of(self, serial: int) -> tuple[int, str, str] | None:
+        """The program of a frame here, and where it began; None if that was long ago."""
+        return next((program for program in reversed(self._programs) if program[0] <= serial), None)
+
+    def _heard_runs(self, rank: int, serial: int, digest: str, fetches: str) -> None:
+        """Another rank runs another program from a frame on."""
+        self._told.setdefault(serial, {})[rank] = digest, fetches
+        if serial < self._done.frames:
+            self._compare(serial)
+
+    def _compare(self, serial: int) -> None:
+        """Compare a frame's program with those that other ranks have told of."""
+        own = self._program_of(serial)
+        for rank, (digest, fetches) in self._told.pop(serial).items():
+            if own is not None and digest != own[1]:
+                self._part(serial, rank, fetches)
+
+    def _heard_waits(self, rank: int, number: int, serial: int, fetches: str) -> None:
+        """Another rank has asked something, and waits for the answer before it starts a frame."""
+        self._waiting[rank] = number, serial, fetches
+        self._look_behind(rank)
+
+    def _look_behind(self, rank: int) -> None:
+        """Look whether a frame was started here that another rank has asked something before."""
+        number, serial, fetches = self._waiting[rank]
+        if self._done.plans > number and number not in self._answers:
+            del self._waiting[rank]
+        elif self._done.frames > serial:
+            del self._waiting[rank]
+            self._part(serial, rank, fetches)
+
+    def _part(self, serial: int, rank: int, fetches: str) -> None:
+        """Let all ranks know that this one and another one do not run the same in a frame."""
+        if serial >= self._parted_from:
+            return
+        own = self._program_of(serial)
+        found = {self.transport.rank: "" if own is None else own[2], rank: fetches}
+        shown = ", ".join(f"rank {each} fetches {found[each] or 'something else'}" for each in sorted(found))
+        message = (
+            f"graph {self._name!r}: ranks {min(found)} and {max(found)} do not run the same ops: {shown}. All "
+            "ranks must build the same graph, and run it with the same fetch in the same order; then build it anew"
+        )
+        self._post_to_all(self._others, "parted", serial, message)
+        self._heard_parted(self.transport.rank, serial, message)
+
+    def _heard_parted(self, _: int, serial: int, message: str) -> None:
+        """From a frame on nothing can go between the ranks: who waits is told, and who comes later."""
+        if serial >= self._parted_from:
+            return
+        self._parted, self._parted_from = GraphError(message), serial
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(copy.copy(self._parted))
+        for later in [each for each in self._frames if each >= serial]:
+            self._stop(later, copy.copy(self._parted))
 
     def leave(self, frame: Frame) -> None:
         """A frame has ended here."""
@@ -317,7 +422,7 @@ class Peers(Recipient):
         else:
             self._stop(serial, error)
 
-    def _stop(self, serial: int, error: TransportError) -> None:
+    def _stop(self, serial: int, error: ActorflowError) -> None:
         if serial in self._frames:
             frame, _ = self._frames[serial]
             frame.stop_with(error, at_once=True)
@@ -420,6 +525,9 @@ class Peers(Recipient):
             assert self._last is not None  # others have started frames that this rank has agreed to
             self._last.void(serial)
         self._done.frames = last
+        self._programs.clear()  # the others may have run something else last: say what comes
+        self._told = {serial: told for serial, told in self._told.items() if serial >= last}
+        self._waiting.clear()
         self._refused = {serial: error for serial, error in self._refused.items() if serial >= last}
         if number < self._done.streams - 1:
             return

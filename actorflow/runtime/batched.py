@@ -28,7 +28,7 @@ from actorflow.errors import (
     RunTimeoutError,
     text_of,
 )
-from actorflow.loop import wait_out
+from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
 from actorflow.threads import forget_in_child
@@ -261,18 +261,18 @@ class Batcher:
             requests = self._enter(feeds, priority)
             if timeout is not None:
                 timer = self._loop.call_later(timeout, self._expire, requests, timeout)
-            if len(requests) == 1:
-                result = await requests[0].future
-            else:
-                result = Result.joined([await request.future for request in requests])
+            parts = []
+            for request in requests:
+                part = await request.future
+                parts.append(request.fail() if part is None else part)
+            result = parts[0] if len(parts) == 1 else Result.joined(parts)
         except BaseException as error:
             counters.count_failure(error)
             trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
             for request in requests:
+                request.error = None
                 if not request.future.done() or request.future.cancelled():
                     self._leave(request)
-                else:
-                    request.future.exception()  # asyncio would say that nobody has seen it
             raise
         finally:
             if timer is not None:
@@ -300,7 +300,7 @@ class Batcher:
         rows, options = self._rows, self._options
         if self._why:
             raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
-        if get_ident() != self._thread:  # asyncio.get_running_loop() makes a system call
+        if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
         request = rows.read(feeds)
         key: Hashable = request.lengths if options.pad is None else None
@@ -325,11 +325,12 @@ class Batcher:
 
     def _leave(self, request: Request) -> None:
         """Nobody waits for a request any more."""
-        request.future.cancel()
+        if waits(request.future):
+            request.future.cancel()
         batch, group = request.batch, request.group
         if batch is not None:
             if not batch.left:
-                batch.task.cancel()
+                end(batch.task)
         elif request in group.waiting:
             group.waiting.remove(request)
             group.rows -= request.rows
@@ -441,13 +442,15 @@ class Batcher:
     def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
         """No frame of the batch runs any more."""
         self._batches.discard(batch)
-        failure = None if task.cancelled() else task.exception()
+        failure = ended_with(task)
+        if task.cancelled():
+            failure = None
         if batch.left:
             name = self._rows.name
             why = "its graph was closed" if failure is None else f"of a fault of actorflow: {text_of(failure)}"
-            error = BatcherClosedError(f"a batched run of graph {name!r} was given up, since {why}")
-            error.__cause__ = failure
-            _fail(batch.left, error)
+            closed = BatcherClosedError(f"a batched run of graph {name!r} was given up, since {why}")
+            closed.__cause__ = failure
+            _fail(batch.left, closed)
         batch.requests.clear()  # which refer to it: nobody should wait for the garbage collector
         self._notice_end()
         self._look_soon()
@@ -502,13 +505,13 @@ class Batcher:
         self._waiting_rows = 0
         for batch in self._batches:
             _fail(batch.left, error)
-            batch.task.cancel()
+            end(batch.task)
         if self._timer is not None:
             self._timer.cancel()
         self._notice_end()
 
     def _notice_end(self) -> None:
-        if self._emptied is not None and not self._emptied.done() and not self._groups and not self._batches:
+        if self._emptied is not None and not self._groups and not self._batches and waits(self._emptied):
             self._emptied.set_result(None)
 
     def forget_parent(self) -> None:
@@ -531,8 +534,9 @@ def _deliver(requests: Sequence[Request], result: Result) -> None:
 
 def _fail(requests: Sequence[Request], error: BaseException) -> None:
     for request in requests:
-        if not request.future.done():
-            request.future.set_exception(error)
+        if waits(request.future):
+            request.error = error
+            request.future.set_result(None)
 
 
 def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:

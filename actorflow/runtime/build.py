@@ -306,7 +306,13 @@ class Builder:
             on_stream = self._kind(self.stream_function_kind, op, device)
             return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
         kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
-        return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile)
+        guarded = not all(map(self._is_read_only, op.inputs))
+        return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
+
+    def _is_read_only(self, index: int) -> bool:
+        """Return whether a frame has an array that cannot be written to: what is fed, or what a function returned."""
+        slot, writer = self._plan.slots[index], self._writers.get(index)
+        return slot.is_fed or slot.spec.is_object or (writer is not None and isinstance(writer.operation, Function))
 
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots
@@ -360,7 +366,10 @@ class Builder:
         return KernelActor(own, operation=part.operation, kernel=part.kernel, buckets=(), reuses=False)
 
     def _reuses_input(self, op: PlannedOp, buckets: tuple[Bucket, ...]) -> bool:
-        """Return whether an op may write into its first input: only it reads that, and both are of the same pool."""
+        """Return whether an op may write into its first input: only it reads that, and both are of the same pool.
+
+        A kernel's own array is not the pool's: written over, one more would go there in each frame.
+        """
         if op.kernel is None or not op.kernel.inplace:
             return False
         if op.node.attempts is not None or self._plan.check is not None:  # a retry, or a look, needs its inputs
@@ -369,6 +378,8 @@ class Builder:
         bucket = self.blobs[slot.index].bucket
         is_alike = bucket is not None and bucket.pool is buckets[0].pool and bucket.spec == buckets[0].spec
         is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
+        writer = self._writers.get(slot.index)
+        is_alike = is_alike and not (writer is not None and writer.kernel is not None and writer.kernel.returns)
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
 
 

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from actorflow.actors.checked import look
-from actorflow.errors import GraphError, OpError
+from actorflow.errors import OpError
 from actorflow.ops.fills import Constant
 from actorflow.ops.transfer import Transfer
 from actorflow.plan.plan import Plan, PlannedOp, Slot
@@ -83,11 +83,12 @@ def _compute(op: PlannedOp, inputs: list[Any], plan: Plan, resources: Resources)
 def _call(op: PlannedOp, inputs: list[Any], slots: Sequence[Slot]) -> Sequence[Any]:
     kernel = op.kernel
     assert kernel is not None
-    outputs = None if kernel.returns else [np.empty(*slots[slot].spec) for slot in op.outputs]
-    returned = kernel.function(op.operation, [*inputs], outputs)
-    results = [*map(np.asarray, returned)] if outputs is None else outputs
-    if len(results) != len(op.outputs):
-        raise GraphError(f"the kernel must return {len(op.outputs)} values, got {len(results)}")
+    specs = [slots[slot].spec for slot in op.outputs]
+    results = None if kernel.returns else [np.empty(*spec) for spec in specs]
+    returned = kernel.function(op.operation, [*inputs], results)
+    if results is None:
+        kernel.check(returned, specs)
+        results = returned
     for result in results:
         result.setflags(write=False)
     return results

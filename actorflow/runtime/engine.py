@@ -18,12 +18,15 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
+from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
-from actorflow.loop import Steps, at_once, in_slices, wait_out
+from actorflow.loop import Steps, at_once, end, in_slices, wait_out
+from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
+from actorflow.ops.operation import KEPT
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
@@ -64,8 +67,14 @@ _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[B
 _FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
+#: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
+_MOST_GROWTHS = 100
 #: What the first run has had compiled asks for more in the second.
 _WARM_RUNS = 2
+#: Plans that are made again before that is logged.
+_MANY_AGAIN = 8
+#: Plans that had to go which are remembered to see that.
+_MOST_EVICTED = 4096
 #: Seconds that a thread waits for kernels to be compiled before it is known whether anybody still does.
 _LOOK_S = 0.1
 
@@ -115,10 +124,13 @@ class Engine:
         self._fuses = graph.options.fuse
         self._programs: dict[_Key, Program] = {}
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
+        self._evicted: set[int] = set()  # hashes of the keys of programs that had to go for others
+        self._made_again = 0  # of these
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
+        self._size, self._growths = graph.size, 0  # as of the newest run, and how often that was more than before
         self._snapshots: set[Frame] = set()
         self._starting: dict[asyncio.Task[Any], bool] = {}  # and whether somebody waits for its frame
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -229,6 +241,7 @@ class Engine:
             self._forget()
             self._revision, self._order = self.graph.revision, resources.order
             self._is_shared = self.graph.world.size > 1
+            self._notice_growth()
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
             lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
             self._is_open = any(isinstance(n, Length) for n in lengths)
@@ -237,12 +250,41 @@ class Engine:
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
                 resources.monitor = Monitor(self.graph.size)
 
+    def _notice_growth(self) -> None:
+        """Say, once, that ops are made again and again, as in the handler of a request: plans are made anew then."""
+        before, self._size = self._size, self.graph.size
+        if self._size > before:
+            self._growths += 1
+            if self._growths == _MOST_GROWTHS:
+                newest = self.graph.ops[-1]
+                _log.warning(
+                    "graph %r got new ops between its runs %d times, and was planned anew each time: make ops once, "
+                    "and run them often; the newest is %r\n  created at %s\n(more: actorflow docs slow)",
+                    self.graph.name,
+                    self._growths,
+                    newest.name,
+                    newest.site,
+                )
+
     def _forget(self) -> None:
         """Forget all that was made of the graph."""
         self.resources.trace.settle()  # what owes calls is not forgotten before
         self._programs = {}
         self._planned.clear()
         self._axes.clear()
+        self._evicted.clear()
+
+    def trim(self) -> None:
+        """Give up what can be made again; see `Graph.trim`."""
+        self._forget()
+        self.resources.forget_constants()
+        for op in self.graph.ops:
+            getattr(op.operation, "__dict__", {}).pop(KEPT, None)
+        forget_scratch()
+        for device in self.resources.devices.values():
+            for pool in device.pools:
+                pool.trim()
+        give_back_to_system()
 
     def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
@@ -289,17 +331,36 @@ class Engine:
                 program = yield from with_tapes(program)
             else:
                 plan = self._planned.pop(key, None)
+                self._note_again(key)
                 if plan is None:
                     plan = yield from self._planning(*key)
                 self._note(plan)
                 program = yield from self.build(plan, self.resources)
             self._programs.pop(key, None)
             if len(self._programs) >= self.graph.options.max_plans:
-                del self._programs[next(iter(self._programs))]
+                oldest = next(iter(self._programs))
+                del self._programs[oldest]
+                if len(self._evicted) >= _MOST_EVICTED:
+                    self._evicted.clear()
+                self._evicted.add(hash(oldest))
             self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
             self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+
+    def _note_again(self, key: _Key) -> None:
+        """Log, once, that plans are made that were there before, and had to go for others."""
+        if hash(key) in self._evicted:
+            self._evicted.discard(hash(key))
+            self._made_again += 1
+            if self._made_again == _MANY_AGAIN:
+                _log.warning(
+                    "graph %r makes plans again that it had to give up for others, which may take longer than its ops: "
+                    "it keeps max_plans=%d, and gets more combinations of lengths and fetch than that "
+                    "(more: actorflow docs axes)",
+                    self.graph.name,
+                    self.graph.options.max_plans,
+                )
 
     def _is_due(self, program: Program) -> bool:
         """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
@@ -376,9 +437,6 @@ class Engine:
                 if self.instrumentation is not None:
                     self.instrumentation.begin(frame, streamed=False, requesters=())
                 self._wake(program, frame)
-            if frame.error is not None and frame.has_ended and not frame.ended.cancelled():
-                frame.ended.exception()  # a caller that is cancelled now does not ask for it
-                await asyncio.sleep(0)  # what ends the program leaves the loop before anybody is told
             return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
         finally:
             claim.release()
@@ -480,8 +538,10 @@ class Engine:
             if not starting.done():
                 self._starting[starting] = False
             elif not starting.cancelled() and starting.exception() is None:
-                starting.result()[1].cancel()
+                starting.result()[1].leave()
             raise
+        finally:
+            del starting  # whose error, if it has one, refers to this call
 
     async def _begin_claimed(
         self, feeds: Feeds, fetch: Fetch, atomic: bool, turn: Ticket | None
@@ -504,6 +564,7 @@ class Engine:
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 program, frame = await starting
+                due_s = limit.when()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -513,7 +574,8 @@ class Engine:
             raise RunTimeoutError(
                 f"a run timed out after {timeout_s:g} s before its frame started; graph {self.graph.name!r} is {why}"
             ) from None
-        due_s = limit.when()
+        finally:
+            del limit  # which refers to the task, as what the task is cancelled with refers to this call
         if timeout_s is not None and due_s is not None:
             limit_time(frame, timeout_s, due_s - asyncio.get_running_loop().time())
         return program, frame
@@ -572,8 +634,9 @@ class Engine:
         try:
             if self._starting and (task := asyncio.current_task()) and not self._starting.get(task, True):
                 raise asyncio.CancelledError("its run was cancelled or timed out before")
-            if within.get() is not None:
-                program.check_turns()
+            call = outer = within.get()
+            if call is not None:
+                outer = program.check_turns()
             values = program.feed(feeds)
         except BaseException as error:
             if program.exchange is not None:
@@ -581,6 +644,8 @@ class Engine:
                 self.next_number += 1  # as on the ranks that start it
             raise
         frame = program.frame(self.next_number, values, self.observer, atomic)
+        if outer is not call:
+            frame.context.run(within.set, outer)
         self.next_number += 1
         self.observer.started(frame)
         if program.tapped:
@@ -619,20 +684,20 @@ class Engine:
                 batcher.abort("ends with its graph, which was closed")
             self.queue.dismiss()
             resources.rank_turns.dismiss()
-            loop = asyncio.get_running_loop()
-            tasks: set[asyncio.Task[Any]] = {each for each in self._starting if each.get_loop() is loop}
+            tasks: set[asyncio.Task[Any]] = {*self._starting}
             for starting in tasks:
-                starting.cancel()
+                end(starting)
             for frame in list(resources.running):
                 frame.cancel()
                 tasks |= frame.tasks
             await wait_out(tasks)
             await resources.leave_peers(GRACE_S)
             await self.observer.rest()
-            self.observer.limits.close()
-            resources.close()
-            self._forget()
         finally:
+            if not resources.running:  # then nothing of it takes time, however often the caller is cancelled
+                self.observer.limits.close()
+                resources.close()
+                self._forget()
             claim.release()
 
     def forget_parent(self) -> None:
@@ -688,6 +753,7 @@ class Engine:
                 frame = self.start(program, {})
                 frame.wake()
                 self.next_number = number
+                self._snapshots &= self.resources.running  # those of a closed loop have not told of their end
                 self._snapshots.add(frame)
                 frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))
                 started = program, frame

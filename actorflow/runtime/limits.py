@@ -35,12 +35,12 @@ class FrameLimits:
         queue: Knows whether the graph is paused.
 
     Attributes:
-        late: Stopped frames with a call in a thread, and the timer that will report it.
+        timers: By frame: what looks whether it stalls, or, once it has stopped, reports its calls in threads.
         are_set: Whether it is to be told of frames that start.
     """
 
     def __init__(self, graph: Graph, queue: StartQueue) -> None:
-        self.late: dict[Frame, asyncio.TimerHandle] = {}
+        self.timers: dict[Frame, asyncio.TimerHandle] = {}
         self._graph = graph
         self._queue = queue
         self._stall_limit_s = graph.options.stall_limit_s
@@ -61,11 +61,12 @@ class FrameLimits:
     def stopped(self, frame: Frame, loop: asyncio.AbstractEventLoop) -> None:
         """A stopped frame may have left a call in a thread, which cannot be stopped: report it unless it ends soon."""
         if frame.outstanding:
-            self.late[frame] = loop.call_later(GRACE_S, self._report, frame)
+            self.ended(frame)
+            self.timers[frame] = loop.call_later(GRACE_S, self._report, frame)
 
     def ended(self, frame: Frame) -> None:
         """Nothing of a frame runs any more."""
-        timer = self.late.pop(frame, None)
+        timer = self.timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
 
@@ -86,7 +87,7 @@ class FrameLimits:
                 StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
             )
         else:
-            loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
+            self.timers[frame] = loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
 
     def _report(self, frame: Frame) -> None:
         for actor, running in frame.outstanding.items():

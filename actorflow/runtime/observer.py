@@ -7,10 +7,10 @@ import logging
 
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.errors import RunCancelledError, text_of
+from actorflow.loop import waits
 from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.resources import Resources
 from actorflow.threads import forget_in_child
-from actorflow.trace.counters import FrameCounts
 
 _log = logging.getLogger("actorflow")
 
@@ -23,10 +23,10 @@ class Observer:
     """
 
     def __init__(self, resources: Resources) -> None:
-        self.counts = FrameCounts()  # how many frames started, finished, failed and were cancelled
+        self.counts = resources.frames  # how many frames started, finished, failed and were cancelled
         self.limits = FrameLimits(resources.graph, resources.queue)  # ends and reports frames that take too long
         self._resources = resources
-        self._idle: asyncio.Event | None = None
+        self._idle: asyncio.Future[None] | None = None
         forget_in_child(self)
 
     def started(self, frame: Frame) -> None:
@@ -38,11 +38,11 @@ class Observer:
         """The frame has ended, and nothing of it runs any more."""
         running = self._resources.running
         running.discard(frame)
-        if self._idle is not None and not running:
-            self._idle.set()  # first: whatever fails below, nobody may wait for ever
+        if self._idle is not None and not running and waits(self._idle):
+            self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
         if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
             frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
-        if self.limits.late:
+        if self.limits.timers:
             self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
@@ -80,12 +80,12 @@ class Observer:
     async def rest(self) -> None:
         """Wait until no frame is in flight."""
         if self._resources.running:
-            self._idle = asyncio.Event()
-            await self._idle.wait()
-            self._idle = None
+            if not waits(self._idle):
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle])
 
     def forget_parent(self) -> None:
         """Count frames in flight as cancelled in the child of a fork: they are the parent's, and never go on here."""
         self.counts.cancelled += self.counts.in_flight
-        self.limits.late.clear()
+        self.limits.timers.clear()
         self._idle = None

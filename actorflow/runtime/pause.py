@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from actorflow.errors import GraphError
+from actorflow.loop import waits
 
 
 class Pause(NamedTuple):
@@ -85,6 +86,10 @@ class StartQueue:
     def is_held(self) -> bool:
         """True if frames may be waiting until the graph is resumed, on this rank or another."""
         return self._reason is not None or bool(self.paused_ranks)
+
+    def has_waiting(self) -> bool:
+        """Return whether runs or streams wait to start a frame."""
+        return bool(self._tickets)
 
     def close(self, reason: str) -> None:
         """Start no further frame; also none of those that `step` has allowed."""
@@ -227,7 +232,5 @@ class Ticket:
 
     def wake(self) -> None:
         """Look again."""
-        woken = self._woken
-        # No coroutine of a closed loop ever goes on.
-        if woken is not None and not woken.done() and not woken.get_loop().is_closed():
-            woken.set_result(None)
+        if waits(self._woken):
+            self._woken.set_result(None)

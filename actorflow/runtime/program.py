@@ -16,7 +16,7 @@ from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
-from actorflow.actors.nesting import check_turns
+from actorflow.actors.nesting import Call, check_turns
 from actorflow.actors.op import OpActor, reader
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.devices.base import Lane
@@ -45,8 +45,9 @@ _Default = TypeVar("_Default")
 class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
-    The arrays are the application's: no later frame changes them. That of a blob on an accelerator stays there;
-    `actorflow.to_numpy` copies it. ``result[y]`` raises KeyError, with what was fetched, if ``y`` was not.
+    The arrays are the application's: no frame changes them, and nothing else shows their memory, but for a variable's,
+    which is read-only. That of a blob on an accelerator stays there; `actorflow.to_numpy` copies it. ``result[y]``
+    raises KeyError, with what was fetched, if ``y`` was not.
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
@@ -215,9 +216,10 @@ class Program:
         self._shared = [built.blobs[slot.index].slot for slot in shared]
         tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in shared}}
         self._tokens = [tokens[slot.readers] for slot in shared]
-        self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec]] = {}
+        self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
         for source, slot_index in plan.feeds.items():
-            self._feeds[source] = self._feeds[source.name] = (slot_index, source, plan.slots[slot_index].spec)
+            spec = plan.slots[slot_index].spec
+            self._feeds[source] = self._feeds[source.name] = (slot_index, source, spec, spec.is_object)
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
@@ -250,13 +252,16 @@ class Program:
         self._lenders = [device for device in map(resources.device, places) if device.is_stream]
         # Memory of results that is worth using again; what is a view, or a device's, is another one's.
         fetched = [built.blobs[index] for index in plan.fetches.values()]
-        own = [(i, each.bucket) for i, each in enumerate(fetched) if type(each) is BlobActor]
-        pooled = [(i, to, to.spec.size_bytes) for i, to in own if type(to) is Bucket]
-        self._lent = [(i, to) for i, to, size_bytes in pooled if size_bytes >= POOLED_BYTES]
-        hosts = [resources.device(plan.slots[index].place).is_host for index in plan.fetches.values()]
-        self._copied = [(i, to) for i, to, size_bytes in pooled if size_bytes <= COPIED_BYTES and hosts[i]]
+        own = [each.bucket if type(each) is BlobActor and type(each.bucket) is Bucket else None for each in fetched]
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
+        slots = [plan.slots[index] for index in plan.fetches.values()]
+        arrays = [i for i, each in enumerate(slots) if resources.device(each.place).is_host and not each.spec.is_object]
+        arrays = [i for i in arrays if i not in self._variables]
+        self._copied = [(i, own[i]) for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES]
+        lent = {i: to for i, to in enumerate(own) if to is not None and to.spec.size_bytes >= POOLED_BYTES}
+        self._parted = [(i, lent.pop(i, None)) for i in arrays if slots[i].spec.size_bytes > COPIED_BYTES]
+        self._lent = [*lent.items()]
         self._sources = plan.feeds
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
@@ -358,13 +363,15 @@ class Program:
                 check_unneeded(self.graph, key)
                 continue
             left -= 1
-            index, blob, spec = known
+            index, blob, spec, is_object = known
             if values[index] is not _NOT_FED:
                 raise FeedError(f"blob {blob.name!r} is fed twice")
-            if (
-                type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype
-            ) or spec.is_object:
+            if is_object:
                 values[index] = value
+            elif type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
+                view: Any = value.view()  # as `read_only`: nobody writes into what was fed
+                view.setflags(False)
+                values[index] = view
             else:
                 try:
                     values[index] = self._converted(value, index, blob, spec)
@@ -412,14 +419,14 @@ class Program:
             self._lengths,
         )
 
-    def check_turns(self) -> None:
-        """Check that a frame could end before the calls of this graph do that the current code is part of.
+    def check_turns(self) -> Call | None:
+        """Check that a frame could end before the calls do that the current code is part of; returns the innermost.
 
         Raises:
             GraphError: if it could not.
         """
         self._resources.spread()
-        check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
+        return check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
@@ -456,8 +463,13 @@ class Program:
             for i, bucket in self._copied:
                 buffer = fetched[i]
                 fetched[i] = buffer.copy()
-                if getrefcount(buffer) == UNSHARED:
+                if bucket is not None and getrefcount(buffer) == UNSHARED:
                     bucket.give_back(buffer)
+            for i, bucket in self._parted:
+                address = id(fetched[i])
+                fetched[i] = _parted(fetched, i)
+                if bucket is not None and id(fetched[i]) == address:
+                    bucket.lend(fetched[i])
             for device in self._lenders:
                 for value in fetched:
                     if device.is_array(value):
@@ -516,18 +528,16 @@ class Program:
     # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def _converted(self, value: Any, index: int, blob: Blob, spec: TensorSpec) -> Any:
-        if spec.is_object:
-            return value
         what = f"feed for blob {blob.name!r}"
         device = self._resources.device(blob.place)
         adopted = None if device.is_host else device.adopt(value)
         if adopted is None:
-            return as_array(value, spec, what)
+            return read_only(as_array(value, spec, what))
         if adopted.shape != spec.shape:
             raise ShapeError(f"{what}: expected shape {spec.shape}, got {adopted.shape}")
         if adopted.dtype != spec.dtype:
             raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {adopted.dtype} on {blob.place}")
-        return to_numpy(adopted) if index in self._read_on_host else adopted
+        return read_only(to_numpy(adopted)) if index in self._read_on_host else adopted
 
 
 def check_unneeded(graph: Graph, key: Any) -> None:
@@ -547,6 +557,41 @@ def check_unneeded(graph: Graph, key: Any) -> None:
         raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
     if blob.producers:
         raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+
+
+def _parted(values: list[Any], index: int) -> Any:
+    """An array that is taken out of a list, as one whose memory nothing else shows: itself if that is so, or a copy.
+
+    A feed's memory is the caller's, what a function has returned may be kept by it, and a view shows another value's.
+    """
+    array: Any = values[index]
+    values[index] = None
+    if type(array) is not np.ndarray or getrefcount(array) != UNSHARED:
+        return array.copy()
+    owner = array.base
+    if owner is None:
+        array.setflags(write=True)
+        return array
+    if type(owner) is not np.ndarray or owner.base is not None or getrefcount(owner) != UNSHARED + 1:
+        return array.copy()
+    owner.setflags(write=True)
+    if (owner.shape, owner.strides, owner.dtype) == (array.shape, array.strides, array.dtype):
+        return owner  # of which a read-only view was in the frame
+    if not _overlaps(array):
+        array.setflags(write=True)
+        return array
+    return array.copy()
+
+
+def _overlaps(array: npt.NDArray[Any]) -> bool:
+    """Return whether elements of a view may share memory, as after a broadcast."""
+    step = array.itemsize
+    for stride, length in sorted((abs(stride), n) for stride, n in zip(array.strides, array.shape, strict=True)):
+        if length > 1:
+            if stride < step:
+                return True
+            step = stride * length
+    return False
 
 
 def _used(ops: Iterable[OpActor]) -> frozenset[Lane]:

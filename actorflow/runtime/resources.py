@@ -31,6 +31,7 @@ from actorflow.runtime.taps import Taps
 from actorflow.threads import forget_in_child, held_at_fork
 from actorflow.trace.counters import (
     FailureRecord,
+    FrameCounts,
     Monitor,
     NodeState,
     NotFiniteRecord,
@@ -84,6 +85,7 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
+        self.frames = FrameCounts()
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
             weakref.WeakValueDictionary
@@ -142,6 +144,8 @@ class Resources:
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
+            for pool in device.pools:
+                pool.clock = self.frames.clock
             device.watch_closely(self.monitor is not None)
         return device
 
@@ -244,6 +248,7 @@ class Resources:
             self._watching = Watching(self, self._peers)
             self._peers.bind(self.dispatcher.loop)
             self._peers.handlers["paused"] = self.queue.heard
+            self._peers.are_held = self.queue.has_waiting
             self.queue.tell_with(self._peers.tell_paused)
             if self.monitor is not None:
                 self._watching.start()
@@ -311,6 +316,7 @@ class Resources:
             self._claim = Claim()
             self.queue.forget()
             self.rank_turns.forget()
+            self.taps.forget()
             for frame in list(self.running):
                 frame.abandon()
             self._variables.clear()

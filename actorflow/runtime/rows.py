@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -41,13 +41,15 @@ class Request:
         order: Lower ones go first.
         since_s: When it came, by the loop's clock.
         started: When its frame did, by `time.perf_counter`.
-        future: Its result.
+        future: Its result; None if it has failed.
+        error: What it has failed with, until its caller has that: by its traceback an error refers to requests.
         requester: The span that it came from, if frames have spans.
     """
 
     __slots__ = (
         "arrays",
         "batch",
+        "error",
         "future",
         "group",
         "lengths",
@@ -63,13 +65,23 @@ class Request:
     order: float
     since_s: float
     started: float
-    future: asyncio.Future[Result]
+    future: asyncio.Future[Result | None]
     requester: Span | None
 
     def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...]) -> None:
         self.arrays = arrays
         self.rows = rows
         self.lengths = lengths
+        self.error: BaseException | None = None
+
+    def fail(self) -> NoReturn:
+        """Raise what it has failed with; the caller of this sees to it that it is not kept."""
+        error = self.error
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error  # whose traceback refers to this call
 
 
 class Rows:

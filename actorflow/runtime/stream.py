@@ -10,7 +10,7 @@ from typing import Any
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.errors import FeedError, GraphError, text_of
-from actorflow.loop import wait_out
+from actorflow.loop import end, wait_out
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Program, Result
 from actorflow.threads import forget_in_child
@@ -151,6 +151,12 @@ def _checked(in_flight: int) -> int:
     return in_flight
 
 
+def _is_cancelled() -> bool:
+    """Return whether somebody has cancelled the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _lost(name: str) -> AsyncGenerator[Result, None]:
     results: list[Result] = []
     for result in results:  # none, but this makes it a generator
@@ -222,19 +228,12 @@ class _Feeder:
             self.is_running = False
             try:
                 # All that must happen happens here or in a task, which no cancellation of the consumer can stop.
-                ending = self._stop()
-                for _, frame in frames:
-                    frame.cancel()
-                    ending |= frame.tasks
-                    if frame.ended.done() and not frame.ended.cancelled():
-                        frame.ended.exception()  # it failed behind the result that ended the stream
-                    else:
-                        frame.ended.cancel()
+                closing = asyncio.ensure_future(self._close(self._stop()))
                 resources.end_stream()
-                closing = asyncio.ensure_future(self._close(ending))
-                await wait_out({closing})
+                await wait_out([closing])
                 closing.result()
             finally:
+                del closing  # whose error, if it has one, refers to this call
                 claim.release()
 
     def refill(self, _: object = None) -> asyncio.Task[None]:
@@ -254,12 +253,17 @@ class _Feeder:
         self.refill()
 
     def _stop(self) -> set[asyncio.Task[Any]]:
-        """Start nothing more; returns what has yet to end."""
+        """Start nothing more, and leave the frames; returns what has yet to end."""
         self.exhausted = True
-        if self._pull is None:
-            return set()
-        self._pull.cancel()
-        return {self._pull}
+        ending: set[asyncio.Task[Any]] = set()
+        if self._pull is not None:
+            self._pull.remove_done_callback(self.refill)
+            end(self._pull)
+            ending.add(self._pull)
+        for _, frame in self.frames:
+            frame.leave()
+            ending |= frame.tasks
+        return ending
 
     async def _close(self, ending: set[asyncio.Task[Any]]) -> None:
         """Close the source, when what has yet to end has ended."""
@@ -268,6 +272,7 @@ class _Feeder:
         finally:
             if self._pull is not None and not self._pull.cancelled():
                 self._pull.exception()
+            self._pull = None  # its error refers to this feeder
             try:
                 aclose = getattr(self._source, "aclose", None)
                 if aclose is not None:
@@ -307,9 +312,7 @@ class _Feeder:
 
         CancelledError and GeneratorExit would say there that the consumer was cancelled, or closed.
         """
-        task = asyncio.current_task()
-        assert task is not None
-        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
+        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
             return
         leave_loop(error)
         raise FeedError(f"the source of {self.name} raised {type(error).__name__} {when}: {text_of(error)}") from error

@@ -20,6 +20,7 @@ import numpy as np
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import read_only, to_numpy
+from actorflow.loop import waits
 from actorflow.threads import CHEAP_BYTES, aside
 from actorflow.trace.ring import RecordedValue
 from actorflow.trace.values import ValueStatistics, statistics_of
@@ -96,7 +97,7 @@ class Tap:
         while not self._samples:
             if self._closed:
                 raise StopAsyncIteration
-            if self._waiter is not None:
+            if waits(self._waiter):
                 raise GraphError("a tap gives its samples to one task at a time: make another tap")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -134,7 +135,7 @@ class Tap:
             self.sampled.remove(frame)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if waits(self._waiter):
             self._waiter.set_result(None)
 
 
@@ -156,6 +157,12 @@ class Taps:
     def add(self, tap: Tap) -> None:
         """Sample frames for a tap from now on."""
         self.open += (tap,)
+
+    def forget(self) -> None:
+        """Wait for no frame that is sampled: their loop was closed."""
+        self._copying.clear()
+        for tap in self.open:
+            tap.sampled.clear()
 
     def remove(self, tap: Tap) -> None:
         """Sample none for it any more."""
@@ -193,7 +200,7 @@ class Taps:
                 await aside(copy, size_bytes)
                 put()
             finally:
-                del self._copying[frame.number]
+                self._copying.pop(frame.number, None)
                 for tap in waiting:
                     tap.end(frame)
 

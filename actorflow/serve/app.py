@@ -24,14 +24,16 @@ from actorflow.errors import (
     RunCancelledError,
     ShapeError,
 )
-from actorflow.loop import Steps, in_slices, wait_out
+from actorflow.loop import Steps, end, in_slices, wait_out
+from actorflow.serve.account import Account, Share
 from actorflow.serve.answers import RETRY, answer, refused
-from actorflow.serve.body import Body, Intake
+from actorflow.serve.body import receive
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
 from actorflow.serve.models import Hosted, Models, Versions
 from actorflow.serve.pictures import Picture
+from actorflow.threads import cores
 from actorflow.web.access import HostCheck, TokenCheck, bearer
 from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
 from actorflow.web.page import Page
@@ -42,8 +44,10 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Answer = Callable[[web.Request], Awaitable[Response]]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Reader = Callable[[web.Request, Hosted, Body], Awaitable[Inference]]
+_Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference]]
 
+#: Bytes that a number takes as text, at most; most take less than half.
+_TEXT_BYTES = 26
 #: What the server has of the protocol's extensions.
 _EXTENSIONS = ["binary_tensor_data", "parameters"]
 
@@ -71,9 +75,10 @@ class Service:
         self.warming: asyncio.Task[None]
         self._tokens = None if token is None else TokenCheck(token)
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
-        self._intake = Intake(limits)
+        self._account = Account(limits.pending_bytes)
         self._writer = Writer()
         self._turn: asyncio.Lock
+        self._decoding: asyncio.Semaphore
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
@@ -136,11 +141,11 @@ class Service:
         headers = {"X-Content-Type-Options": "nosniff", **response.headers}
         if self.draining:
             headers["Connection"] = "close"
-        if response.size_bytes <= CHUNK_BYTES:
-            headers["Content-Type"] = response.content_type
-            return web.Response(body=b"".join(response.chunks), status=response.status, headers=headers)
         views = [memoryview(chunk) for chunk in response.chunks]
-        parts = [view[at : at + CHUNK_BYTES] for view in views for at in range(0, len(view), CHUNK_BYTES)]
+        if response.size_bytes <= CHUNK_BYTES:
+            parts: list[bytes | memoryview] = [b"".join(views)]
+        else:
+            parts = [view[at : at + CHUNK_BYTES] for view in views for at in range(0, len(view), CHUNK_BYTES)]
         return await send(http, Response(response.status, parts, response.content_type, headers))
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class Service:
 
     async def _metrics(self, _: web.Request) -> Response:
         try:
-            begin, content_type = metrics(self.models, self._intake)
+            begin, content_type = metrics(self.models, self._account)
         except MissingExtraError as error:
             raise refused(501, str(error)) from None
         return Response(200, await self._writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})
@@ -194,45 +199,56 @@ class Service:
             return await self._reply(http, refusal.response)
         self.in_flight += 1
         try:
-            response = await self._answered(http, hosted, read)
-            hosted.answers[response.status] += 1
-            hosted.latency_s.add(perf_counter() - since)
-            return await self._reply(http, response)
+            with Share(self._account) as held:
+                response = await self._answered(http, hosted, read, held)
+                hosted.answers[response.status] += 1
+                hosted.latency_s.add(perf_counter() - since)
+                return await self._reply(http, response)
         except asyncio.CancelledError:
             hosted.cancelled += 1
             raise
         finally:
             self.in_flight -= 1
 
-    async def _answered(self, http: web.Request, hosted: Hosted, read: _Reader) -> Response:
+    async def _answered(self, http: web.Request, hosted: Hosted, read: _Reader, held: Share) -> Response:
+        """The answer, which is all that is held then."""
         try:
-            with Body(http, self._intake) as body:
-                request = await read(http, hosted, body)
-                most_s = self.limits.timeout_s
-                timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
-                results = await hosted.run(request.inputs, timeout_s)
-            size = sum(results[name].nbytes for name, as_binary in request.outputs.items() if not as_binary)
-            return await self._work(write(hosted, request, results), size)
+            request = await read(http, hosted, held)
+            most_s = self.limits.timeout_s
+            timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
+            results = await hosted.run(request.inputs, timeout_s)
+            request.inputs.clear()
+            as_text = [results[name] for name, as_binary in request.outputs.items() if not as_binary]
+            texts = _TEXT_BYTES * sum(array.size for array in as_text)
+            held.keep(texts + sum(results[name].nbytes for name in request.outputs))
+            response = await self._work(write(hosted, request, results), sum(array.nbytes for array in as_text))
+            held.keep(response.size_bytes)
         except Refused as refusal:
-            return refusal.response
+            response = refusal.response
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001  the client is told
-            return _failure(hosted, error)
+            response = _failure(hosted, error)
+        else:
+            return response
+        held.keep(0)  # errors are short
+        return response
 
-    async def _tensors(self, http: web.Request, hosted: Hosted, body: Body) -> Inference:
+    async def _tensors(self, http: web.Request, hosted: Hosted, held: Share) -> Inference:
         head = head_bytes(http.headers.get(HEAD_BYTES))
-        received = await body.receive(head or 0)
+        received = await receive(http, self.limits, held, head or 0)
         size = len(received) if head is None else head
-        return await self._work(read(received, size, hosted, self.limits.body_bytes), size)
+        return await self._work(read(received, size, hosted, self.limits.body_bytes, held), size)
 
-    async def _picture(self, http: web.Request, hosted: Hosted, body: Body) -> Inference:
+    async def _picture(self, http: web.Request, hosted: Hosted, held: Share) -> Inference:
         picture = Picture.of(hosted)
-        received = await body.receive()
+        received = await receive(http, self.limits, held)
         try:
-            pixels = await picture.read(received, http.query, self.limits.picture_pixels)
+            async with self._decoding:
+                pixels = await picture.read(received, http.query, self.limits, self._account)
         except DeviceError as error:  # no thread to be had at the moment
             raise refused(503, str(error), RETRY) from None
+        held.keep(pixels.nbytes)
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
     async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:
@@ -249,11 +265,12 @@ class Service:
             for hosted in self.models:
                 await stack.enter_async_context(hosted.opened())
             self.draining, self._turn = False, asyncio.Lock()
+            self._decoding = asyncio.Semaphore(cores())
             self.warming = asyncio.create_task(self._warm_up())
             try:
                 yield
             finally:
-                self.warming.cancel()
+                end(self.warming)
                 await wait_out([self.warming])
 
     async def _warm_up(self) -> None:

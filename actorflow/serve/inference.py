@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.errors import did_you_mean
 from actorflow.loop import Steps
+from actorflow.serve.account import Share
 from actorflow.serve.answers import JSON, refused
 from actorflow.serve.models import Hosted
 from actorflow.serve.reading import read_json
@@ -42,7 +43,7 @@ def head_bytes(text: str | None) -> int | None:
     return int(text)
 
 
-def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int) -> Steps[Inference]:
+def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int, held: Share) -> Steps[Inference]:
     """Read a request.
 
     Args:
@@ -50,15 +51,17 @@ def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int) -> Steps[
         size: Size of the JSON.
         hosted: The model.
         most_bytes: Largest size of a tensor.
+        held: Holds the memory of tensors that are read from JSON.
     Raises:
-        Refused: with 400, if it is wrong; with 413, if a tensor is too large.
+        Refused: with 400, if it is wrong; with 413, if a tensor is too large, or there is much beside tensors; with
+            503, if there is no room for a tensor.
     """
     if size > len(body):
         raise refused(400, f"expected {size} bytes of JSON by {HEAD_BYTES}, got a body of {len(body)}")
     try:
-        content = yield from read_json(str(body[:size], "utf-8"))
+        content, data = yield from read_json(body[:size])
     except ValueError as error:
-        raise refused(400, f"expected JSON: {error}") from None
+        raise refused(400, f"expected {error}") from None
     if not isinstance(content, dict):
         raise refused(400, f"expected a JSON object, got {type(content).__name__}")
     request_id = content.get("id")
@@ -75,13 +78,17 @@ def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int) -> Steps[
         if (length is None) == ("data" not in entry):
             raise refused(400, f"input {name!r}: expected either data or the parameter binary_data_size")
         if length is None:
-            inputs[name] = yield from tensor.of_json(entry["data"], shape)
+            given = entry["data"]
+            numbers = data.pop(given, given) if isinstance(given, str) else given
+            inputs[name] = yield from tensor.of_json(numbers, shape, held)
         else:
             if type(length) is not int or not 0 <= length <= len(body) - at:
                 left = f"{len(body) - at} bytes of binary data are left"
                 raise refused(400, f"input {name!r}: {left}, and binary_data_size is {str(length)[:100]}")
             inputs[name] = tensor.of_bytes(body[at : at + length], shape)
             at += length
+    if data:
+        raise refused(400, "a list of data belongs to no input")
     if at != len(body):
         raise refused(400, f"{len(body) - at} bytes of binary data belong to no input")
     missing = [name for name in hosted.inputs if name not in inputs]

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from actorflow.graph.graph import Graph
-from actorflow.serve.body import Intake
+from actorflow.serve.account import Account
 from actorflow.serve.models import Hosted, Models
 from actorflow.web.api import Family, exposition, histogram
 
 
-def metrics(models: Models, intake: Intake) -> tuple[Callable[[], Iterable[str]], str]:
+def metrics(models: Models, account: Account) -> tuple[Callable[[], Iterable[str]], str]:
     """Function that takes all counters and gives the text for Prometheus in pieces, and its content type.
 
     Raises:
         MissingExtraError: without the package prometheus-client.
     """
     graphs: dict[str, Graph] = {hosted.label: hosted.model.graph for hosted in models}
-    return exposition(graphs, partial(_families, [*models], intake))
+    return exposition(graphs, partial(_families, [*models], account))
 
 
-def _families(models: list[Hosted], intake: Intake) -> Iterator[Family]:
+def _families(models: list[Hosted], account: Account) -> Iterator[Family]:
     labels = ["model", "version"]
     own = [([hosted.name, hosted.version], hosted) for hosted in models]
     answers = [([*of, str(status)], count) for of, hosted in own for status, count in hosted.answers.items()]
@@ -30,5 +30,6 @@ def _families(models: list[Hosted], intake: Intake) -> Iterator[Family]:
     yield Family("Counter", "actorflow_serve_cancelled", "Requests whose client has hung up.", labels, cancelled)
     times = [(of, *histogram(hosted.latency_s.statistics())) for of, hosted in own]
     yield Family("Histogram", "actorflow_serve_latency_seconds", "Time from a request to its answer.", labels, times)
-    bodies: list[tuple[list[str], int]] = [([], intake.held_bytes)]
-    yield Family("Gauge", "actorflow_serve_body_bytes", "Bodies of the requests that are being answered.", [], bodies)
+    held: list[tuple[list[str], int]] = [([], account.held_bytes)]
+    about = "Bytes of bodies, pictures and answers of the requests that are being answered."
+    yield Family("Gauge", "actorflow_serve_held_bytes", about, [], held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from types import TracebackType
 from typing import Self, cast
 
@@ -15,8 +16,6 @@ from actorflow.web.server import Log, at_most, for_url, is_loopback
 
 _log = logging.getLogger(__name__)
 
-#: A connection on which no whole request has come for so long is closed.
-_WAIT_S = 30.0
 #: Once it has been answered, a client may send the rest of its request for so long.
 _LINGER_S = 1.0
 #: Requests that have no answer when the server closes are given up after so long.
@@ -32,7 +31,10 @@ class Server:
         app: The application.
         host: Address to bind to; any other than the loopback demands that the application has a token.
         port: Port to bind to; 0 takes a free one, which ``port`` then has.
-        max_connections: Most connections; further ones are closed.
+        max_connections: Most connections; one on which no request is answered makes room for another one, and where
+            there is none, further ones are closed.
+        keep_alive_s: Time for which a connection stays open on which no request comes, more than that of a proxy
+            before it.
 
     Attributes:
         host: The address.
@@ -40,7 +42,7 @@ class Server:
 
     Raises:
         TypeError: if the application is another one.
-        ValueError: if the address is not the loopback and the application has no token.
+        ValueError: if the address is not the loopback and the application has no token; if the time is not above 0.
         OSError: when it starts, if the address cannot be bound.
 
     Example:
@@ -61,13 +63,22 @@ class Server:
     """
 
     def __init__(
-        self, app: web.Application, host: str = "127.0.0.1", port: int = 8080, *, max_connections: int = 1024
+        self,
+        app: web.Application,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        *,
+        max_connections: int = 1024,
+        keep_alive_s: float = 75.0,
     ) -> None:
         if not isinstance(cast(object, app), web.Application) or SERVICE not in app:
             raise TypeError(f"expected the application that af.serve.create_app makes, got {type(app).__name__}")
         if not isinstance(cast(object, host), str):
             raise TypeError(f"host must be a text, got {host!r}")
         check_number("port", port, whole=True)
+        check_number("keep_alive_s", keep_alive_s, whole=False)
+        if not 0 < keep_alive_s < math.inf:
+            raise ValueError(f"keep_alive_s must be a time above 0, got {keep_alive_s!r}")
         if not is_loopback(host) and not app[SERVICE].needs_token:
             raise ValueError(f"serving on {host}, which others can reach, needs a token")
         self.host = host
@@ -81,7 +92,7 @@ class Server:
             logger=Log(_log),
             handler_cancellation=True,
             shutdown_timeout=_GIVE_UP_S,
-            keepalive_timeout=_WAIT_S,
+            keepalive_timeout=float(keep_alive_s),
             lingering_time=_LINGER_S,
             auto_decompress=False,
         )
@@ -124,18 +135,12 @@ class Server:
                 await self._settle()
         except TimeoutError:
             pass
-        return self._service.in_flight + self._unsent()
+        return self._service.in_flight
 
     async def _settle(self) -> None:
-        """Wait until all requests in flight are answered, and the answers sent."""
-        while self._service.in_flight or self._unsent():  # noqa: ASYNC110  no transport says when it has sent all
+        """Wait until all requests in flight are answered, and the clients have taken the answers."""
+        while self._service.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-
-    def _unsent(self) -> int:
-        """Number of clients who have not taken all of their answer."""
-        assert self._runner.server is not None
-        transports = [connection.transport for connection in self._runner.server.connections]
-        return sum(transport is not None and transport.get_write_buffer_size() > 0 for transport in transports)
 
     async def aclose(self) -> None:
         """Close all connections and the port; idempotent. Whoever waits for an answer gets none: see `drain`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,11 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError
 from actorflow.loop import Steps
+from actorflow.serve.account import Share
 from actorflow.serve.answers import refused
+from actorflow.serve.reading import Numbers
 from actorflow.spec import Length, TensorSpec
+from actorflow.web.http import Refused
 
 _Array = npt.NDArray[Any]
 
@@ -27,8 +30,8 @@ DATATYPES = {
 #: Types of Python that JSON's values have, by the kind of dtype that takes them.
 _VALUES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 _EXPECTED = {"b": "true and false", "i": "integers", "u": "integers", "f": "numbers"}
-#: Elements that are converted in a step.
-_PIECE = 64
+#: Elements that are written in a step, and those of a list that are converted in one.
+_PIECE, _READ = 64, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,53 +96,61 @@ class Tensor:
         array: _Array = np.frombuffer(data, dtype).reshape(shape)
         return array if array.flags.aligned else array.copy()
 
-    def of_json(self, data: Any, shape: tuple[int, ...]) -> Steps[_Array]:
-        """A tensor of values from JSON, flat or nested as the shape is; the lists are emptied meanwhile.
+    def of_json(self, data: Any, shape: tuple[int, ...], held: Share) -> Steps[_Array]:
+        """A tensor of values from JSON, flat or nested as the shape is.
 
+        Args:
+            data: What is given as data: `Numbers`, or what has been read.
+            shape: Its shape.
+            held: Holds the memory that it takes.
         Raises:
-            Refused: with 400, if they are not as many as the shape says, or do not fit the datatype.
+            Refused: with 400, if they are not as many as the shape says, or do not fit the datatype; with 503, if there
+                is no room for them.
         """
-        values = yield from self._flat(data, shape)
-        if len(values) != math.prod(shape):
-            expected = f"{math.prod(shape)} values for shape {list(shape)}"
-            raise refused(400, f"input {self.name!r}: expected {expected}, got {len(values)}")
-        dtype = self.spec.dtype
+        dtype, count = self.spec.dtype, math.prod(shape)
+        if type(data) is list and data and type(data[0]) is list:
+            data = Numbers.of(data)
+        parts: Iterator[list[Any]]
+        if isinstance(data, Numbers):
+            begin = data.begin
+            is_nested, given = begin == b"[", 0 if begin == b"]" else data.commas + 1
+            parts = data.nested(shape) if is_nested else data.flat()
+        elif type(data) is list:
+            is_nested, given = False, len(data)
+            parts = (data[at : at + _READ] for at in range(0, given, _READ))
+        else:
+            raise self._unexpected("a list of data")
+        if not is_nested and given != count:
+            raise self._unexpected(f"{count} values for shape {list(shape)}, got {given}")
+        if is_nested and count and given != count:
+            raise self._unexpected(f"data flat, or nested as shape {list(shape)}")
+        held.add(count * dtype.itemsize)
         kind = "f" if self.datatype == "BF16" else dtype.kind
-        array = np.empty(len(values), dtype)
-        while values:  # from the end, piece by piece: to free a long list at once takes long, too
-            at = (len(values) - 1) // _PIECE * _PIECE
-            part = values[at:]
-            del values[at:]
-            if not _VALUES[kind].issuperset(map(type, part)):
-                raise refused(400, f"input {self.name!r}: expected {_EXPECTED[kind]} for {self.datatype}")
-            try:
-                with np.errstate(over="ignore"):
-                    array[at : at + _PIECE] = np.array(part, np.float64 if kind == "f" else dtype)
-                fits = kind != "f" or bool(np.isfinite(array[at : at + _PIECE]).all())  # 1e999 is read as an infinity
-            except OverflowError:
-                fits = False
-            if not fits:
-                raise refused(400, f"input {self.name!r}: a value is out of the range of {self.datatype}")
-            yield
+        array, at = np.empty(count, dtype), 0
+        try:
+            for part in parts:
+                if not _VALUES[kind].issuperset(map(type, part)):
+                    raise self._unexpected(f"{_EXPECTED[kind]} for {self.datatype}")
+                self._convert(part, array[at : at + len(part)], kind)
+                at += len(part)
+                yield
+        except ValueError as error:
+            raise self._unexpected(str(error)) from None
+        assert at == count, (at, count)
         return array.reshape(shape)
 
-    def _flat(self, data: Any, shape: tuple[int, ...]) -> Steps[list[Any]]:
-        if type(data) is not list:
-            raise refused(400, f"input {self.name!r}: expected a list of data")
-        if not data or type(data[0]) is not list:
-            return data
-        rows = [data]
-        for length in shape:
-            joined: list[Any] = []
-            for row in rows:
-                if type(row) is not list or len(row) != length:
-                    raise refused(400, f"input {self.name!r}: expected data flat, or nested as shape {list(shape)}")
-                joined += row
-                row.clear()
-                if len(joined) % _PIECE < length:
-                    yield
-            rows = joined
-        return rows
+    def _convert(self, values: list[Any], array: _Array, kind: str) -> None:
+        try:
+            with np.errstate(over="ignore"):
+                array[:] = np.array(values, np.float64 if kind == "f" else array.dtype)
+            fits = kind != "f" or bool(np.isfinite(array).all())  # 1e999 is read as an infinity
+        except OverflowError:
+            fits = False
+        if not fits:
+            raise refused(400, f"input {self.name!r}: a value is out of the range of {self.datatype}")
+
+    def _unexpected(self, expected: str) -> Refused:
+        return refused(400, f"input {self.name!r}: expected {expected}")
 
 
 def to_bytes(array: _Array) -> memoryview:

@@ -114,6 +114,10 @@ class FrameCounts:
         """Frames that run now."""
         return self.started - self.finished - self.failed - self.cancelled
 
+    def clock(self) -> tuple[int, int]:
+        """Numbers of frames that have started, and that have ended."""
+        return self.started, self.started - self.in_flight
+
 
 class Monitor:
     """State per op, kept only while there are watchers; each of them takes the changes since it last looked.

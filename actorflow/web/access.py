@@ -155,8 +155,9 @@ class TokenCheck:
 
 
 def bearer(authorization: str) -> str:
-    """The token in a header ``Authorization``."""
-    return authorization.removeprefix("Bearer ")
+    """The token in a header ``Authorization``; empty where its scheme is another one, or there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token if scheme.lower() == "bearer" else ""
 
 
 def _key_of(token: str) -> str:

@@ -20,6 +20,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from actorflow.errors import visible
+from actorflow.loop import end, wait_out
 from actorflow.threads import in_thread
 
 #: A client sends nothing but short requests.
@@ -219,10 +220,9 @@ class Writer:
         tasks = [*self._tasks]
         self._ending.set()
         for task in tasks:
-            task.cancel()
+            end(task)
         self._turn, self._waiting, self._ending = asyncio.Lock(), {}, threading.Event()
-        if tasks:
-            await asyncio.wait(tasks)
+        await wait_out(tasks)
 
     async def _write(self, what: str, begin: Callable[[], Iterable[str]]) -> list[bytes]:
         waiting, ending = self._waiting, self._ending

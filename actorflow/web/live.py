@@ -18,6 +18,7 @@ from typing import Any
 from actorflow.errors import DeviceError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
+from actorflow.loop import end, wait_out
 from actorflow.runtime.engine import Engine
 from actorflow.threads import in_thread
 from actorflow.web.control import control_state
@@ -165,8 +166,8 @@ class LiveStream:
         finally:
             self._sockets.discard(socket)
             self.leave(client)
-            writer.cancel()
-            await asyncio.wait([writer])
+            end(writer)
+            await wait_out([writer])
 
     def join(self, socket: Socket) -> Client:
         """Add a client; `write` sends it a snapshot first."""
@@ -188,7 +189,7 @@ class LiveStream:
         if self.clients:
             return
         if self._ticker is not None:
-            self._ticker.cancel()
+            end(self._ticker)
             self._ticker = None
         if self._linger is None and not self._closed:
             self._linger = asyncio.get_running_loop().call_later(self.linger_s, self._unwatch)
@@ -223,9 +224,8 @@ class LiveStream:
         tasks = [task for task in (self._ticker, self._capture) if task is not None]
         self._ticker = self._capture = None
         for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+            end(task)
+        await wait_out(tasks)
         if self._linger is not None:
             self._linger.cancel()
         self._unwatch()

@@ -108,14 +108,18 @@ async def send(http: web.Request, response: Response) -> web.StreamResponse:
     reply = web.StreamResponse(status=response.status, headers=headers)
     reply.content_length = response.size_bytes
     loop = asyncio.get_running_loop()
+    if http.transport is not None:
+        http.transport.set_write_buffer_limits(0)  # or a client would count as served that takes nothing
     try:
         async with asyncio.timeout(TAKING_TIMEOUT_S) as limit:
             await reply.prepare(http)
             for chunk in response.chunks if http.method != "HEAD" else ():
                 await reply.write(chunk)
-                await asyncio.sleep(0)  # a client that takes all at once must not have the loop for so long
-                limit.reschedule(loop.time() + TAKING_TIMEOUT_S)
+                if len(response.chunks) > 1:  # a client that takes all at once must not have the loop for so long
+                    await asyncio.sleep(0)
+                    limit.reschedule(loop.time() + TAKING_TIMEOUT_S)
             await reply.write_eof()
+            await http.writer.drain()
         if response.status == HTTPStatus.REQUEST_TIMEOUT:
             http.protocol.force_close()  # the rest of the request is not waited for
     except TimeoutError:
@@ -364,12 +368,22 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
 
 
 def at_most(most: int, server: web.Server, what: str) -> Callable[[], asyncio.Protocol]:
-    """Factory of protocols for new connections: ``server``, which serves ``what``, unless it has too many."""
+    """Factory of protocols for new connections: ``server``, which serves ``what``, unless it has too many.
+
+    Those on which no request is answered make room for new ones, the one that has waited longest first.
+    """
     told = False
 
     def serving() -> asyncio.Protocol:
         nonlocal told
-        if len(server.connections) < most:
+        connections = server.connections
+        if len(connections) < most:
+            return server()
+        idle = [each for each in connections if _is_idle(each)]
+        if idle:
+            longest = min(idle, key=_due_s).transport
+            assert longest is not None
+            longest.abort()
             return server()
         if not told:
             _log.warning("%s has %d connections, as many as it takes: further ones are closed", what, most)
@@ -377,6 +391,16 @@ def at_most(most: int, server: web.Server, what: str) -> Callable[[], asyncio.Pr
         return _Closing()
 
     return serving
+
+
+def _is_idle(connection: web.RequestHandler) -> bool:
+    is_open = connection.transport is not None and not connection.transport.is_closing()
+    return is_open and not connection._request_in_progress  # aiohttp says it nowhere else
+
+
+def _due_s(connection: web.RequestHandler) -> float:
+    """When an idle connection would be closed."""
+    return connection._next_keepalive_close_time  # likewise
 
 
 class _Closing(asyncio.Protocol):

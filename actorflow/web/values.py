@@ -23,6 +23,7 @@ import numpy.typing as npt
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.loop import end, wait_out
 from actorflow.threads import aside
 from actorflow.trace.ring import RecordedValue
 from actorflow.trace.values import ValueStatistics, norm_of, statistics_of
@@ -134,8 +135,7 @@ class Values:
         self._viewers.clear()
         tasks = [task for task in (self._selected.task, self._norms.task) if task is not None]
         self._refresh()
-        if tasks:
-            await asyncio.wait(tasks)
+        await wait_out(tasks)
         self._taken = asyncio.Event()  # the page may be opened again, on another loop
 
     # -- sampling -----------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class _Sampling:
     def want(self, wanted: bool) -> None:
         """Begin or end."""
         if not wanted and self.task is not None:
-            self.task.cancel()
+            end(self.task)
             self.task = None
         if wanted and (self.task is None or self.task.done()):
             self.task = asyncio.create_task(self._run())

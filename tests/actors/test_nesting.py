@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.actors.frame import Frame
+from actorflow.actors.nesting import MOST_NESTED
+from tests.support.waiting import HELD_S, come_to_rest, held_limits
 
 LIMIT_S = 60.0
 VALUE = af.TensorSpec.of((), "float64")
@@ -230,3 +235,134 @@ async def test_a_run_that_a_call_has_left_behind_is_not_awaited_by_it() -> None:
         assert float((await graph.run({"x": 2.0}))["plain/out"]) == 3.0
         (run,) = left
         assert float((await run)["plain/out"]) == 2.0
+
+
+def endless(graph: af.Graph, other: af.Graph | None = None, runs: int = 1) -> None:
+    """An op whose function awaits runs of its own graph, or of another one, whatever it is given."""
+
+    async def ask(value: Any) -> Any:
+        inner = graph if other is None else other
+        results = await asyncio.gather(*[inner.run({"x": value + 1.0}) for _ in range(runs)])
+        return results[0]["ask/out"]
+
+    graph.function("ask", ask, VALUE)(graph.blob("x", (), "float64"))
+
+
+def innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+async def test_a_function_that_runs_its_own_graph_without_end_is_refused() -> None:
+    graph = af.Graph("nested")
+    endless(graph)
+    async with graph, asyncio.timeout(LIMIT_S):
+        with pytest.raises(af.OpError) as caught:
+            await graph.run({"x": 0.0})
+        refusal = innermost(caught.value)
+        assert isinstance(refusal, af.GraphError)
+        assert "op 'ask' of frame 49 runs graph 'nested' inside 50 runs" in str(refusal)
+        assert "50 is the most: does a function await its own graph without end?" in str(refusal)
+        assert str(refusal) in str(caught.value)
+        assert (graph.engine.frames.started, graph.engine.frames.in_flight) == (50, 0)
+
+
+async def test_graphs_that_run_each_other_without_end_are_refused() -> None:
+    one, two = af.Graph("one"), af.Graph("two")
+    endless(one, two)
+    endless(two, one)
+    async with one, two, asyncio.timeout(LIMIT_S):
+        with pytest.raises(af.OpError) as caught:
+            await one.run({"x": 0.0})
+        assert "inside 50 runs" in str(innermost(caught.value))
+        assert one.engine.frames.in_flight == two.engine.frames.in_flight == 0
+
+
+async def test_runs_within_the_limit() -> None:
+    graph = af.Graph("nested")
+
+    async def deeper(value: Any) -> Any:
+        if value == 0.0:
+            return value
+        return (await graph.run({"x": value - 1.0}))["deeper/out"] + 1.0
+
+    y = graph.function("deeper", deeper, VALUE)(graph.blob("x", (), "float64"))
+    async with graph, asyncio.timeout(LIMIT_S):
+        assert (await graph.run({"x": MOST_NESTED - 1.0}))[y] == MOST_NESTED - 1.0
+
+
+async def grown(graph: af.Graph) -> None:
+    """Wait until very many runs have started, each by another one."""
+    while graph.engine.frames.started < 300:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel", "Graph.cancel", "aclose"])
+async def test_runs_that_multiply_without_end_can_be_stopped(how: str) -> None:
+    """No limit of depth ends these: two runs in each run are 2**50 at the deepest."""
+    graph = af.Graph("nested")
+    endless(graph, runs=2)
+    async with graph, asyncio.timeout(LIMIT_S):
+        with held_limits() as end_limits:
+            run = asyncio.create_task(graph.run({"x": 0.0}, timeout=HELD_S if how == "timeout" else None))
+            await grown(graph)
+            match how:
+                case "timeout":
+                    end_limits()
+                case "cancel":
+                    run.cancel()
+                case "Graph.cancel":
+                    graph.cancel()
+                case "aclose":
+                    await graph.aclose()
+            await asyncio.wait([run])
+        assert run.cancelled() or isinstance(run.exception(), af.RunTimeoutError | af.RunCancelledError)
+        await come_to_rest(graph)
+        assert graph.engine.frames.in_flight == 0
+
+
+def test_ctrl_c_stops_runs_that_multiply_without_end() -> None:
+    graph = af.Graph("nested")
+    endless(graph, runs=2)
+
+    async def main() -> None:
+        async def press() -> None:
+            await grown(graph)
+            signal.raise_signal(signal.SIGINT)
+
+        async with graph, asyncio.timeout(LIMIT_S):
+            pressing = asyncio.create_task(press())
+            await graph.run({"x": 0.0})
+            await pressing
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert graph.engine.frames.in_flight == 0
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_runs_that_start_each_other_one_after_the_other_are_not_nested(goes_on: bool) -> None:
+    """Each call leaves the next run behind, at its end or a little before: no frame keeps those before it alive."""
+    graph, tasks = af.Graph("nested"), set[asyncio.Task[Any]]()
+    alive: list[int] = []
+
+    async def start_next(value: Any) -> Any:
+        if value:
+            task = asyncio.create_task(graph.run({"x": value - 1.0}))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        if goes_on:
+            for _ in range(20):
+                await asyncio.sleep(0)
+        alive.append(sum(type(each) is Frame for each in gc.get_objects()))
+        return value
+
+    graph.function("start_next", start_next, VALUE)(graph.blob("x", (), "float64"))
+    gc.collect()
+    async with graph, asyncio.timeout(LIMIT_S):
+        await graph.run({"x": 150.0})
+        while tasks:
+            await asyncio.wait(tasks)
+        assert graph.engine.frames.finished == 151
+    assert max(alive[100:]) <= max(alive[:50])

@@ -223,8 +223,10 @@ def test_gradients_of_arrays_without_elements() -> None:
 
 
 def test_gradients_by_arrays_of_any_layout() -> None:
-    whole = numbers(6, 8)
+    whole = numbers(6, 8).copy()
+    whole.setflags(write=False)
     for part in (whole.T, whole[::2, ::-1], np.broadcast_to(whole[:1], (6, 8)), np.asfortranarray(whole)):
+        part.setflags(write=False)
         x = xp.asarray(part, copy=False)
         grad = af.grad(lambda x: xp.sum(xp.square(x) @ xp.exp(x.mT)))(x)
         expected = af.grad(lambda x: xp.sum(xp.square(x) @ xp.exp(x.mT)))(xp.asarray(np.array(part, order="C")))

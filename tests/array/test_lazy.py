@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ def test_forgotten_temporaries_are_never_computed(lazy: Session) -> None:
 
 def test_a_forgotten_record_lets_go_of_what_it_would_have_read(lazy: Session) -> None:
     value = np.ones(100_000)
+    value.setflags(write=False)
     gone = weakref.ref(value)
     x = xp.asarray(value, copy=False)
     y = x + 1
@@ -918,3 +919,102 @@ async def test_an_await_ends_though_another_thread_has_just_computed_it(
     monkeypatch.setattr(evaluator, "_ask", ask_late)
     async with asyncio.timeout(60):
         assert (await x)[0] == 2.0
+
+
+class Exported:
+    """An array of another library, that speaks DLPack alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+class Described:
+    """One that has `__array_interface__` alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+class Converted:
+    """One that has `__array__` alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.array
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+SIZES = (1, 50_000)
+#: Ways in which memory comes from outside, given a vector of 1, and a lazy one that there is.
+ENTRIES: dict[str, Callable[[np.ndarray, Any], Any]] = {
+    "asarray": lambda a, x: xp.asarray(a),
+    "asarray of a part": lambda a, x: xp.asarray(a[:]),
+    "asarray, read-only": lambda a, x: xp.asarray(read_only(a)),
+    "asarray of a class": lambda a, x: xp.asarray(a.view(np.recarray)),
+    "asarray of a buffer": lambda a, x: xp.asarray(np.frombuffer(a)),
+    "asarray by DLPack": lambda a, x: xp.asarray(Exported(a)),
+    "asarray by description": lambda a, x: xp.asarray(Described(a)),
+    "asarray by conversion": lambda a, x: xp.asarray(Converted(a)),
+    "asarray on a device": lambda a, x: xp.asarray(a, device="sim:0"),
+    "asarray of a list": lambda a, x: xp.asarray([a])[0],
+    "from_numpy": lambda a, x: xp.from_numpy(a),
+    "from_dlpack": lambda a, x: xp.from_dlpack(a),
+    "from_dlpack of another": lambda a, x: xp.from_dlpack(Exported(a)),
+    "from_dlpack, read-only": lambda a, x: xp.from_dlpack(read_only(a)),
+    "from_dlpack on a device": lambda a, x: xp.from_dlpack(a, device="sim:0"),
+    "full": lambda a, x: xp.full(a.shape, a[0]),
+    "full_like": lambda a, x: xp.full_like(x, a[0]),
+    "an operand": lambda a, x: x * a,
+    "an operand on the left": lambda a, x: a * x,
+    "one in place": lambda a, x: x.__imul__(a),
+    "a choice": lambda a, x: xp.where(x > 0, a, x),
+    "a factor": lambda a, x: (xp.reshape(x, (-1, 1)) * 1.0) @ a[:1] * 1.0,
+    "assigned": lambda a, x: assigned(x, slice(None), a),
+    "assigned where an index says": lambda a, x: assigned(x * 0, (a > 0).nonzero()[0], 1.0),
+    "an index": lambda a, x: x[a.astype("int64") - 1],
+    "an argument of an operation": lambda a, x: af.ops.multiply(x, a),
+    "a scaled one": lambda a, x: af.value_and_grad(lambda v: xp.sum(v * a))(x)[1],
+    "an argument of a cached one": lambda a, x: af.grad(lambda v, w: xp.sum(v * w), cache=True)(x, xp.asarray(a)),
+}
+
+
+def assigned(x: Any, key: Any, value: Any) -> Any:
+    x[key] = value
+    return x
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_was_recorded_is_computed_whatever_is_written_meanwhile(lazy: Session, entry: str, size: int) -> None:
+    a = np.ones(size)
+    x = xp.ones((size,))
+    given = ENTRIES[entry](a, x)
+    y = given * 2.0 + xp.sum(given)
+    a.fill(77)
+    np.testing.assert_array_equal(y.to_numpy(), np.full(size, 2.0 + size))
+    np.testing.assert_array_equal(given.to_numpy(), np.ones(size))
+
+
+def test_memory_is_shared_only_where_nothing_can_write_to_it() -> None:
+    fixed = np.ones(3)
+    fixed.setflags(write=False)
+    for make in (xp.asarray, xp.from_dlpack):
+        for each in (fixed, fixed[1:], np.frombuffer(bytes(16)), np.broadcast_to(fixed, (2, 3))):
+            assert np.shares_memory(make(each, copy=False).to_numpy(), each)
+        for each in (np.ones(3), read_only(np.ones(3)), np.frombuffer(bytearray(16)), Exported(np.ones(3))):
+            with pytest.raises(af.GraphError, match="may be written to before what is recorded has been computed"):
+                make(each, copy=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -33,7 +34,7 @@ def lazy() -> Any:
 def graphs(session: Session) -> list[list[str]]:
     """The kinds of the steps of the graphs that were made, without those that give views or move values."""
     (service,) = session.devices._running
-    kinds = [[op.operation.kind for op in compiled.graph.compile(compiled.fetches).ops] for compiled in service._graphs]
+    kinds = [[op.operation.kind for op in compiled.graph.compile(compiled.fetched).ops] for compiled in service._graphs]
     return [[kind for kind in of_graph if kind not in ("Reshape", "Transfer")] for of_graph in kinds]
 
 
@@ -450,3 +451,88 @@ def test_threads_record_programs_on_the_arrays_of_devices(several: list[Any]) ->
 
         with ThreadPoolExecutor(len(several)) as pool:
             list(pool.map(work, range(len(several))))
+
+
+# -- what a program does ------------------------------------------------------------------------------------------
+
+
+def trained(place: str, cache: bool) -> list[Any]:
+    """The losses of some steps of training, and the weights behind them."""
+    random = np.random.default_rng(0)
+    values, labels = random.standard_normal((12, 4)), random.integers(0, 3, 12)
+
+    def loss(weights: dict[str, xp.Array], x: xp.Array, labels: xp.Array) -> xp.Array:
+        hidden = xp.nn.relu(x @ weights["first"] + weights["bias"])
+        return xp.nn.softmax_loss(hidden @ weights["second"] / 2.0, labels) + 0.01 * xp.sum(weights["first"] ** 2)
+
+    with xp.session(), xp.at(place):
+        step = af.value_and_grad(loss, cache=cache)
+        x, y = xp.asarray(values), xp.asarray(labels)
+        weights = {
+            "first": xp.asarray(random.standard_normal((4, 5))),
+            "bias": xp.zeros((5,)),
+            "second": xp.asarray(random.standard_normal((5, 3))),
+        }
+        speeds = {name: xp.zeros_like(weight) for name, weight in weights.items()}
+        found: list[Any] = []
+        for i in range(4):
+            value, slopes = step(weights, x, y)
+            for name, slope in slopes.items():
+                speeds[name] = 0.9 * speeds[name] + slope
+                weights[name] = weights[name] - 0.1 / (i + 1) * speeds[name]
+            found.append(float(value) if i % 2 else value)
+        assert {str(weight.device) for weight in weights.values()} == {place}
+        return [*map(float, found), *[weight.to_numpy() for weight in weights.values()]]
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_training_is_that_of_the_cpu(cache: bool) -> None:
+    for mine, its in zip(trained("sim:0", cache), trained("cpu", cache), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-9)
+
+
+#: Loss functions with a number in each place that a gradient, or the step behind it, may have one.
+LOSSES: dict[str, Callable[[Any], Any]] = {
+    "square": lambda w: xp.sum(w * w),
+    "only a number": lambda w: xp.sum(w) * 3.0,
+    "mean": lambda w: xp.mean(w),
+    "one element": lambda w: w[1],
+    "power": lambda w: xp.sum(w**3.0) / 2.0,
+    "no part": lambda w: xp.sum(xp.asarray([1.0, 2.0])) + 0.0 * xp.sum(w),
+    "where": lambda w: xp.sum(xp.where(w > 1.0, w, 2.0)),
+    "several results": lambda w: xp.sum(xp.linalg.qr(xp.reshape(w * w + w, (2, 2)) + xp.eye(2))[1]),
+    "norm": lambda w: xp.linalg.vector_norm(w),
+}
+
+
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_steps_of_any_loss(loss: str, cache: bool) -> None:
+    found = {}
+    for place in ("cpu", "sim:0"):
+        with xp.session(), xp.at(place):
+            step = af.value_and_grad(LOSSES[loss], cache=cache)
+            w = xp.asarray(np.arange(4.0))
+            found[place] = []
+            for _ in range(3):
+                value, slope = step(w)
+                w = w - 0.1 * slope
+                found[place] += [float(value), float(slope[0]), w.to_numpy()]
+    for mine, its in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-9)
+
+
+def test_parts_of_several_results_may_be_asked_for_one_by_one() -> None:
+    value = np.random.default_rng(0).standard_normal((3, 3))
+    with xp.session(), xp.at("sim:0"):
+        q, r = xp.linalg.qr(xp.asarray(value))
+        np.testing.assert_allclose(q.to_numpy(), np.linalg.qr(value)[0])
+        np.testing.assert_allclose((r + r).to_numpy(), 2 * np.linalg.qr(value)[1])
+        np.testing.assert_allclose(r.to_numpy(), np.linalg.qr(value)[1])
+
+
+def test_numbers_alone_are_computed_where_they_live() -> None:
+    with xp.session(), xp.at("sim:0"):
+        moved = (xp.full((), 3.0) * 2.0).to_device("sim:1")
+        assert str(moved.device) == "sim:1"
+        assert float(moved) == 6.0

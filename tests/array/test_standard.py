@@ -24,15 +24,20 @@ strict = pytest.importorskip("array_api_strict")
 EACH = settings(
     max_examples=max(6, settings.default.max_examples // 20 if settings.default.max_examples < 1_000 else 1_000)
 )
+#: On an accelerator each call is a graph of its own.
+PLACES = {"cpu": EACH, "sim:0": settings(EACH, max_examples=max(2, EACH.max_examples // 8))}
+places = pytest.mark.parametrize("place", PLACES)
 
 
-def check(values: list[np.ndarray], function: Any) -> None:
+def check(values: list[np.ndarray], function: Any, place: str) -> None:
     with np.errstate(all="ignore"):
         expected = function(strict, *[strict.asarray(value) for value in values])
-    found = function(xp, *[xp.asarray(value) for value in values])
+    with xp.at(place):
+        found = function(xp, *[xp.asarray(value) for value in values])
     for mine, its in zip(*[each if isinstance(each, tuple) else (each,) for each in (found, expected)], strict=True):
         reference = np.asarray(its)
         assert isinstance(mine, xp.Array)
+        assert str(mine.device) == place
         assert mine.shape == reference.shape
         assert mine.dtype == reference.dtype
         value = mine.to_numpy()
@@ -60,33 +65,36 @@ def differs(name: str, values: list[np.ndarray]) -> bool:
     return name == "floor_divide" and infinite
 
 
+@places
 @pytest.mark.parametrize("name", UNARY)
-def test_unary(name: str) -> None:
-    @EACH
+def test_unary(name: str, place: str) -> None:
+    @PLACES[place]
     @given(arrays(UNARY[name]).filter(lambda x: not differs(name, [x])))
     def agrees(x: np.ndarray) -> None:
-        check([x], lambda xp, x: getattr(xp, name)(x))
+        check([x], lambda xp, x: getattr(xp, name)(x), place)
 
     with np.errstate(all="ignore"):
         agrees()
 
 
+@places
 @pytest.mark.parametrize("name", BINARY)
-def test_binary(name: str) -> None:
-    @EACH
+def test_binary(name: str, place: str) -> None:
+    @PLACES[place]
     @given(pairs(BINARY[name], mixed=name not in SAME_DTYPE).filter(lambda values: not differs(name, values)))
     def agrees(values: list[np.ndarray]) -> None:
-        check(values, lambda xp, a, b: getattr(xp, name)(a, b))
+        check(values, lambda xp, a, b: getattr(xp, name)(a, b), place)
 
     agrees()
 
 
+@places
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str) -> None:
-    @EACH
+def test_case(name: str, place: str) -> None:
+    @PLACES[place]
     @given(st.composite(lambda draw: CASES[name](draw))())
     def agrees(call: Any) -> None:
-        check(*call)
+        check(*call, place)
 
     agrees()
 
@@ -301,6 +309,15 @@ def test_numbers_beyond_a_dtype_are_infinite_without_a_warning() -> None:
     x[1] = np.asarray(-1e300)
     assert x.to_numpy().tolist() == [np.inf, -np.inf]
     assert xp.asarray(np.asarray([1e300]), dtype=xp.float32).to_numpy().tolist() == [np.inf]
+
+
+def test_integers_within_bounds_that_are_fractions_are_as_in_numpy() -> None:
+    n = np.arange(5)
+    for low, high in ((0.5, 2.5), (None, 2.5), (0.5, None), (np.array([0.5]), 3), (1, 3)):
+        found = xp.clip(xp.asarray(n), *[xp.asarray(b) if isinstance(b, np.ndarray) else b for b in (low, high)])
+        np.testing.assert_array_equal(found.to_numpy(), np.clip(n, low, high), strict=True)
+    with pytest.raises(af.DTypeError):
+        af.ops.clip(af.Graph("clip").blob("x", 5, "int64"), 0.5, 2.5)
 
 
 @given(st.data())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +268,30 @@ def test_a_format_of_the_future_is_an_error(tmp_path: Path) -> None:
     write_file(tmp_path / "f", {}, {"actorflow": "2"})
     with pytest.raises(af.CheckpointError, match="expected a checkpoint of format 1, got '2'"):
         af.load_checkpoint_sync(small(), tmp_path / "f")
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", "[[[]]],", "[", '{"":'])
+@pytest.mark.parametrize("name", [file._CRCS, "position", "replicas", "states", "header"])
+def test_nothing_in_great_number_is_refused(tmp_path: Path, name: str, unit: str) -> None:
+    """Texts in a file's metadata, whose own checksum is right, take memory in proportion to the file at most."""
+    text = f'["", {unit * ((4 << 20) // len(unit))}{"[]]" if unit.endswith(",") else ""}'
+    metadata = {"actorflow": file.FORMAT, file._CRCS: "{}"} | {name: text}
+    metadata[file._OWN_CRC] = file._metadata_crc({key: value for key, value in metadata.items() if key != file._CRCS})
+    header = text.encode() if name == "header" else json.dumps({"__metadata__": metadata}).encode()
+    path = tmp_path / "many"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    graph = af.Graph("g")
+    graph.variable("v", (1,))
+    tracemalloc.start()
+    try:
+        with pytest.raises(af.CheckpointError, match="many: "):
+            af.load_checkpoint_sync(graph, path)
+        with pytest.raises(af.CheckpointError, match="many: "):
+            file.read_file(path)
+            file._part(path, file.read_outline(path))
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(header)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("without", ["crc32", "metadata_crc32"])

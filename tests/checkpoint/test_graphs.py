@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 import zipfile
@@ -20,10 +21,13 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
+from actorflow.checkpoint import file
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.checkpoint.values import Names, Reader, UnsavableError, Writer, kinds, names_in, packed
+from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.fills import Constant, numbers
 from actorflow.ops.fused import Followed
+from actorflow.ops.nn.resize import Resize
 from actorflow.ops.operation import SAVABLE, Operation
 from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
@@ -270,6 +274,17 @@ def test_everything_comes_back(tmp_path: Path, options: dict[str, Any]) -> None:
     other.save_sync(tmp_path / "again.af")
     assert structure(tmp_path / "again.af") == structure(tmp_path / "g.af")
     assert "g.af" in str(other["half"].site)
+
+
+def test_limits_of_who_loads(tmp_path: Path) -> None:
+    af.Graph("g", memory_budget=100, max_plans=7).save_sync(tmp_path / "g.af")
+    for limits in ({}, {"memory_budget": 1 << 20}, {"max_plans": 3}, {"memory_budget": 5, "max_plans": 1}):
+        options = af.load_sync(tmp_path / "g.af", **limits).options
+        wanted = {"memory_budget": 100, "max_plans": 7} | limits
+        assert (options.memory_budget_bytes, options.max_plans) == (wanted["memory_budget"], wanted["max_plans"])
+    for name in ("memory_budget", "max_plans"):
+        with pytest.raises(af.GraphError, match=f"{name} must be positive, got 0"):
+            af.load_sync(tmp_path / "not there", **{name: 0})
 
 
 def test_an_empty_graph(tmp_path: Path) -> None:
@@ -724,6 +739,34 @@ class TestNames:
             af.load_sync(tmp_path / "g.af", functions=wrong)
 
 
+@pytest.mark.parametrize(
+    ("operation", "old", "new"),
+    [
+        *[
+            (kind(3, 1), '"axis": 1', f'"axis": {axis}')
+            for kind in (Fft, Ifft, Irfft, Rfft)
+            for axis in (-3, 2, 1 << 80)
+        ],
+        (Irfft(3, 1), '"axis": 1', '"axis": true'),
+        (Irfft(3, 1), '"points": 3', f'"points": {1 << 62}'),
+        (Resize(1, 3), '"axis": 1', '"axis": -1'),
+        (ops.Slice((1,)), '"key": [1]', '"key": [true]'),
+        (ops.Slice((1,)), '"key": [1]', '"key": ["index"]'),
+        (ops.OneHot(3, np.dtype("f4")), '"depth": 3', f'"depth": {1 << 62}'),
+    ],
+)
+def test_parameters_that_lead_to_no_type_are_refused(tmp_path: Path, operation: Any, old: str, new: str) -> None:
+    """Whatever a file says, what kernels are given and give has the types that the graph says."""
+    graph = af.Graph("g")
+    graph.apply(operation, graph.blob("x", (4, 8), "int64" if isinstance(operation, ops.OneHot) else "float32"))
+    path = tmp_path / "g.af"
+    graph.save_sync(path)
+    assert old in structure(path).decode()
+    rewrite(path, lambda text: text.replace(old, new))
+    with pytest.raises(af.CheckpointError, match=r"g\.af: "):
+        af.load_sync(path)
+
+
 def rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Change the JSON of a file."""
     with zipfile.ZipFile(path) as file:
@@ -745,3 +788,42 @@ def test_lengths_refuse_what_is_none() -> None:
     with pytest.raises(af.ShapeError, match="at most 1000 are allowed"):
         for _ in range(60):
             length = (length * (length + 1) + 1) // 3
+
+
+def test_saving_clears_what_a_killed_process_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, path = af.Graph("g"), tmp_path / "m[1].af"
+    graph.blob("x", (2,)) + 1.0
+    killed = (
+        "import os, actorflow as af\n"
+        "graph = af.Graph('g')\n"
+        "graph.blob('x', (2,)) + 1.0\n"
+        "os.replace = lambda *_: os._exit(9)\n"
+        f"graph.save_sync({str(path)!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    number = next(file._numbers) + 1  # of the next folder, as in a process that has the number of a killed one
+    own = tmp_path / f".m[1].af.{os.getpid()}-{number}.tmp"
+    own.mkdir()
+    others = [tmp_path / f".m[1].af.{os.getppid()}-0.tmp", tmp_path / ".m1.af.1-0.tmp", tmp_path / ".m[1].af.x.tmp"]
+    for folder in others:
+        folder.mkdir()
+    graph.save_sync(path)
+    assert not left.exists()
+    assert not own.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])  # of one that lives, and what is none
+    assert af.load_sync(path)["x"].shape == (2,)
+
+
+def test_folders_of_saves_that_are_under_way_stay(tmp_path: Path) -> None:
+    seen = []
+
+    def write(temporary: Path) -> None:
+        file.write_atomically(tmp_path / "a", lambda inner: seen.append(inner.write_bytes(b"inner")))
+        assert temporary.parent.exists()
+        temporary.write_bytes(b"outer")
+
+    file.write_atomically(tmp_path / "a", write)
+    assert (tmp_path / "a").read_bytes() == b"outer"
+    assert seen == [5]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

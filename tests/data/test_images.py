@@ -183,6 +183,31 @@ def test_colors_become_grey(tmp_path: Path) -> None:
     assert read_image(path, channels=1)[0, :, 0].tolist() == [76, 150, 29]  # ITU-R 601
 
 
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_images_are_turned_as_they_are_shown(tmp_path: Path, suffix: str, orientation: int) -> None:
+    pixels = np.repeat(np.repeat(noise(3, 2), 16, 0), 16, 1)
+    image, exif = pillow.fromarray(pixels), pillow.Exif()
+    exif[0x0112] = orientation
+    image.save(path := tmp_path / f"turned{suffix}", exif=exif, quality=100)
+    with pillow.open(path) as saved:
+        shown = np.asarray(pytest.importorskip("PIL.ImageOps").exif_transpose(saved))
+        if suffix != ".tif":  # which Pillow turns itself
+            np.testing.assert_array_equal(read_image(path, upright=False), np.asarray(saved))
+    np.testing.assert_array_equal(read_image(path), shown)
+    assert ImageFiles([path], upright=True)[0].shape == shown.shape
+    cut = read_image(path, size=(20, 30))
+    np.testing.assert_array_equal(cut, read_image(write(tmp_path / "shown.png", shown), size=(20, 30)))
+
+
+def test_broken_orientations_are_passed_over(tmp_path: Path) -> None:
+    for number, exif in enumerate((b"Exif\0\0junk", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")):
+        path = write(tmp_path / f"{number}.jpg", noise(16, 8), exif=exif)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert read_image(path).shape == (16, 8, 3)
+
+
 def test_more_than_8_bits_are_refused(tmp_path: Path) -> None:
     pillow.fromarray(np.full((3, 3), 40_000, np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(DataError, match=r"deep\.png: expected an image of 8 bits per channel, got one of mode I;16"):

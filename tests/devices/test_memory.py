@@ -132,6 +132,75 @@ class TestRooms:
         del other
         assert pool.held_bytes == 0
 
+    def test_another_size_has_the_memory(self, pool: BufferPool) -> None:
+        large, small, other = (RoomBucket(pool.room(4 * n), af.TensorSpec.of(n)) for n in (60, 40, 30))
+        large.give_back(large.take())
+        taken = small.take()  # 160 of 240 bytes
+        assert (pool.held_bytes, pool.allocations) == (240, 1)
+        apart = other.take()  # of another order
+        assert apart.nbytes == 120
+        assert (pool.held_bytes, pool.allocations) == (360, 2)
+        small.give_back(taken)
+        assert large.free_bytes == small.free_bytes == 240
+        assert other.free_bytes == 0
+
+    def test_a_larger_one_takes_the_place_of_one_too_small(self, pool: BufferPool) -> None:
+        small, large = (RoomBucket(pool.room(4 * n), af.TensorSpec.of(n)) for n in (40, 60))
+        small.give_back(small.take())
+        large.give_back(large.take())
+        assert (pool.held_bytes, pool.allocations) == (240, 2)
+        assert small.take().nbytes == 160
+        assert pool.allocations == 2
+
+
+class TestAge:
+    """Free buffers that no frame has used of late go when the pool grows."""
+
+    def test_what_is_used_stays(self, pool: BufferPool) -> None:
+        used, unused = pool.bucket(SPEC), pool.bucket(af.TensorSpec.of(10))
+        for bucket in (used, unused):
+            bucket.give_back(bucket.take())
+        pool.age()
+        assert (pool.held_bytes, pool.used_bytes) == (168, 0)
+        used.give_back(used.take())
+        pool.age()
+        assert (pool.held_bytes, pool.used_bytes) == (128, 0)
+        assert pool.allocations == 2
+        pool.age()
+        assert pool.held_bytes == 0
+
+    def test_what_the_application_has_dropped_is_free(self, pool: BufferPool) -> None:
+        bucket = pool.bucket(SPEC)
+        kept, dropped = bucket.take(), bucket.take()
+        bucket.lend(kept)
+        bucket.lend(dropped)
+        del dropped
+        for held in (256, 128, 128):
+            pool.age()
+            assert pool.held_bytes == held
+        assert kept.shape == (4, 8)
+
+    def test_a_growing_pool_looks_when_frames_have_ended(
+        self, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        started, ended = 1, 0
+        pool.clock = lambda: (started, ended)
+        pool._look_bytes = 0
+        monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
+        buckets = [pool.bucket(af.TensorSpec.of(100 + n)) for n in range(6)]
+        for bucket in buckets[:3]:
+            bucket.give_back(bucket.take())
+        assert pool.held_bytes == 4 * (100 + 101 + 102)
+        started, ended = 2, 1
+        for bucket in buckets[3:]:
+            bucket.give_back(bucket.take())
+        assert pool.held_bytes == 4 * sum(range(100, 106))
+        started, ended = 3, 2
+        bucket = pool.bucket(af.TensorSpec.of(1_000))
+        bucket.give_back(bucket.take())
+        assert pool.held_bytes == 4 * (sum(range(103, 106)) + 1_000)
+        assert buckets[0].free_bytes == 0
+
 
 class TestCounts:
     def test_empty(self, pool: BufferPool) -> None:

@@ -21,6 +21,8 @@ from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
 from actorflow.actors.variable import VariableActor
 from actorflow.devices.memory import Bucket, BufferPool
+from actorflow.interchange import read_only
+from actorflow.runtime.program import _parted
 from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, check_hold, check_holds
 
 SPEC = af.TensorSpec.of((4, 8))
@@ -157,6 +159,30 @@ class OfAVariable(Place):
         return bool(self.bucket.free_bytes)
 
 
+class Fetched(Place):
+    """Among a frame's results: what nobody else has is handed out without a copy."""
+
+    def is_free(self) -> bool:
+        address = self.frame.values[0].ctypes.data
+        return bool(_parted(self.frame.values, 0).ctypes.data == address)
+
+
+class ViewFetched(Fetched, Viewed):
+    """A view of a whole buffer, or of its columns, among them."""
+
+    def make(self) -> Any:
+        buffer = self.bucket.take()
+        self.frame.values[0] = buffer.T
+        return buffer
+
+
+class ReadOnlyFetched(Fetched):
+    def make(self) -> Any:
+        buffer = self.bucket.take()
+        self.frame.values[0] = read_only(buffer)
+        return buffer
+
+
 PLACES: dict[str, Callable[[], Place]] = {
     "slot": Place,
     "viewed slot": Viewed,
@@ -170,6 +196,9 @@ PLACES: dict[str, Callable[[], Place]] = {
     "result in a segment": lambda: ForTheResultInASegment(0),
     "result of what is used in a segment": lambda: ForTheResultInASegment(1),
     "variable": OfAVariable,
+    "fetched": Fetched,
+    "fetched by a view": ViewFetched,
+    "fetched by a read-only view": ReadOnlyFetched,
 }
 places = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 

@@ -320,6 +320,20 @@ async def test_a_graph_keeps_some_plans() -> None:
         af.Graph("h", max_plans=0)
 
 
+async def test_plans_that_are_made_again_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    graph = af.Graph("g", max_plans=3)
+    x = graph.blob("x", ("batch",))
+    ops.exp(x)
+    async with graph:
+        for lengths, said in (([*range(1, 60)], 0), ([1, 2, 3] * 5, 0), ([1, 2, 3, 4] * 5, 1)):
+            for n in lengths:
+                await graph.run({x: np.zeros(n, "f")})
+            messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(messages) == said
+    assert "graph 'g' makes plans again" in messages[0]
+    assert "max_plans=3" in messages[0]
+
+
 def test_dry_runs_say_the_types() -> None:
     graph = af.Graph("g", dry_run=True)
     x = graph.blob("x", ("batch", 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,3 +114,20 @@ def test_a_variable_takes_its_initializer() -> None:
     graph = af.Graph("g")
     w = graph.variable("w", (4, 3), "float64", init.he(3))
     np.testing.assert_array_equal(w.value, init.he(3)(w.spec, "w"))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool"])
+@pytest.mark.parametrize(
+    "made",
+    [init.gaussian(2.0), init.uniform(-9, 9), init.xavier(), init.he(distribution="uniform"), init.constant(0.5)],
+)
+def test_nothing_is_rounded_to_integers(made: Any, dtype: str) -> None:
+    w = af.Graph("g").variable("w", (4, 3), dtype, made)
+    with pytest.raises(af.DTypeError, match=rf"it gives variable 'w' fractions, which would be rounded to {dtype}"):
+        _ = w.value
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool", "float32", "complex64"])
+def test_whole_numbers_are_for_integers_too(dtype: str) -> None:
+    for made in (init.constant(1), init.constant(1.0), init.bernoulli(1.0)):
+        assert (af.Graph("g").variable("w", (4,), dtype, made).value == 1).all()

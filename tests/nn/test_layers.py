@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,54 @@ def test_inner_product_flattens_and_adds_a_bias() -> None:
     np.testing.assert_allclose(
         graph.run_sync({x: value}, fetch=[y])[y], value.reshape(2, 72) @ weight.value.T, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), ("batch", "time", 3), (2, 4, 4, 3), ("batch", 2, 2, 2, 3)])
+def test_a_linear_layer_works_on_the_last_axis(shape: tuple[Any, ...]) -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", shape)
+    layer = nn.Linear(5, activation="tanh", name="each")
+    y = layer(x)
+    assert y.shape == (*x.shape[:-1], 5)
+    weight, bias = layer.variables
+    assert (weight.name, weight.shape, bias.name, bias.shape) == ("each/weight", (5, 3), "each/bias", (5,))
+    slopes = af.gradient(ops.sum(y), [x, weight])
+    value = np.random.default_rng(0).standard_normal([6 if isinstance(n, str) else n for n in shape]).astype("f4")
+    result = graph.run_sync({x: value}, fetch=[y, *slopes])
+    expected = np.tanh(value @ weight.value.T)
+    np.testing.assert_allclose(result[y], expected, rtol=1e-4, atol=1e-5)
+    slope = 1 - expected**2
+    np.testing.assert_allclose(result[slopes[0]], slope @ weight.value, rtol=1e-3, atol=1e-4)
+    by_weight = slope.reshape(-1, 5).T @ value.reshape(-1, 3)
+    np.testing.assert_allclose(result[slopes[1]], by_weight, rtol=1e-3, atol=1e-4)
+
+
+def test_linear_and_inner_product_are_one_of_rows() -> None:
+    found = []
+    for kind in (nn.InnerProduct, nn.Linear):
+        graph = af.Graph("g")
+        layer = kind(4, name="fc")
+        layer(graph.blob("x", ("batch", 3)))
+        found.append([(v.name, v.value.tolist()) for v in layer.variables])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("shape", [(3,), (), ("batch", "time", 3), (2, 2, 2, 2, 3)])
+def test_an_inner_product_takes_rows_and_images_alone(shape: tuple[Any, ...]) -> None:
+    x = af.Graph("g").blob("x", shape)
+    with pytest.raises(af.ShapeError, match=r"x must have shape .*af\.nn\.Linear\(7\) works on the last axis"):
+        nn.InnerProduct(7)(x)
+    assert not x.graph.variables
+
+
+def test_an_inner_product_behind_a_flatten_takes_anything() -> None:
+    y = (nn.Flatten() >> nn.InnerProduct(7))(af.Graph("g").blob("x", ("batch", 2, 2, 2, 3)))
+    assert y.shape[1:] == (7,)
+
+
+def test_a_linear_layer_needs_an_axis() -> None:
+    with pytest.raises(af.ShapeError, match=r"Linear: x must have shape \(\.\.\., features\), got float32\[\]"):
+        nn.Linear(2)(af.Graph("g").blob("x", ()))
 
 
 def test_a_layer_without_bias_has_one_variable() -> None:

@@ -127,12 +127,16 @@ def test_sequences_behind_convolutions_stay_as_they_are() -> None:
     graph = af.Graph("g")
     x = nn.Conv(3, 3, bias=False, name="conv")(graph.blob("x", (2, 6, 2)))
     y, _, _ = nn.LSTM(5, batch_first=True, name="lstm")(x)
-    nn.InnerProduct(2, bias=False, name="fc")(y)
+    nn.InnerProduct(2, bias=False, name="fc")(ops.flatten(y))
+    nn.Linear(2, bias=False, name="each")(y)
     shapes = {"conv.weight": (3, 2, 3), "lstm.weight_ih_l0": (20, 3), "lstm.weight_hh_l0": (20, 5)}
-    given = drawn(shapes | {"lstm.bias_ih_l0": (20,), "lstm.bias_hh_l0": (20,), "fc.weight": (2, 20)})
+    given = drawn(
+        shapes | {"lstm.bias_ih_l0": (20,), "lstm.bias_hh_l0": (20,), "fc.weight": (2, 20), "each.weight": (2, 5)}
+    )
     nn.load_torch(graph, given)
     found = {variable.name: variable.value for variable in graph.variables}
     np.testing.assert_array_equal(found["fc/weight"], given["fc.weight"])
+    np.testing.assert_array_equal(found["each/weight"], given["each.weight"])
     np.testing.assert_array_equal(found["lstm/layer0/bias"], given["lstm.bias_ih_l0"] + given["lstm.bias_hh_l0"])
 
 

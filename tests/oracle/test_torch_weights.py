@@ -93,6 +93,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] 
     "instance norm": (lambda: nn.InstanceNorm(affine=True), lambda: tn.InstanceNorm2d(4, affine=True), (2, 3, 5, 4)),
 }
 SEQUENCES = {
+    "linear": (lambda: nn.Linear(5), lambda: tn.Linear(4, 5), (2, 3, 4)),
     "layer norm": (nn.LayerNorm, lambda: tn.LayerNorm(4), (2, 3, 4)),
     "layer norm of two axes": (lambda: nn.LayerNorm(2), lambda: tn.LayerNorm((3, 4)), (2, 3, 4)),
     "rms norm": (nn.RMSNorm, lambda: tn.RMSNorm(4, 1e-5), (2, 3, 4)),

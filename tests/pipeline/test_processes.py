@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import random
+import subprocess
+import sys
 import threading
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +237,125 @@ async def test_process_that_takes_too_long_is_killed() -> None:
         assert loader.stats()["hang"].timed_out == 1
         assert loader.skips[0].error.startswith("StageTimeoutError")
     assert not multiprocessing.active_children()
+
+
+# -- errors -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    code: int
+
+
+def deep(count: int) -> BaseException:
+    """An error with a long chain of causes."""
+    error: BaseException = ValueError("first")
+    for number in range(count):
+        later = ValueError(f"later {number}")
+        later.__cause__, error = error, later
+    return error
+
+
+def raise_here(error: BaseException) -> Any:
+    raise error
+
+
+def raises(kind: str) -> int:
+    """Raises an error of a kind, through `raise_here`."""
+    try:
+        raise_here(KeyError("first"))
+    except KeyError as first:
+        match kind:
+            case "cause":
+                raise ValueError(kind) from first
+            case "context":
+                raise_here(ValueError(kind))
+            case "suppressed":
+                raise ValueError(kind) from None
+            case "cycle":
+                error = ValueError(kind)
+                first.__cause__ = error
+                raise error from first
+            case "deep":
+                raise_here(deep(5_000))
+            case "frozen":
+                raise FrozenError(3) from first
+            case "group":
+                raise ExceptionGroup(kind, [ValueError("one"), TypeError("two")]) from first
+            case "unsendable":
+                error = ValueError(kind)
+                error.lock = threading.Lock()  # type: ignore[attr-defined]
+                error.add_note("a note")
+                raise error from first
+    return 0
+
+
+@pytest.mark.parametrize("kind", ["cause", "context", "suppressed", "cycle", "deep", "frozen", "group", "unsendable"])
+async def test_errors_keep_their_tracebacks_and_causes(kind: str) -> None:
+    loader = source([kind]).map(raises, executor="process")
+    async with loader:
+        with pytest.raises(af.StageError) as caught:
+            await collect(loader)
+    error = caught.value.__cause__
+    assert error is not None
+    text = "".join(traceback.format_exception(error))
+    assert f"{__file__}" in text
+    if kind not in ("context", "deep"):
+        assert "in raises" in text
+    if kind == "suppressed":
+        assert error.__suppress_context__
+        assert error.__cause__ is None
+    if kind == "deep":
+        assert "in raise_here" in text
+        assert "later 4999" in text
+    else:
+        first = error.__context__ if kind in ("context", "suppressed") else error.__cause__
+        assert type(first) is KeyError
+        assert "in raise_here" in "".join(first.__notes__)
+
+
+def drawn(_: int) -> tuple[int, float, float]:
+    return os.getpid(), random.random(), float(np.random.random())  # noqa: NPY002  the generator of the process
+
+
+async def test_global_generators_of_processes_follow_from_the_seed() -> None:
+    async def first_of_each(seed: int, stage: int = 1) -> set[tuple[float, float]]:
+        loader = source(range(ITEMS), seed=seed)
+        for _ in range(stage):
+            loader = loader.map(negated)
+        calls = loader.map(drawn, executor="process", concurrency=2)
+        first: dict[int, tuple[float, float]] = {}
+        async with calls:
+            while len(first) < 2:
+                for process, *numbers in await collect(calls):
+                    first.setdefault(process, tuple(numbers))
+        return set(first.values())
+
+    numbers = await first_of_each(0)
+    assert len({one for one, _ in numbers}) == len({other for _, other in numbers}) == 2  # no two processes are alike
+    assert await first_of_each(0) == numbers
+    assert not await first_of_each(1) & numbers
+    assert not await first_of_each(0, stage=2) & numbers
+
+
+def test_functions_of_a_program_without_a_file_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import actorflow as af\ndef fn(x): return x\naf.pipeline.source([1]).map(fn, executor='process')"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
+    assert "'fn' was made by `python -c`, at a prompt or in a notebook: put it into a file" in capfd.readouterr().err
+    program = "import actorflow as af\nprint(list(af.pipeline.source([1]).map(str, executor='process').iter_sync()))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert capfd.readouterr().out == "['1']\n"
+
+
+def test_a_program_without_a_guard_is_told_to_have_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import actorflow as af\n"
+        "def fn(x): return x\n"
+        "list(af.pipeline.source([1]).map(fn, executor='process').iter_sync())\n"
+    )
+    assert subprocess.run([sys.executable, program], check=False).returncode == 1
+    assert "needs `if __name__ == '__main__':` around what it runs" in capfd.readouterr().err
 
 
 # -- leaving ----------------------------------------------------------------------------------------------------

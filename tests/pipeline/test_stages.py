@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +57,37 @@ async def test_sources(data: Any, expected: list[Any]) -> None:
     assert await collect(loader) == expected
     assert len(await collect(loader)) == len(expected) + (callable(data) and isinstance(data(0), Numbers))
     await loader.aclose()
+
+
+class Opener:
+    """Gives an epoch's items asynchronously when it is called."""
+
+    async def __call__(self, epoch: int) -> AsyncIterator[int]:
+        for number in range(3):
+            await asyncio.sleep(0)
+            yield 10 * epoch + number
+
+
+async def rows(factor: int, epoch: int) -> AsyncIterator[int]:
+    async for number in Opener()(epoch):
+        yield factor * number
+
+
+@pytest.mark.parametrize("data", [Opener(), Opener().__call__, partial(rows, 1)])
+async def test_a_source_may_be_an_async_generator_function(data: Any) -> None:
+    loader = source(data)
+    async with loader:
+        assert await collect(loader, 2) == [0, 1]
+        assert await collect(loader) == [2]  # goes on behind what was taken
+        assert await collect(loader) == [10, 11, 12]
+
+
+async def test_a_source_is_no_coroutine_function() -> None:
+    async def listed(epoch: int) -> list[int]:
+        return [epoch]
+
+    with pytest.raises(af.PipelineError, match="not a coroutine: it may be an async generator function"):
+        source(listed)  # type: ignore[arg-type]
 
 
 async def test_samplers_order_is_taken() -> None:

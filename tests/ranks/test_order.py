@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +101,82 @@ async def test_what_a_rank_does_alone_does_not_wait_for_others() -> None:
         await started(there, 1, 4, "c/out")
         check(await waiting, 1, 4)
     await ranks.aclose()
+
+
+# -- ranks that do not do the same ---------------------------------------------------------------------------------
+
+
+def around(graph: af.Graph, length: int | str = 4) -> None:
+    """A value that goes from rank to rank, and back to the first; and one that goes to the second, of fixed length."""
+    with graph.at("0/cpu"):
+        blob = graph.blob("x", (length,))
+    for rank in [*range(1, graph.world.size), 0]:
+        with graph.at(f"{rank}/cpu"):
+            blob = ops.scale(blob, 2.0, name=f"double{rank}")
+    with graph.at("0/cpu"):
+        fixed = graph.blob("fixed", (4,))
+    with graph.at("1/cpu"):
+        ops.scale(fixed, 3.0, name="triple")
+
+
+def fetched(graph: af.Graph, fetch: Sequence[str], number: float) -> asyncio.Task[af.Result]:
+    feeds = {"x": np.full(4, number, np.float32), "fixed": np.full(4, number, np.float32)}
+    needed = (
+        {} if graph.world.rank else {name: feeds[name] for name in feeds if (name == "fixed") == ("triple" in fetch)}
+    )
+    return asyncio.create_task(graph.run(needed, fetch=[f"{name}/out" for name in fetch]))
+
+
+selections = st.sampled_from([("double0",), ("double1",), ("double0", "double1"), ("triple",)])
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+@given(
+    known=st.lists(selections, max_size=3),
+    calls=st.lists(st.tuples(selections, selections, selections), min_size=1, max_size=3),
+    after=st.lists(selections, min_size=1, max_size=3),
+    size=st.integers(2, 3),
+    seed=st.integers(0, 99),
+    at_once=st.booleans(),
+)
+def test_ranks_that_run_different_ops_are_told(
+    is_open: bool,
+    known: list[tuple[str, ...]],
+    calls: list[tuple[tuple[str, ...], ...]],
+    after: list[tuple[str, ...]],
+    size: int,
+    seed: int,
+    at_once: bool,
+) -> None:
+    """Nobody waits for ever, and no value is wrong, whatever they call afterwards."""
+
+    async def main() -> None:
+        ranks = Ranks(partial(around, length="n" if is_open else 4), size, seed)
+
+        async def all_of(choices: Sequence[tuple[str, ...]], number: float) -> list[Any]:
+            runs = [fetched(graph, choice, number) for graph, choice in zip(ranks.graphs, choices, strict=False)]
+            return await asyncio.gather(*runs, return_exceptions=True)
+
+        def check_all(results: list[Any], number: float, *, is_right: bool) -> None:
+            for result in results:
+                if is_right or not isinstance(result, af.GraphError | af.PeerFailedError):
+                    for name, value in result.items():
+                        factor = {"double1/out": 2.0, "double0/out": 2.0**size, "triple/out": 3.0}[name]
+                        np.testing.assert_array_equal(value, np.full(4, number * factor, np.float32))
+
+        async with asyncio.timeout(100):
+            for number, selection in enumerate(known):
+                check_all(await all_of([selection] * size, number), number, is_right=True)
+            work = [all_of(choices, len(known)) for choices in calls]
+            outcomes = await asyncio.gather(*work) if at_once else [await each for each in work]
+            for choices, results in zip(calls, outcomes, strict=True):
+                check_all(results, len(known), is_right=False)
+                if len(set(choices[:size])) > 1 and not at_once:
+                    assert any(isinstance(result, af.GraphError) for result in results)
+            for number, selection in enumerate(after):
+                check_all(await all_of([selection] * size, number), number, is_right=False)
+            await ranks.aclose()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actorflow.ranks.peers._SILENCE_S", 0.0)
+        asyncio.run(main())

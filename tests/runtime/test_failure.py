@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import gc
 import math
+import pickle
 import threading
 import traceback
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -242,9 +246,9 @@ class TestTimeouts:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            assert graph.engine.observer.limits.late
+            assert graph.engine.observer.limits.timers
             release.set()
-        assert not graph.engine.observer.limits.late
+        assert not graph.engine.observer.limits.timers
         assert not caplog.records
 
     async def test_calls_within_the_time_are_not_touched(self) -> None:
@@ -478,3 +482,96 @@ class TestOddExceptions:
                 loop.run_until_complete(run)
             assert loop.run_until_complete(graph.run())[y] == 7
             loop.run_until_complete(graph.aclose())
+
+
+def chained(count: int, link: str, make: Callable[[str], BaseException] = ValueError) -> list[BaseException]:
+    """Errors of which each is linked with the one before."""
+    errors = [make(f"error {number}") for number in range(count)]
+    for error, before in pairwise(reversed(errors)):
+        setattr(error, link, before)
+    return errors
+
+
+def in_a_circle(link: str, make: Callable[[str], BaseException] = ValueError) -> BaseException:
+    errors = chained(3, link, make)
+    setattr(errors[0], link, errors[-1])
+    return errors[-1]
+
+
+def with_a_circle_at_its_end() -> BaseException:
+    error = ValueError("in front of it")
+    error.__cause__ = in_a_circle("__cause__")
+    return error
+
+
+def of_itself() -> BaseException:
+    error = ValueError("its own cause")
+    error.__cause__ = error
+    return error
+
+
+def deep_group() -> BaseException:
+    error: Exception = ValueError("innermost")
+    for _ in range(2_000):
+        error = ExceptionGroup("group", [error])
+    return error
+
+
+def without_an_end() -> BaseException:
+    def call_itself() -> None:
+        call_itself()
+
+    try:
+        call_itself()
+    except RecursionError as error:
+        return error
+    raise AssertionError
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+CHAINS: dict[str, Callable[[], BaseException]] = {
+    "causes in a circle": lambda: in_a_circle("__cause__"),
+    "contexts in a circle": lambda: in_a_circle("__context__"),
+    "a circle at the end": with_a_circle_at_its_end,
+    "own errors in a circle": lambda: in_a_circle("__cause__", af.GraphError),
+    "its own cause": of_itself,
+    "many causes": lambda: chained(3_000, "__cause__")[-1],
+    "many contexts": lambda: chained(3_000, "__context__")[-1],
+    "many causes of our own": lambda: chained(3_000, "__cause__", af.GraphError)[-1],
+    "groups in groups": deep_group,
+    "RecursionError": without_an_end,
+    "a text without an end": UnreadableError,
+}
+
+
+@pytest.mark.parametrize("where", ["loop", "lane", "task"])
+@pytest.mark.parametrize("name", CHAINS)
+async def test_chains_of_errors_are_harmless_however_they_are_linked(name: str, where: str) -> None:
+    """Each is told, shown, copied and sent elsewhere as any other error, and is freed."""
+    raised: list[BaseException] = []
+
+    def plain() -> int:
+        if raised:
+            raise raised.pop()
+        return 7
+
+    async def asynchronous() -> int:
+        return plain()
+
+    graph = af.Graph("chains", sequential=where == "loop")
+    y = graph.function("divide", asynchronous if where == "task" else plain, SPEC)()
+    async with graph:
+        error = CHAINS[name]()
+        raised.append(error)
+        with pytest.raises(af.OpError, match=rf"op 'divide' .* failed with {type(error).__name__}: ") as caught:
+            await graph.run()
+        assert caught.value.__cause__ is error
+        assert "op 'divide'" in "".join(traceback.format_exception(caught.value))
+        for other in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+            assert str(other) == str(caught.value)
+        assert graph.engine.errors[-1].message == str(caught.value)
+        assert (await graph.run())[y] == 7

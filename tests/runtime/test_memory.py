@@ -384,3 +384,198 @@ class TestSharedMemory:
     async def test_a_budget_counts_each_value(self) -> None:
         graph, x, values = self.chain(memory_budget=400_000)
         assert await self.allocations(graph, x, [af.ops.max(values[-1])]) == 3
+
+
+LENGTHS = np.random.default_rng(0).integers(50, 1_000, 120).tolist()
+LONGEST = max(LENGTHS)
+
+
+class Lengths:
+    """A model of pictures and of what many have besides: views, what kernels return, results large and small."""
+
+    def __init__(self, place: str = "cpu", **options: Any) -> None:
+        self.graph = graph = af.Graph("lengths", **options)
+        with graph.at(place):
+            self.x = x = graph.blob("x", ("batch", "n", 64))
+            y = af.ops.conv(x, graph.constant(np.full((1, 64, 16), 0.01, "f")))
+            y = af.ops.relu(y) + af.ops.relu(af.ops.conv(y, graph.constant(np.full((3, 16, 16), 0.01, "f")), pad=1) + y)
+            z = af.ops.tanh(af.ops.sort(af.ops.cast(af.ops.reshape(y, (-1, 16)), "float64"), axis=1))
+            self.large = af.ops.softmax(af.ops.concat([z, z], axis=1))
+            self.small = af.ops.sum(y, axis=(1, 2))
+        self.place = af.Place.parse(place)
+
+    def feeds(self, n: int) -> dict[Any, Any]:
+        return {self.x: np.ones((1, n, 64), "f")}
+
+    @property
+    def pool(self) -> Any:
+        return self.graph.engine.resources.device(self.place).memory
+
+    async def peak(self, lengths: list[int], how: str) -> int:
+        """The most that was held while frames of these lengths ran one after the other."""
+        async with self.graph:
+            if how == "stream":
+                async for _ in self.graph.stream(map(self.feeds, lengths), fetch=[self.large, self.small], in_flight=1):
+                    pass
+            elif how == "batched":
+                async with self.graph.batched(fetch=[self.small], max_rows=1) as batcher:
+                    for n in lengths:
+                        await batcher.run(self.feeds(n))
+            else:
+                fetch = [self.large, self.small] if how == "run" else [self.small]
+                for n in lengths:
+                    await self.graph.run(self.feeds(n), fetch=fetch)
+            peak: int = self.pool.peak_bytes
+            assert self.pool.used_bytes >= 0
+            self.graph.trim()
+            assert self.pool.held_bytes == self.pool.used_bytes
+        return peak
+
+
+@pytest.mark.any_loop
+class TestManyLengths:
+    """Plans for many lengths, whose buffers all have other sizes, hold little more than the longest needs alone."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
+
+    @pytest.mark.parametrize("how", ["run", "small", "stream", "batched"])
+    @pytest.mark.parametrize("options", [{}, {"fuse": False}, {"memory_budget": 1 << 30}], ids=["", "alone", "budget"])
+    async def test_they_share_memory(self, how: str, options: dict[str, Any]) -> None:
+        alone = await Lengths(**options).peak([LONGEST] * 3, how)
+        assert await Lengths(**options).peak([*LENGTHS, *LENGTHS[40::-1]], how) <= 3 * alone
+
+    async def test_on_a_device(self) -> None:
+        alone = await Lengths("sim:0").peak([LONGEST] * 3, "run")
+        assert await Lengths("sim:0").peak(LENGTHS[:40], "run") <= 3 * alone
+
+    async def test_on_a_device_whose_frames_overlap(self) -> None:
+        """The simulated device's detector of races sees what is used too early."""
+        model = Lengths("sim:0", max_plans=8)
+        lengths = [*range(50, 70), 500, *range(60, 80), 700] * 2
+        async with model.graph:
+            at = 0
+            async for result in model.graph.stream(map(model.feeds, lengths), fetch=[model.small], in_flight=3):
+                found = af.to_numpy(result[model.small])
+                again = await model.graph.run(model.feeds(lengths[at]), fetch=[model.small])
+                np.testing.assert_allclose(found, af.to_numpy(again[model.small]))
+                at += 1
+
+    async def test_small_ones(self) -> None:
+        alone = await Lengths().peak([100] * 3, "run")
+        assert await Lengths().peak([*range(20, 101)] * 2, "run") <= 3 * alone
+
+    async def test_one_length_finds_its_buffers(self) -> None:
+        model = Lengths()
+        async with model.graph:
+            for n in [*range(100, 130)] + [LONGEST] * 3:
+                await model.graph.run(model.feeds(n), fetch=[model.small])
+            before = model.pool.allocations
+            for _ in range(5):
+                await model.graph.run(model.feeds(LONGEST), fetch=[model.small])
+            assert model.pool.allocations == before
+
+    async def test_two_in_turn_find_theirs(self) -> None:
+        model = Lengths()
+        async with model.graph:
+            for n in [800, 500] * 4:
+                await model.graph.run(model.feeds(n), fetch=[model.small])
+            before = model.pool.allocations
+            for n in [800, 500] * 4:
+                await model.graph.run(model.feeds(n), fetch=[model.small])
+            assert model.pool.allocations == before
+
+    async def test_what_kernels_return_is_not_the_pools(self) -> None:
+        graph = af.Graph("returned", fuse=False)
+        x = graph.blob("x", (30, 30, 8))
+        y = af.ops.softmax(af.ops.sort(af.ops.tanh(x), axis=0))
+        total = af.ops.mean(af.ops.relu(af.ops.reshape(af.ops.sort(y, axis=1), (-1, 8))))
+        async with graph:
+            for _ in range(10):
+                await graph.run({x: np.ones((30, 30, 8), "f")}, fetch=[total])
+                pool = graph.engine.resources.device(af.Place()).memory
+                assert pool.used_bytes == 0
+                assert sum(bucket.free_bytes for bucket in [*pool._buckets.values()]) <= pool.held_bytes
+
+    async def test_trim_while_frames_run(self) -> None:
+        model = Lengths()
+        expected = {}
+        async with model.graph:
+            for n in (60, 70, 900):
+                expected[n] = (await model.graph.run(model.feeds(n), fetch=[model.large]))[model.large].copy()
+            for _ in range(5):
+                runs = [asyncio.create_task(model.graph.run(model.feeds(n), fetch=[model.large])) for n in expected]
+                await asyncio.sleep(0)
+                model.graph.trim()
+                for n, run in zip(expected, runs, strict=True):
+                    np.testing.assert_array_equal((await run)[model.large], expected[n])
+
+
+@pytest.mark.any_loop
+@given(
+    lengths=st.lists(st.integers(1, 400), min_size=4, max_size=16),
+    in_flight=st.integers(1, 4),
+    fetch=st.lists(st.sampled_from(("scaled", "viewed", "last", "small")), min_size=1, unique=True),
+    drop=st.integers(1, 6),
+    fuse=st.booleans(),
+    seed=st.integers(0, 99),
+)
+async def test_what_is_kept_is_never_written_whatever_the_lengths(
+    lengths: list[int], in_flight: int, fetch: list[str], drop: int, fuse: bool, seed: int
+) -> None:
+    """Results, views of them, values of taps and what functions keep, of frames that overlap and of many plans."""
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def values(n: int) -> dict[str, np.ndarray]:
+        value = np.full((n, 4), n % 7, "f")
+        last = np.tanh(3 * value.reshape(-1).astype("d"))
+        return {"scaled": 3 * value, "viewed": 6 * value.reshape(-1), "last": last, "small": last.sum()}
+
+    def hold(name: str, n: int, value: np.ndarray) -> None:
+        held.append((value, values(n)[name]))
+        if value.ndim:
+            held.append((value[1::2], values(n)[name][1::2]))
+
+    def look(value: np.ndarray) -> np.ndarray:
+        hold("scaled", len(value), value)
+        return value
+
+    with pytest.MonkeyPatch.context() as patch:
+        # All kinds of memory, for arrays that take no time.
+        patch.setattr("actorflow.plan.memory.SHARED_BYTES", 1 << 9)
+        patch.setattr("actorflow.runtime.program.COPIED_BYTES", 1 << 8)
+        patch.setattr("actorflow.runtime.program.POOLED_BYTES", 1 << 11)
+        patch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
+        graph = af.Graph("kept", fuse=fuse, max_plans=6)
+        x = graph.blob("x", ("n", 4))
+        scaled = af.ops.scale(x, 3.0)
+        seen = graph.function("look", look, scaled.spec)(af.ops.sort(af.ops.relu(scaled), axis=0))
+        viewed = af.ops.reshape(af.ops.scale(seen, 2.0), (-1,))
+        last = af.ops.tanh(af.ops.cast(af.ops.scale(viewed, 0.5), "float64"))
+        blobs = {"scaled": scaled, "viewed": viewed, "last": last, "small": af.ops.sum(last)}
+        interleave(graph, seed)
+
+        async def collect(tap: Any) -> None:
+            async for sample in tap:
+                for name in ("scaled", "viewed"):
+                    if blobs[name] in sample:
+                        hold(name, sample.lengths["n"], sample[blobs[name]])
+
+        async with graph:
+            tap = graph.tap(scaled, viewed, every=2)
+            taking = asyncio.create_task(collect(tap))
+            feeds = [{x: np.full((n, 4), n % 7, "f")} for n in lengths]
+            fetched = [blobs[name] for name in fetch]
+            async for result in graph.stream(feeds, fetch=fetched, in_flight=in_flight):
+                for name in fetch:
+                    hold(name, result.lengths["n"], result[blobs[name]])
+                del result
+                for value, expected in held:
+                    np.testing.assert_allclose(value, expected, rtol=1e-6)
+                if len(held) > 8 * drop:
+                    del held[: 4 * drop]
+                    graph.trim() if drop == 1 else None
+                value = None
+            tap.close()
+            await taking

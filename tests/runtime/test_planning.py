@@ -46,6 +46,31 @@ async def test_other_tasks_go_on_while_a_plan_is_made() -> None:
         assert (await ahead)[y].shape == (5,)
 
 
+async def test_a_graph_that_keeps_growing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    graph = af.Graph("growing")
+    x = graph.blob("x", (2,))
+    async with graph:
+        for number in range(250):
+            y = x + float(number)  # as in the handler of a request
+            await graph.run({x: np.zeros(2, np.float32)}, fetch=[y])
+    (record,) = caplog.records
+    assert "graph 'growing' got new ops between its runs 100 times" in record.getMessage()
+    assert f"{__file__}:" in record.getMessage()
+
+
+async def test_a_graph_that_was_built_in_steps_is_not_growing(caplog: pytest.LogCaptureFixture) -> None:
+    graph = af.Graph("grown")
+    y: af.Blob = graph.blob("x", (2,))
+    async with graph:
+        for _ in range(90):
+            y = y + 1.0
+            await graph.run({"x": np.zeros(2, np.float32)}, fetch=[y])
+        for _ in range(200):
+            result = await graph.run({"x": np.zeros(2, np.float32)}, fetch=[y])
+    assert result[y].tolist() == [90.0, 90.0]
+    assert not caplog.records
+
+
 async def test_frames_start_in_the_order_of_the_calls() -> None:
     """A run whose plan is there waits for one before it whose plan is made: both update a variable."""
     graph, x, y, total = long_graph()

@@ -296,4 +296,4 @@ async def test_a_run_that_is_cancelled_again_leaves_no_task(cancellations: int) 
         assert task.cancelled()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert graph.engine.frames.in_flight == 0
-    assert len(cleaned) == (cancellations == 1)  # the others reach what the function awaits, as without a graph
+    assert cleaned == [1]  # the others do not cut off what the first one has begun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 import actorflow as af
 from actorflow.errors import DTypeError, GraphError, MissingExtraError
 from actorflow.serve import Limits, Server, create_app
-from tests.serve.serving import Client, Served, serve, ten_times, tensor
+from tests.serve.serving import Client, Gate, Served, serve, ten_times, tensor, until
 
 TEXT = json.dumps({"inputs": [tensor("x", np.ones((1, 3), np.float32))]}).encode()
 PATH = "/v2/models/model/infer"
+WITHOUT = [
+    {"Authorization": each} for each in ("Bearer wrong", "secrets", "secret", "Basic secret", "Bearersecret", "")
+]
 
 
 async def test_without_the_token() -> None:
     async with serve({"model": ten_times()}, token="secret") as served:
-        for shown in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secrets"}, {"Cookie": "token=secret"}):
+        for shown in ({}, *WITHOUT, {"Cookie": "token=secret"}):
             for path, body in (("/v2", None), ("/v2/models/model", None), ("/metrics", None), (PATH, TEXT)):
                 answer = await served.ask(path, body, shown)
                 assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -32,7 +36,7 @@ async def test_without_the_token() -> None:
         assert (await served.get("/graph/model/")).status == 401
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert (await served.get(path)).status == 200
-        token = {"Authorization": "Bearer secret"}
+        token = {"Authorization": "bearer secret"}
         assert (await served.ask(PATH, TEXT, {**token, "Host": "anything.example"})).status == 200
         assert (await served.get("/graph/model/healthz", **token)).status == 200
 
@@ -104,7 +108,7 @@ async def test_metrics() -> None:
         assert samples["actorflow_serve_latency_seconds_count", "1", "model"] == 4
         assert samples["actorflow_frames_total", "finished", "other/2"] == 2
         assert samples["actorflow_batch_requests_total", "0", "finished", "model/1"] == 3
-        assert samples["actorflow_serve_body_bytes",] == 0
+        assert samples["actorflow_serve_held_bytes",] == 0
 
 
 async def test_metrics_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,13 +175,59 @@ async def test_below_a_path_of_another_application() -> None:
 
 
 async def test_more_connections_than_are_served() -> None:
-    app = create_app({"model": ten_times()})
+    gate = Gate()
+    app = create_app({"model": gate.model()})
     async with Server(app, port=0, max_connections=1) as server:
         first = await Client.open(server.port)
-        first.send("/v2", None, {"Connection": "keep-alive"})
-        await first.reader.readuntil(b"\r\n\r\n")
+        first.send(PATH, TEXT)
+        await until(lambda: gate.inside == 1)
         second = await Client.open(server.port)
         second.send("/v2")
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await second.answer()
-        await first.hang_up()
+        gate.open.set()
+        assert (await first.answer()).status == 200
+
+
+async def test_idle_connections_make_room() -> None:
+    """Those that have waited longest first, whether a request has come on them, a part of one, or none."""
+    gate = Gate()
+    app = create_app({"model": gate.model()})
+    async with Server(app, port=0, max_connections=4) as server:
+        silent, busy, half, kept = [await Client.open(server.port) for _ in range(4)]
+        busy.send(PATH, TEXT)
+        await until(lambda: gate.inside == 1)
+        half.writer.write(b"GET /v2 HTTP/1.1\r\n")
+        kept.send("/v2", None, {"Connection": "keep-alive"})
+        assert b"200 OK" in await kept.reader.readline()
+        news = []
+        for gone in (silent, half, kept):
+            news.append(new := await Client.open(server.port))
+            new.send("/v2/health/live", None, {"Connection": "keep-alive"})
+            assert b"200 OK" in await new.reader.readline()
+            with suppress(ConnectionError):
+                await gone.reader.read()
+            assert gone.reader.at_eof() or gone.reader.exception()
+            await until(lambda: len(server._runner.server.connections) == 4)
+        gate.open.set()
+        assert (await busy.answer()).status == 200
+        for client in (silent, half, kept, *news):
+            await client.hang_up()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf")])
+def test_a_time_to_keep_connections_is_above_0(wrong: float) -> None:
+    with pytest.raises(ValueError, match="keep_alive_s must be a time above 0, got"):
+        Server(create_app({"model": ten_times()}), keep_alive_s=wrong)
+
+
+async def test_connections_are_kept_for_a_time() -> None:
+    async with Server(create_app({"model": ten_times()}), port=0, keep_alive_s=0.01) as server:
+        for path in ("/v2", None):
+            client = await Client.open(server.port)
+            if path is not None:
+                client.send(path, None, {"Connection": "keep-alive"})
+                await client.reader.readuntil(b"\r\n\r\n")
+            await client.reader.read()  # ends when the server has closed it
+            await client.hang_up()
+    assert Server(create_app({"model": ten_times()}))._runner._kwargs["keepalive_timeout"] == 75

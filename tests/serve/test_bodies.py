@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import zlib
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+import actorflow as af
 from actorflow.serve import Limits, create_app
 from tests.serve.serving import Client, Gate, Served, binary_tensor, serve, ten_times, tensor, until
 
@@ -59,7 +61,7 @@ async def test_packed_bodies_that_are_wrong(body: bytes, encoding: str, status: 
         answer = await served.ask(PATH, body, {"Content-Encoding": encoding})
         assert answer.status == status
         assert message in answer.error
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
         assert (await served.ask(PATH, TEXT)).status == 200
 
 
@@ -157,6 +159,52 @@ async def test_room_for_all_bodies() -> None:
         assert (await served.ask(PATH, TEXT)).status == 200
 
 
+def wide() -> af.Model:
+    """Of a number, so many that the system does not keep them for a client."""
+    graph = af.Graph("wide")
+    x = graph.blob("x", ("batch", 1))
+    return af.Model(graph, {"x": x}, {"y": af.ops.matmul(x, graph.constant(np.ones((1, 4_000_000), np.float32)))})
+
+
+def asks_for_bytes(rows: int = 1) -> bytes:
+    wanted = {"binary_data_output": True}
+    return json.dumps({"inputs": [tensor("x", np.ones((rows, 1), np.float32))], "parameters": wanted}).encode()
+
+
+async def test_answers_count_until_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that do not read leave no room for others, and are ended in time, which gives it back."""
+    async with serve({"model": wide()}, limits=Limits(pending_bytes=52_000_000), max_rows=0) as served:
+        (hosted,) = served.service.models
+        clients = []
+        for count in range(1, 4):
+            client = await Client.open(served.port)
+            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.send(PATH, asks_for_bytes())
+            clients.append(client)
+            await until(lambda n=count: hosted.answers[200] == n)
+            assert served.service._account.held_bytes > 16_000_000 * count
+        answer = await served.ask(PATH, asks_for_bytes())
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        clients[0].writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert (await clients[0].answer()).output("y").shape == (1, 4_000_000)
+        await until(lambda: served.service.in_flight == 2)
+        assert (await served.ask(PATH, asks_for_bytes())).status == 200
+        for client in clients[1:]:
+            await client.hang_up()
+        await until(lambda: served.service.in_flight == 0)
+        assert served.service._account.held_bytes == 0
+        monkeypatch.setattr("actorflow.web.server.TAKING_TIMEOUT_S", 0.01)
+        client = await Client.open(served.port)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(PATH, asks_for_bytes())
+        await until(lambda: hosted.answers[200] == 5 and served.service.in_flight == 0)
+        assert served.service._account.held_bytes == 0
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()
+
+
 @pytest.mark.parametrize("batched", [True, False])
 async def test_a_client_that_hangs_up(batched: bool) -> None:
     """Its rows are not computed, or its frame is cancelled; the figures say so, and others get their results."""
@@ -187,17 +235,17 @@ async def test_a_client_that_hangs_up(batched: bool) -> None:
         metrics = (await served.get("/metrics")).body.decode()
         assert 'actorflow_serve_cancelled_total{model="model",version="1"} 2.0' in metrics
         assert 'actorflow_serve_answers_total{model="model",status="200",version="1"} 1.0' in metrics
-        assert served.service.in_flight == served.service._intake.held_bytes == 0
+        assert served.service.in_flight == served.service._account.held_bytes == 0
 
 
 async def test_a_client_that_hangs_up_within_its_body() -> None:
     async with serve({"model": ten_times()}) as served:
         client = await Client.open(served.port)
         client.send(PATH, TEXT[:10], {"Content-Length": "1000"})
-        await until(lambda: served.service._intake.held_bytes == 10)
+        await until(lambda: served.service._account.held_bytes == 10)
         await client.hang_up()
         await until(lambda: served.service.in_flight == 0)
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
         assert (await served.ask(PATH, TEXT)).status == 200
 
 

@@ -90,6 +90,23 @@ class TestSources:
         with pytest.raises(GraphError, match=r"relu\.onnx: functions are for files \.af alone"):
             _opened(["relu.onnx"], options)
 
+    def test_limits_are_for_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("onnx", reason="onnx is not installed")
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+        graph = af.Graph("relu")
+        x = graph.blob("x", ("batch", 3))
+        y = af.ops.relu(x)
+        af.onnx.save(af.Model(graph, {"x": x}, {"y": y}), tmp_path / "relu.onnx")
+        graph.save_sync(tmp_path / "relu.af")
+        monkeypatch.chdir(tmp_path)
+        limits = {"memory_budget": 1 << 30, "max_plans": 5}
+        models = open_models(["relu.onnx", "relu.af", "tests.serve.programs:slow"], SourceOptions(limits=limits))
+        for model in models[:2]:
+            assert model.graph.options.memory_budget_bytes == 1 << 30
+            assert model.graph.options.max_plans == 5
+        with pytest.raises(GraphError, match=r"max_plans is for files \.onnx or \.af alone"):
+            open_models(["tests.serve.programs:slow"], SourceOptions(limits={"max_plans": 5}))
+
     def test_a_backend_is_for_onnx(self) -> None:
         with pytest.raises(GraphError, match="a backend is for files"):
             open_models(["tests.serve.programs:slow"], SourceOptions(backend="onnxruntime"))

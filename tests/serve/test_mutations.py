@@ -89,4 +89,4 @@ async def test_any_body_is_answered(sent: list[tuple[bytes, dict[str, str]]]) ->
             assert answer.status == 200 or (400 <= answer.status < 500 and answer.error), (body, headers, answer)
         right = await served.infer("mixed", BY_BYTES, BINARY)
         assert np.array_equal(right.output("y"), 2 * ROWS)
-        assert served.service.in_flight == served.service._intake.held_bytes == 0
+        assert served.service.in_flight == served.service._account.held_bytes == 0

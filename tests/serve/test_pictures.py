@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+import threading
 import zlib
 from io import BytesIO
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 import actorflow as af
+from actorflow.data.images import pixels_of
 from actorflow.errors import DeviceError
 from actorflow.serve import Limits
 from tests.serve.serving import Client, serve, ten_times, until
@@ -92,13 +94,66 @@ def huge() -> bytes:
         (file(PIXELS), "?mean=nan", 400, "expected mean to be one number or 3"),
         (file(PIXELS), "?mean=many", 400, "expected mean to be one number or 3"),
         (file(PIXELS), "?std=0", 400, "expected std to be other than 0"),
+        (file(PIXELS), "?upright=maybe", 400, "expected upright to be true or false"),
+        (file(PIXELS, "JPEG") + b"\xff\xda" * 128, "", 400, "in the format JPEG with at most 128 scans"),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 async def test_what_is_refused(body: bytes, query: str, status: int, message: str) -> None:
     answer = await ask(same((1, "h", "w", 3)), body, query, picture_pixels=100)
     assert answer.status == status
     assert message in answer.error
+
+
+async def test_pictures_are_turned_as_they_are_shown() -> None:
+    exif, content = Image.Exif(), BytesIO()
+    exif[0x0112] = 6
+    Image.fromarray(PIXELS).save(content, "PNG", exif=exif)
+    turned = np.rot90(PIXELS, -1)
+    answer = await ask(same((1, "h", "w", 3), "uint8"), content.getvalue())
+    assert np.array_equal(answer.output("y"), turned[None])
+    answer = await ask(same((1, "h", "w", 3), "uint8"), content.getvalue(), "?upright=false")
+    assert np.array_equal(answer.output("y"), PIXELS[None])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+async def test_pixels_have_the_limit_of_bodies(dtype: str) -> None:
+    picture = np.zeros((100, 100, 3), np.uint8)
+    size = picture.size * np.dtype(dtype).itemsize
+    assert (await ask(same((1, "h", "w", 3), dtype), file(picture), body_bytes=size)).status == 200
+    answer = await ask(same((1, "h", "w", 3), dtype), file(picture), body_bytes=size - 1)
+    assert answer.status == 413
+    assert answer.error == f"expected a picture of at most {size - 1:,} bytes, got {size:,}"
+
+
+async def test_room_for_pictures_is_taken_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And given back when they are, also where the client has gone, as a thread goes on."""
+    sizes, go_on = [], threading.Event()
+    service: Any = None
+
+    def slow(image: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(service._account.held_bytes)
+        assert go_on.wait(60)
+        return pixels_of(image, *arguments, **options)
+
+    monkeypatch.setattr("actorflow.serve.pictures.pixels_of", slow)
+    monkeypatch.setattr("actorflow.serve.app.cores", lambda: 2)
+    picture = np.zeros((300, 300, 3), np.uint8)
+    body, need = file(picture), 300 * 300 * 16
+    async with serve({"model": same((1, 8, 8, 3))}, limits=Limits(pending_bytes=need * 3 // 2)) as served:
+        service = served.service
+        client = await Client.open(served.port)
+        client.send("/v2/models/model/image", body)
+        await until(lambda: sizes)
+        assert need <= sizes[0] <= need + 10_000
+        answer = await served.ask("/v2/models/model/image", body)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        await client.hang_up()
+        await until(lambda: service.in_flight == 0)
+        assert service._account.held_bytes >= need
+        go_on.set()
+        await until(lambda: service._account.held_bytes == 0)
+        assert (await served.ask("/v2/models/model/image", body)).status == 200
 
 
 @pytest.mark.parametrize("shape", [("batch", 8, 8, 2), ("batch", 3), (2, 8, 8, 3), ("batch", 8, 8, "channels")])
@@ -111,6 +166,21 @@ async def test_models_that_take_no_pictures(shape: Any) -> None:
     assert (await ask(same((1, 5, 7, 3), "uint8"), file(PIXELS), "?std=2")).status == 400
 
 
+def packed_texts(count: int, kind: bytes = b"zTXt") -> bytes:
+    """A picture with texts that unpack to a megabyte each."""
+    whole = file(PIXELS)
+    data = b"key\0\0" + zlib.compress(bytes((1 << 20) - 1))
+    one = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return whole[:33] + one * count + whole[33:]
+
+
+async def test_what_unpacks_beside_pixels_counts() -> None:
+    body = packed_texts(40)
+    assert len(body) < 50_000
+    assert (await ask(same((1, 5, 7, 3)), body)).status == 200
+    assert (await ask(same((1, 5, 7, 3)), body, pending_bytes=20 << 20)).status == 503
+
+
 async def test_a_client_that_hangs_up_within_a_picture() -> None:
     async with serve({"model": same((1, "h", "w", 3))}) as served:
         client = await Client.open(served.port)
@@ -119,7 +189,7 @@ async def test_a_client_that_hangs_up_within_a_picture() -> None:
         await client.hang_up()
         await until(lambda: served.service.in_flight == 0)
         await asyncio.sleep(0)
-        assert served.service._intake.held_bytes == 0
+        assert served.service._account.held_bytes == 0
 
 
 async def test_without_a_thread_to_decode_in(monkeypatch: pytest.MonkeyPatch) -> None:

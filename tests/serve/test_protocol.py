@@ -381,3 +381,23 @@ async def test_rows_of_several_requests_share_a_frame() -> None:
             assert np.array_equal((await client.answer()).output("y"), ROWS + n)
         (hosted,) = served.service.models
         assert hosted.model.graph.engine.frames.finished < 9
+
+
+async def test_requests_of_many_lengths_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
+
+    async def peak(lengths: list[int]) -> int:
+        graph = af.Graph("lengths", fuse=False)
+        x = graph.blob("x", ("batch", "n", 16))
+        y = af.ops.softmax(af.ops.sort(af.ops.tanh(af.ops.scale(x, 2.0)), axis=1))
+        model = af.Model(graph, {"x": x}, {"y": y, "sum": af.ops.sum(y, axis=(1, 2))})
+        async with serve({"m": model}) as served:
+            for n in lengths:
+                rows = np.ones((1, n, 16), np.float32)
+                request = {"inputs": [binary_tensor("x", rows)], "parameters": {"binary_data_output": True}}
+                answer = await served.infer("m", request, rows.tobytes())
+                assert answer.output("sum").round(3) == n
+            memory: int = graph.statistics().memory[af.Place()].peak_bytes
+        return memory
+
+    assert await peak([*range(900, 1_500, 10)] * 2) <= 3 * await peak([1_490] * 3)

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from actorflow.errors import DTypeError
 from actorflow.loop import at_once
+from actorflow.serve.account import Account, Share
 from actorflow.serve.tensors import DATATYPES, Tensor, to_bytes, to_json
 from actorflow.spec import TensorSpec
 from actorflow.web.http import Refused
@@ -24,6 +25,10 @@ DTYPES = [name for name in DATATYPES if name != "bfloat16"]
 
 def tensor(dtype: Any, shape: Any = ("n", "m")) -> Tensor:
     return Tensor.of("x", TensorSpec.of(shape, dtype), "model")
+
+
+def from_json(described: Tensor, data: Any, shape: tuple[int, ...]) -> np.ndarray:
+    return at_once(described.of_json(data, shape, Share(Account(MANY))))
 
 
 def refusal(read: Any) -> tuple[int, str]:
@@ -61,7 +66,7 @@ def test_json_goes_there_and_back(array: np.ndarray) -> None:
     described = tensor(array.dtype, array.shape)
     text = b"".join(at_once(to_json(described, array)))
     for data in (json.loads(text), array.tolist()):
-        assert same_bits(at_once(described.of_json(data, array.shape)), array)
+        assert same_bits(from_json(described, data, array.shape), array)
 
 
 def test_bfloat16() -> None:
@@ -69,9 +74,9 @@ def test_bfloat16() -> None:
     array = np.array([[1.5, -2.0, 0.0]], ml_dtypes.bfloat16)
     assert described.datatype == "BF16"
     assert json.loads(b"".join(at_once(to_json(described, array)))) == [1.5, -2.0, 0.0]
-    assert same_bits(at_once(described.of_json([1.5, -2, 0], (1, 3))), array)
+    assert same_bits(from_json(described, [1.5, -2, 0], (1, 3)), array)
     assert same_bits(described.of_bytes(to_bytes(array), (1, 3)), array)
-    assert refusal(lambda: at_once(described.of_json([1e39, 0, 0], (1, 3))))[0] == 400
+    assert refusal(lambda: from_json(described, [1e39, 0, 0], (1, 3)))[0] == 400
 
 
 def test_aligned_bytes_are_not_copied() -> None:
@@ -117,14 +122,14 @@ def test_json_has_no_nan(value: float, dtype: Any) -> None:
     ],
 )
 def test_values_that_do_not_fit(dtype: str, data: Any, message: str) -> None:
-    status, said = refusal(lambda: at_once(tensor(dtype).of_json(data, (1, 2))))
+    status, said = refusal(lambda: from_json(tensor(dtype), data, (1, 2)))
     assert status == 400
     assert message in said
 
 
 def test_integers_keep_all_digits() -> None:
     for dtype, value in (("int64", -(2**63)), ("uint64", 2**64 - 1)):
-        (got,) = at_once(tensor(dtype, ("n",)).of_json([value], (1,)))
+        (got,) = from_json(tensor(dtype, ("n",)), [value], (1,))
         assert int(got) == value
         assert json.loads(b"".join(at_once(to_json(tensor(dtype, ("n",)), np.array([value], dtype))))) == [value]
 

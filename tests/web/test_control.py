@@ -92,6 +92,8 @@ class TestWhoMay:
             refused = (
                 ({}, 401),
                 ({"Authorization": "Bearer wrong"}, 401),
+                ({"Authorization": STEER}, 401),
+                ({"Authorization": f"Basic {STEER}"}, 401),
                 ({"Authorization": f"Bearer {LOOK}"}, 403),
                 ({**BEARER, "Origin": "http://evil.example"}, 403),
                 ({**BEARER, "Origin": f"http://localhost:{client.port + 1}"}, 403),

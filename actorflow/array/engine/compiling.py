@@ -11,9 +11,9 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Value
-from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.to_graph import translate
+from actorflow.array.record.primitives import PART, Value
+from actorflow.array.record.record import SEVERAL, OpStep
+from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.place import Place
@@ -25,15 +25,20 @@ class Compiled(NamedTuple):
 
     Attributes:
         graph: The graph.
-        feeds: Its sources, with the positions of their inputs.
-        fetches: A blob for each result.
+        feeds: Its sources, with the positions of their inputs; of what has several values, with the part as well.
+        fetches: A blob for each result, or a tuple of them for one of several values.
         steps: For names of its ops, the position of the step that each is made for.
     """
 
     graph: Graph
-    feeds: Sequence[tuple[int, Blob]]
-    fetches: Sequence[Blob]
+    feeds: Sequence[tuple[int, int | None, Blob]]
+    fetches: Sequence[Blob | tuple[Blob, ...]]
     steps: Mapping[str, int]
+
+    @property
+    def fetched(self) -> list[Blob]:
+        """All blobs that are fetched."""
+        return [blob for each in self.fetches for blob in (each if isinstance(each, tuple) else (each,))]
 
 
 @dataclass(eq=False)
@@ -85,20 +90,30 @@ class Computation:
         """
         graph = Graph("arrays", **modes)
         values: list[Any] = []
-        feeds: list[tuple[int, Blob]] = []
+        feeds: list[tuple[int, int | None, Blob]] = []
         for i, read in enumerate(self.reads):
             if isinstance(read, np.ndarray):
                 values.append(read)
                 continue
             spec, place = read
+            if spec.dtype == SEVERAL:  # only parts of it are read, whose steps know their types
+                values.append({})
+                continue
             values.append(graph.blob(f"x{i}", spec.shape, spec.dtype, place))
-            feeds.append((i, values[-1]))
+            feeds.append((i, None, values[-1]))
         ends: list[int] = []  # nodes made for a step have lower ids
         for step, place in zip(self.steps, self.places, strict=True):
-            values.append(self._translated(graph, step, place, [values[a] for a in step.arguments]))
+            inputs = [values[a] for a in step.arguments]
+            if step.op is PART and isinstance(inputs[0], dict):
+                part = step.params[0]
+                if part not in inputs[0]:
+                    blob = graph.blob(f"x{step.arguments[0]}.{part}", step.shape, step.dtype, place)
+                    inputs[0][part] = blob
+                    feeds.append((step.arguments[0], part, blob))
+            values.append(self._translated(graph, step, place, inputs))
             ends.append(graph.size)
         first = len(self.reads)
-        wanted = [self._at_place(graph, values[first + i], self.places[i]) for i in self.results]
+        wanted = [self._result(graph, values[first + i], self.places[i]) for i in self.results]
         names = {op.name: min(bisect_right(ends, op.id), len(ends) - 1) for op in graph.ops}
         return Compiled(graph, feeds, wanted, names)
 
@@ -108,10 +123,16 @@ class Computation:
         with graph.at(self.place):
             return translate(graph, step, inputs)
 
-    def _at_place(self, graph: Graph, blob: Blob, place: Place) -> Blob:
+    def _result(self, graph: Graph, value: Any, place: Place) -> Any:
+        if isinstance(value, tuple):
+            return tuple([self._at_place(graph, each, place) for each in value])
+        return self._at_place(graph, value, place)
+
+    def _at_place(self, graph: Graph, value: Blob | Value, place: Place) -> Blob:
         """A blob that the graph computes, where its value is to live; a view where that is possible."""
-        if blob.producers and blob.place == place:
-            return blob  # a fed blob is never fetched as it was fed
         with graph.at(place):
+            blob = as_blob(graph, value)  # numbers are part of the graph
+            if blob.producers and blob.place == place:
+                return blob  # a fed blob is never fetched as it was fed
             moved: Blob = graph.apply(ops.Reshape(blob.shape), blob)
         return moved

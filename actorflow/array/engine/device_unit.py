@@ -77,7 +77,10 @@ class DeviceUnit(StepUnit):
         self.hand_over(self._results, errors)
 
     def _count(self, value: Any) -> None:
-        if isinstance(value, np.ndarray):
+        if isinstance(value, tuple):
+            for each in value:
+                self._count(each)
+        elif isinstance(value, np.ndarray):
             self.evaluator.memory.count(value)
         else:
             self.memory.count(value)

@@ -79,7 +79,7 @@ class Devices:
         known = self._peaks.get(computation.key)
         if known is None:
             compiled = computation.compile()
-            known = compiled.graph.compile(compiled.fetches).footprint(place).peak_bytes
+            known = compiled.graph.compile(compiled.fetched).footprint(place).peak_bytes
             if len(self._peaks) >= _MOST_PEAKS:
                 self._peaks.clear()
             self._peaks[computation.key] = known

@@ -13,10 +13,9 @@ import numpy as np
 from actorflow.array.engine.interrupts import interruptible
 from actorflow.array.engine.structures import Description, Structure, name_of
 from actorflow.array.engine.units import Error, Group, Unit, is_own
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value, as_recorded
 from actorflow.array.record.record import Record, bytes_of
 from actorflow.array.record.tape import StepError
-from actorflow.errors import ShapeError
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
@@ -193,13 +192,9 @@ class Sequence(Unit):
             owned = arguments[0] in dying and self._reused(i, arguments[:1], shape, dtype) is not None
             return op.compute(*[values[slot] for slot in arguments], *params, owned=owned)
         found = interruptible(op.compute, [*[values[slot] for slot in arguments], *params])
+        found = as_recorded(found, shape, dtype)
         if type(found) is tuple:
             return found
-        if type(found) is not np.ndarray or found.shape != shape or found.dtype != dtype:
-            found = np.asarray(found)
-            if found.shape != shape:
-                raise ShapeError(f"{op.name}: recorded as shape {shape}, computed as {found.shape}")
-            found = found.astype(dtype, copy=False)
         if wanted:
             if found.base is not None and self._keeps_too_much(found):
                 return found.copy()

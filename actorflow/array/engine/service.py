@@ -77,13 +77,19 @@ class Service:
             values: What it reads: arrays of the host, or of the devices.
         """
         compiled = self.compiled(computation)
-        feeds = {blob: self._fed(values[i], blob.place) for i, blob in compiled.feeds}
-        result = await compiled.graph.run(feeds, fetch=compiled.fetches)
-        found = [result[blob] for blob in compiled.fetches]
-        for blob, value in zip(compiled.fetches, found, strict=True):
+        feeds = {
+            blob: self._fed(values[i] if part is None else values[i][part], blob.place)
+            for i, part, blob in compiled.feeds
+        }
+        fetched = compiled.fetched
+        result = await compiled.graph.run(feeds, fetch=fetched)
+        for blob in fetched:
             if not self._devices[blob.place].is_host:
-                self._results[id(value)] = value
-        return found
+                self._results[id(result[blob])] = result[blob]
+        return [
+            tuple([result[blob] for blob in each]) if isinstance(each, tuple) else result[each]
+            for each in compiled.fetches
+        ]
 
     def compiled(self, computation: Computation) -> Compiled:
         """The graph of a computation."""

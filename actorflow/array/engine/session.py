@@ -21,7 +21,7 @@ from actorflow.array.engine.planning import between_sessions, collect, common, m
 from actorflow.array.engine.structures import Structure
 from actorflow.array.engine.units import Unit
 from actorflow.array.record.placement import accelerator_of, place_of
-from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.primitives import DType, Value, as_recorded
 from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
@@ -290,7 +290,7 @@ class Session(Evaluator):
                 found = np.empty(node.shape, node.dtype)
                 op.compute(*values, *node.params, out=found)
             else:
-                found = np.asarray(op.compute(*values, *node.params), node.dtype)
+                found = as_recorded(op.compute(*values, *node.params), node.shape, node.dtype)
         except Exception:  # noqa: BLE001  it is raised again on the usual way, which explains it
             return False
         elapsed_ns = perf_counter_ns() - start

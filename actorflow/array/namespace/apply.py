@@ -18,7 +18,7 @@ from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
 from actorflow.ops.linalg import matrix_transpose as transpose_of
-from actorflow.ops.operation import Operation, apply
+from actorflow.ops.operation import Operation, apply, inferred
 from actorflow.ops.shaping import Reduction, Transpose
 from actorflow.spec import TensorSpec
 
@@ -166,7 +166,7 @@ _Types = tuple[tuple[tuple[int, ...], DType], ...]
 
 def _prepare(operation: Operation, types: _Types) -> _Prepared:
     operation.check_arity(len(types))
-    found = operation.infer(*[TensorSpec(*each) for each in types])
+    found = inferred(operation, [TensorSpec(*each) for each in types])
     if found is None:
         raise GraphError(f"{operation.kind} does not say what its outputs are: it cannot be applied to arrays")
     return found, primitive_of(operation, types[0][1], len(found))

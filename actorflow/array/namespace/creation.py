@@ -16,7 +16,7 @@ from actorflow.array.record.placement import at, default_place, place_of, transf
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.interchange import from_host_exchange
+from actorflow.interchange import from_host_exchange, is_fixed
 from actorflow.ops import elementwise as ew
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -41,8 +41,8 @@ def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: 
         obj: The numbers. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
         dtype: Of the elements; that of ``obj`` if left out.
         device: Where the array is to live; that of `at` if left out, that of ``obj`` if it is an array of this package.
-        copy: False shares memory with another library's array, which must then not be changed as long as anything is
-            to be computed from it; otherwise its elements are copied, at once.
+        copy: False shares the memory of a NumPy array that nothing can write to: it is read-only, and so is the array
+            whose memory it shows. What is recorded may be computed later, so all other elements are copied, at once.
     Raises:
         GraphError: if memory cannot be shared as asked.
     Example:
@@ -56,7 +56,7 @@ def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: 
         obj = _unpacked(obj)
     foreign = hasattr(obj, "__dlpack__") or hasattr(obj, "__array__") or hasattr(obj, "__array_interface__")
     try:
-        value = from_host_exchange(obj, "asarray") if foreign else value_of(obj, dtype)
+        value = _exchanged(obj, "asarray") if foreign else value_of(obj, dtype)
     except ValueError as error:
         if isinstance(error, GraphError):
             raise
@@ -66,8 +66,22 @@ def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: 
         raise DTypeError(f"asarray: {value.dtype} to {kind} would drop imaginary parts")
     if copy is False and (not foreign or value.dtype != kind):
         raise GraphError("asarray: copy=False, but this cannot be taken without a copy")
+    return _entered("asarray", value, kind, device, copy)
+
+
+def _exchanged(obj: Any, what: str) -> Value:
+    return np.asarray(obj) if isinstance(obj, np.ndarray) else from_host_exchange(obj, what)
+
+
+def _entered(what: str, value: Value, kind: np.dtype[Any], device: _Device, copy: bool | None) -> Array:
+    """An array with elements of the caller's, who may change his own before what is recorded has been computed."""
     evaluator = current_evaluator()
     if copy is False:
+        if not is_fixed(value):
+            raise GraphError(
+                f"{what}: copy=False, but this memory may be written to before what is recorded has been computed: "
+                "leave copy out, or make the NumPy array that owns it read-only, owner.setflags(write=False)"
+            )
         return made_on(device, given(value, evaluator))
     target = evaluator.buffer(value.shape, kind)
     with np.errstate(all="ignore"):
@@ -115,12 +129,12 @@ def from_numpy(value: npt.ArrayLike) -> Array:
 
 
 def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) -> Array:
-    """An array of another library, by DLPack; ``copy`` as for `asarray`, but without one memory is shared.
+    """An array of another library, by DLPack.
 
     Args:
         x: What has ``__dlpack__``, of the CPU.
         device: Where the array is to live; that of `at` if left out.
-        copy: True for memory of its own.
+        copy: As for `asarray`.
     Raises:
         GraphError, DTypeError: if memory cannot be shared as asked, or is not of numbers.
     Example:
@@ -129,9 +143,8 @@ def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) 
     """
     if type(x) is Record.array_type:
         return _converted(x, None, copy, device)
-    value = from_host_exchange(x, "from_dlpack")
-    checked_dtype("from_dlpack", value.dtype)
-    return made_on(device, given(np.array(value) if copy else value, current_evaluator()))
+    value = _exchanged(x, "from_dlpack")
+    return _entered("from_dlpack", value, checked_dtype("from_dlpack", value.dtype), device, copy)
 
 
 # -- constants --------------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ FUNCTIONS.update(add=add, where=_function(rows.Where, "where"))
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     """``x`` kept within bounds, in its own dtype; None leaves a side open.
 
+    Integers within bounds that are floating are floating, as in NumPy: there may be no integer between them.
+
     Args:
         x: Any shape, real.
         min: Least value: a number, or an array that broadcasts with ``x``.
@@ -88,4 +90,5 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     if min is None and max is None:
         return copy(x)
     clipped = x if min is None else at_least(x, min)
-    return cast(clipped if max is None else at_most(clipped, max), dtype)
+    clipped = clipped if max is None else at_most(clipped, max)
+    return clipped if dtype.kind in "iu" and clipped.dtype.kind == "f" else cast(clipped, dtype)

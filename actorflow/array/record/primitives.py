@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import DTypeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.indexing import Slice, numpy_key
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel, load_library
@@ -79,6 +79,24 @@ class Primitive:
     def settled(self, params: Any) -> Any:
         """The parameters, once it is planned."""
         return params
+
+
+def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """What an operation has computed, an array or a tuple of several: it must be of the type that was recorded.
+
+    Raises:
+        ShapeError, DTypeError: if it is not.
+    """
+    if type(found) is np.ndarray and found.dtype == dtype and found.shape == shape:
+        return found
+    if type(found) is tuple:  # its parts are checked
+        return found
+    found = np.asarray(found)
+    if found.shape != shape:
+        raise ShapeError(f"recorded as shape {shape}, computed as {found.shape}")
+    if found.dtype != dtype:
+        raise DTypeError(f"recorded as dtype {dtype}, computed as {found.dtype}")
+    return found
 
 
 def _part(parts: tuple[Any, ...], i: int) -> Any:
@@ -246,7 +264,10 @@ class OperationPrimitive(Primitive):
         return out
 
     def _compute_returned(self, *inputs: Any) -> Value:
-        found: Value = self._call([*inputs], None)[0]
+        results = self._call([*inputs], None)
+        if len(results) != 1:
+            raise GraphError(f"the kernel must return 1 values, got {len(results)}")
+        found: Value = results[0]
         return found
 
     def _compute_several(self, *inputs: Any) -> tuple[Value, ...]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from actorflow.array.record.primitives import PART, DType, Primitive, Value
+from actorflow.array.record.primitives import PART, DType, Primitive, Value, as_recorded
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
@@ -417,9 +417,7 @@ def _at_once(
             out = np.empty(shape, dtype)
             quiet.run(op.compute, *values, *params, out=out)
         else:
-            out = compact(np.asarray(quiet.run(op.compute, *values, *params), dtype))
-            if out.shape != shape:
-                return None
+            out = compact(as_recorded(quiet.run(op.compute, *values, *params), shape, dtype))
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
         return None
     return shown(out, evaluator)

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.array.record.fusing import Line, fuse
-from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.primitives import DType, Value, as_recorded
 from actorflow.array.record.record import OpStep, compact, quiet
-from actorflow.errors import ShapeError
 from actorflow.ops.cpu.buffers import scratch
 from actorflow.spec import TensorSpec
 
@@ -72,7 +71,7 @@ class Tape:
     ) -> None:
         self._scope: dict[str, Any] = {
             "empty": np.empty,
-            "checked": _checked,
+            "checked": as_recorded,
             "compact": _compact,
             "now": perf_counter_ns,
         }
@@ -274,13 +273,3 @@ def _compact(value: Any, rooms: Sequence[Value]) -> Any:
         if others <= 0 or (others == 1 and any(base is room for room in rooms)):
             return value.copy()
     return compact(value)
-
-
-def _checked(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """What an operation has computed, as the type that was recorded."""
-    if type(found) is tuple or (type(found) is np.ndarray and found.dtype == dtype and found.shape == shape):
-        return found
-    found = np.asarray(found)
-    if found.shape != shape:
-        raise ShapeError(f"recorded as shape {shape}, computed as {found.shape}")
-    return found.astype(dtype, copy=False)

@@ -82,7 +82,7 @@ def to_graph(
         for node in nodes:
             inputs = [known.get(each, each.value) if isinstance(each, Record) else each for each in node.inputs]
             known[node] = translate(graph, node, inputs)
-        blobs = [_as_blob(graph, known.get(node, node.value)) for node in results]  # some are made of numbers alone
+        blobs = [as_blob(graph, known.get(node, node.value)) for node in results]  # some are made of numbers alone
     for blob, title in zip(blobs, _result_names(nesting), strict=True):
         with graph.at("cpu"):
             ops.copy(blob, name=title)
@@ -132,11 +132,13 @@ def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     operation: Any = op.operation
     if operation is None:
         return _constant(graph, node, op, inputs)
+    if type(operation) is ops.Negative and inputs[0].dtype.kind == "u":  # of arrays it is taken, as NumPy does
+        operation, inputs = ops.Subtract(), [np.zeros((), node.dtype), *inputs]
     if op.elementwise and len(inputs) > 1:  # of arrays of several dtypes; blobs have one
         free = operation.conditions
         kind = np.result_type(*[each.dtype for each in inputs[free:]])
         inputs = [*inputs[:free], *[_converted(each, kind) for each in inputs[free:]]]
-    return graph.apply(operation, *[_as_blob(graph, each) for each in inputs], name=op.name)
+    return graph.apply(operation, *[as_blob(graph, each) for each in inputs], name=op.name)
 
 
 def _converted(each: Any, kind: np.dtype[Any]) -> Any:
@@ -145,7 +147,8 @@ def _converted(each: Any, kind: np.dtype[Any]) -> Any:
     return each.astype(kind)
 
 
-def _as_blob(graph: Graph, each: Any) -> Blob:
+def as_blob(graph: Graph, each: Any) -> Blob:
+    """The blob of an input; of an array that is a constant, a new one."""
     found: Blob = each if isinstance(each, Blob) else graph.apply(Constant(each), name="constant")
     return found
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from actorflow.devices.cuda.stream import CudaEvent
 from actorflow.devices.memory import Bucket, BufferPool
-from actorflow.devices.stream import StreamLane, StreamPool
+from actorflow.devices.stream import StreamLane, StreamPool, Uses, are_before, have_ended, keep
 from actorflow.errors import DeviceError, DTypeError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
@@ -193,10 +193,10 @@ class PinnedPool(BufferPool):
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(allocate)
         self._lanes = lanes
-        self._retired: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()  # of buckets that are gone
+        self._retired: deque[tuple[Any, Uses]] = deque()  # of buckets that are gone
 
     def bucket(self, spec: TensorSpec) -> PinnedBucket:
-        while self._retired and _have_ended(self._retired[0][1]):
+        while self._retired and have_ended(self._retired[0][1]):
             self._retired.popleft()
         bucket = self._buckets.get(spec)
         if bucket is None:
@@ -215,18 +215,19 @@ class PinnedBucket(Bucket):
     the buffer, so the two can be told apart.
     """
 
-    __slots__ = ("_lanes", "_lock", "waiting")
+    __slots__ = ("_aged", "_lanes", "_lock", "waiting")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec, lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(pool, spec)
         self._lanes = lanes
         self._lock = held_at_fork(threading.Lock())
-        self.waiting: deque[tuple[Any, tuple[tuple[StreamLane, int], ...]]] = deque()
+        self.waiting: deque[tuple[Any, Uses]] = deque()
+        self._aged: Uses = ()
 
     def take(self) -> Any:
         with self._lock:
             for at, (buffer, uses) in enumerate(self.waiting):
-                if _have_ended(uses):
+                if have_ended(uses):
                     del self.waiting[at]
                     return buffer
         return self.pool.new(self.spec)
@@ -243,12 +244,16 @@ class PinnedBucket(Bucket):
     def free_bytes(self) -> int:
         return len(self.waiting) * self.spec.size_bytes
 
+    def age(self) -> None:
+        uses_now = tuple([(lane, lane.submitted) for lane in self._lanes()])
+        with self._lock:
+            keep(self.waiting, lambda uses: not (have_ended(uses) and are_before(uses, self._aged)))
+            self._aged = uses_now
+
     def trim(self) -> None:
         """Give the buffers that no copy uses any more back to the system."""
         with self._lock:
-            kept = [entry for entry in self.waiting if not _have_ended(entry[1])]
-            self.waiting.clear()
-            self.waiting.extend(kept)
+            keep(self.waiting, lambda uses: not have_ended(uses))
 
 
 def _what_there_is(cupy: Any, index: int, spec: TensorSpec) -> str:
@@ -261,7 +266,3 @@ def _what_there_is(cupy: Any, index: int, spec: TensorSpec) -> str:
         f"device 'cuda:{index}': no room for {spec.size_bytes:,} bytes for {spec}: {free:,} of {total:,} bytes are "
         f"free, CuPy's pool holds {held:,}{limited}"
     )
-
-
-def _have_ended(uses: tuple[tuple[StreamLane, int], ...]) -> bool:
-    return all(lane.completed >= number for lane, number in uses)

@@ -228,11 +228,14 @@ class Launch(Work):
         except DeviceError as error:
             return WorkFailure(self._stream, self._by, error)
         except BaseException as error:  # noqa: BLE001  an event carries it to the host
-            failed = DeviceError(f"{self._by} failed with {type(error).__name__}: {error}")
-            failed.__cause__ = error
-            failed.work = self._label
-            return WorkFailure(self._stream, self._by, failed)
+            return self._failed(error)
         return None
+
+    def _failed(self, cause: BaseException) -> WorkFailure:
+        error = DeviceError(f"{self._by} failed with {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        error.work = self._label
+        return WorkFailure(self._stream, self._by, error)
 
 
 class Mark(Work):

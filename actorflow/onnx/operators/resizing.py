@@ -38,8 +38,6 @@ def _resize(node: Node) -> Value:
         or settings.get("exclude_outside", 0)
         or settings.get("keep_aspect_ratio_policy", "stretch") != "stretch"
     )
-    if scales is not None and settings.get("coordinate_transformation_mode") == "align_corners":
-        unusual = unusual or not all(float(scale).is_integer() for scale in scales)
     if not unusual:
         return _usual(node, x, sizes, scales)
     if any(isinstance(n, Length) for n in (*x.shape, *(sizes or ()))):

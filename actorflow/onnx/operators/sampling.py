@@ -40,10 +40,11 @@ def sampled(images: Any, places: Sequence[Any], mode: str, border: str, ends: Se
     taps = []
     for place, n, end in zip(places, size, ends, strict=True):
         place = ops.round(place) if mode == "nearest" else place
-        if border == "border":
-            place = ops.clip(place, 0.0, float(n - 1))
-        elif border == "reflection":
-            place = _reflected(place, *end)
+        if mode != "cubic":  # there the neighbours are brought inside, and not the place
+            if border == "border":
+                place = ops.clip(place, 0.0, float(n - 1))
+            elif border == "reflection":
+                place = _reflected(place, *end)
         taps.append([_tap(index, weight, n, border, end) for index, weight in _near(place, mode)])
     total = None
     for chosen in itertools.product(*taps):
@@ -106,6 +107,7 @@ def _grid_sample(node: Node) -> Value:
     batch, *out, axes = grid.shape
     points = math.prod(out)
     flat = ops.reshape(grid, (batch, points, axes))
+    flat = ops.where(ops.isfinite(flat), flat, -1.0)  # as in ONNX Runtime, and in PyTorch's words
     places = []
     for i, n in enumerate(size):
         own = ops.slice(flat, (slice(None), slice(None), axes - 1 - i))

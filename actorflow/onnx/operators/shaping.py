@@ -16,6 +16,7 @@ from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Order, Value, common_order, usual
 from actorflow.ops.fills import Fill, Numbers
+from actorflow.ops.shaping import Reshape
 from actorflow.spec import Length, TensorSpec, long, may_equal
 
 
@@ -131,6 +132,10 @@ def _squeeze(node: Node) -> Value:
     axes = given_axes(node, 1, x.rank)
     if axes is None:
         axes = tuple([i for i, n in enumerate(x.shape) if not isinstance(n, Length) and n == 1])
+        opened: tuple[Any, ...] = tuple([n for n in x.shape if isinstance(n, Length)])
+        if opened:  # an axis stays where its length is not 1: that is checked when it is known
+            shape = tuple([n for i, n in enumerate(x.shape) if i not in axes])
+            return node.usual(node.graph.apply(Reshape(shape, opened), x.blob()))
     for axis in axes:
         if not may_equal(x.shape[axis], 1):  # what is not known is checked with the lengths
             raise Refused(f"axis {axis} of {x.spec} is not of length 1")

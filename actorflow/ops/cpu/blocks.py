@@ -17,6 +17,7 @@ import numpy as np
 
 from actorflow.ops.cpu import buffers
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.fused import StepError, leading
 from actorflow.ops.reductions import is_certain, may_be_parted
 from actorflow.spec import TensorSpec
@@ -388,7 +389,7 @@ class BoundChain:
         if parts:
             stack = np.stack([parts[number] for number in range(self.count)])
             ufunc: Any = chain.folds[i].ufunc
-            total = np.asarray(ufunc.reduce(stack, axis=0, dtype=stack.dtype))
+            total = sum_axes(stack, (0,)) if ufunc is np.add else np.asarray(ufunc.reduce(stack, axis=0))
             if is_certain(ufunc, total):
                 return total
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -21,12 +22,28 @@ BLOCK = 131_072
 BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
+class _Buffers(dict[str, npt.NDArray[np.uint8]]):
+    """The scratch memory of one thread, by name."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Scratch(threading.local):
     def __init__(self) -> None:
-        self.buffers: dict[str, npt.NDArray[np.uint8]] = {}
+        self.buffers = _Buffers()
+        _threads.append(weakref.ref(self.buffers, _threads.remove))
 
 
+_threads: list[weakref.ref[_Buffers]] = []
 _scratch = _Scratch()
+
+
+def forget_scratch() -> None:
+    """Give up the scratch memory of all threads; what is used now lives until then. Any thread may call it."""
+    for each in [*_threads]:
+        buffers = each()
+        if buffers is not None:
+            buffers.clear()
 
 
 def scratch(name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:

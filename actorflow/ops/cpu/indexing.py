@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.ops import indexing as ops
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 
@@ -94,7 +95,7 @@ def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array])
     for axis, (widths, n) in reversed(list(enumerate(zip(operation.widths, g.shape, strict=True)))):
         for part, made_of in border(operation.mode, axis, widths, n):
             share = whole[part]
-            whole[made_of] += share.sum(axis, keepdims=True) if operation.mode == "edge" else share
+            whole[made_of] += sum_axes(share, (axis,), keepdims=True) if operation.mode == "edge" else share
     np.copyto(dx, whole[inside(operation, g.shape)], casting="unsafe")
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
 from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise, spread
-from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul
+from actorflow.ops.cpu.reductions import sum_axes, sum_rows
+from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
 
 #: Partial sums of a bias's gradient, at most, and the elements that each of them is of, at least.
@@ -52,12 +53,11 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 
     def add_up(index: int) -> None:
         part = rows[parts[index]]
-        # A product with ones: add.reduce takes ten times as long for few features.
-        np.dot(np.ones(len(part), rows.dtype), part, out=sums[index])
+        sum_rows(part, sums[index])
 
     spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
     if len(parts) > 1:
-        np.add.reduce(sums, axis=0, out=y)
+        sum_rows(sums, y)
 
 
 _PLAIN = Matmul()
@@ -128,5 +128,20 @@ def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     new = x.ndim - len(shape)
     axes = (*range(new), *(i + new for i, n in enumerate(shape) if i + new >= 0 and n == 1 and x.shape[i + new] != 1))
-    summed = x.sum(axis=axes, keepdims=True) if axes else x
+    summed = sum_axes(x, axes, keepdims=True) if axes else x
     return summed.reshape(summed.shape[max(new, 0) :])
+
+
+@kernel(VectorNorm)
+@in_float32
+def _vector_norm(operation: VectorNorm, inputs: list[Array], outputs: list[Array]) -> None:
+    (x,), order = inputs, operation.order
+    with np.errstate(all="ignore"):
+        if order != 2:
+            terms = np.abs(x) ** order
+        elif x.dtype.kind == "c":
+            terms = x.real**2 + x.imag**2
+        else:
+            terms = x * x
+        total = sum_axes(terms, operation.axes(x.ndim), operation.keepdims)
+        outputs[0][...] = np.sqrt(total) if order == 2 else total ** (1 / order)

@@ -13,6 +13,9 @@ from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.registry import kernel
 
+#: Most channels beside one that are added up one by one.
+MOST_SHIFTS = 64
+
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     return row_blocks(*map(as_matrix, arrays))
@@ -20,11 +23,28 @@ def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 def _window_sum(x: Array, before: int, after: int, out: Array) -> None:
     """``out[:, i] = x[:, i - before] + ... + x[:, i + after]``; ``out`` is not ``x``."""
-    channels = x.shape[1]
+    if before + after > MOST_SHIFTS:
+        _wide_window_sum(x, before, after, out)
+        return
     np.copyto(out, x)
-    for shift in [n for n in range(-before, after + 1) if n and abs(n) < channels]:
+    for shift in [n for n in range(-before, after + 1) if n]:
         to, source = (out[:, :-shift], x[:, shift:]) if shift > 0 else (out[:, -shift:], x[:, :shift])
         np.add(to, source, out=to)
+
+
+def _wide_window_sum(x: Array, before: int, after: int, out: Array) -> None:
+    """The same in as many passes as its length has binary digits: sums of 1, 2, 4, ... channels make those of more."""
+    rows, channels = x.shape
+    sums = np.zeros((rows, before + channels + after), x.dtype)
+    sums[:, before : before + channels] = x
+    out.fill(0)
+    left, start, length = before + after + 1, 0, 1
+    while left:
+        if left & length:
+            np.add(out, sums[:, start : start + channels], out=out)
+            left, start = left - length, start + length
+        if left:
+            sums, length = sums[:, :-length] + sums[:, length:], 2 * length
 
 
 def _inverse_power(scale: Array, beta: float, out: Array) -> None:
@@ -43,7 +63,7 @@ def _inverse_power(scale: Array, beta: float, out: Array) -> None:
 @in_float32
 def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in _pixels(inputs[0], outputs[0]):
-        _window_sum(x, *operation.reach, y)
+        _window_sum(x, *operation.reach(x.shape[1]), y)
 
 
 @kernel(LRN)
@@ -52,7 +72,7 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y, scale in _pixels(inputs[0], *outputs):
         squares = np.multiply(x, x, out=scratch("squares", x.shape, x.dtype))
-        _window_sum(squares, *ChannelWindowSum(operation.size).reach, scale)
+        _window_sum(squares, *ChannelWindowSum(operation.size).reach(x.shape[1]), scale)
         np.multiply(scale, operation.alpha / operation.size, out=scale)
         np.add(scale, operation.k, out=scale)
         _inverse_power(scale, operation.beta, y)
@@ -64,7 +84,7 @@ def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
 @in_float32
 def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> None:
     factor = -2 * operation.alpha * operation.beta / operation.size
-    reach = ChannelWindowSum(operation.size, transposed=True).reach
+    reach = ChannelWindowSum(operation.size, transposed=True).reach(inputs[0].shape[-1])
     for g, x, y, scale, dx in _pixels(*inputs, outputs[0]):
         ratio, seen = scratch("ratio", x.shape, x.dtype), scratch("seen", x.shape, x.dtype)
         np.multiply(g, y, out=ratio)

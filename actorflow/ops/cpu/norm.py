@@ -13,14 +13,14 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
 from actorflow.ops.cpu.parallel import by_rows, rowwise
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.nn import norm as ops
 from actorflow.ops.registry import kernel
 
 
 def _sum(rows: Array) -> Array:
-    """The sum of rows, by a product with ones, which is many times faster than add.reduce for few columns."""
-    total: Array = np.dot(np.ones(len(rows), rows.dtype), rows)
-    return total
+    """The sum of rows."""
+    return sum_axes(rows, (0,))
 
 
 def _matrix(x: Array, width: int) -> Array:
@@ -157,13 +157,12 @@ def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: 
 
 
 def _average(rows: Array) -> Array:
-    column: Array = np.dot(rows, np.full((rows.shape[1], 1), 1 / rows.shape[1], rows.dtype))
-    return column
+    column = sum_axes(rows, (1,), keepdims=True)
+    return np.divide(column, rows.shape[1], out=column)
 
 
 def _average_product(a: Array, b: Array) -> Array:
-    column: Array = np.einsum("ij,ij->i", a, b)[:, np.newaxis]
-    return np.divide(column, a.shape[1], out=column)
+    return _average(np.multiply(a, b, out=scratch("products", a.shape, a.dtype)))
 
 
 #: Of ``g, x, center, r, scale``: writes ``n = (x - center) * r``, ``g * n`` and ``g * scale`` to the last three.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns, spread
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
@@ -144,8 +145,10 @@ def inverse_counts(w: Windows, count_pad: bool, dtype: np.dtype[Any]) -> Array:
     """1 / (number of elements that count, or 1) of each window, shape (*out, 1)."""
     lengths = []
     for n, count, k, s, (before, after), d in zip(w.size, w.out, w.kernel, w.stride, w.pad, w.dilation, strict=True):
-        seen = np.arange(count)[:, np.newaxis] * s - before + np.arange(k) * d
-        lengths.append(np.sum(seen < n + after if count_pad else (seen >= 0) & (seen < n), axis=1))
+        start = np.arange(count) * s - before
+        first = np.zeros_like(start) if count_pad else np.maximum(0, -(start // d))
+        end = n + after if count_pad else n
+        lengths.append(np.maximum(0, np.minimum(k, (end - 1 - start) // d + 1) - first))
     counts: Array = reduce(np.multiply.outer, lengths)[..., np.newaxis]
     return (1.0 / np.maximum(counts, 1)).astype(dtype)
 
@@ -199,4 +202,11 @@ def average_pool_down(
 @kernel(ops.GlobalAverage)
 def _global_average(operation: ops.GlobalAverage, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (y,) = inputs, outputs
-    np.copyto(y, np.mean(x, axis=tuple(range(1, x.ndim - 1)), dtype=wide_dtype(x.dtype)), casting="unsafe")
+    axes = tuple(range(1, x.ndim - 1))
+
+    def compute(images: Array, means: Array) -> None:
+        total = sum_axes(images, axes)
+        np.copyto(means, total / total.dtype.type(math.prod(x.shape[1:-1])), casting="unsafe")
+
+    with np.errstate(all="ignore"):
+        by_rows([x, y], compute)

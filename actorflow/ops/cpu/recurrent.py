@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, scratch
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.recurrent import LSTM, LSTMDown, LSTMGates, LSTMGatesDown
 from actorflow.ops.registry import kernel
@@ -121,7 +122,7 @@ def _lstm_down(operation: LSTMDown, inputs: list[Array], outputs: list[Array]) -
     flat = as_matrix(dgates)
     np.matmul(flat, weight_x, out=as_matrix(dx))
     np.matmul(flat.T, as_matrix(x), out=dweight_x)
-    np.dot(np.ones(len(flat), x.dtype), flat, out=dbias)
+    dbias[...] = sum_axes(flat, (0,))
     dweight_h.fill(0)
     if steps:
         np.matmul(dgates[0].T, hidden, out=dweight_h)

@@ -11,6 +11,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
 from actorflow.ops.cpu.parallel import by_rows
+from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, SoftmaxDown
 from actorflow.ops.registry import kernel
 
@@ -44,14 +45,14 @@ def _by_lines(function: _F) -> _F:
 def _softmax(x: Array, y: Array) -> None:
     np.subtract(x, np.max(x, axis=1, keepdims=True), out=y)
     np.exp(y, out=y)
-    np.divide(y, np.sum(y, axis=1, keepdims=True), out=y)
+    np.divide(y, sum_axes(y, (1,), keepdims=True), out=y)
 
 
 @kernel(SoftmaxDown)
 @_by_lines
 def _softmax_down(g: Array, y: Array, dx: Array) -> None:
     np.multiply(g, y, out=dx)
-    np.subtract(g, np.sum(dx, axis=1, keepdims=True), out=dx)
+    np.subtract(g, sum_axes(dx, (1,), keepdims=True), out=dx)
     np.multiply(dx, y, out=dx)
 
 
@@ -60,4 +61,4 @@ def _softmax_down(g: Array, y: Array, dx: Array) -> None:
 def _log_softmax(x: Array, y: Array) -> None:
     np.subtract(x, np.max(x, axis=1, keepdims=True), out=y)
     powers = np.exp(y, out=scratch("powers", y.shape, y.dtype))
-    np.subtract(y, np.log(np.sum(powers, axis=1, keepdims=True)), out=y)
+    np.subtract(y, np.log(sum_axes(powers, (1,), keepdims=True)), out=y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,14 +111,26 @@ def _taps(w: Windows, cuts: tuple[tuple[int, int], ...]) -> tuple[Tap, ...]:
     spans = []
     axes = zip(w.kernel, w.dilation, w.stride, w.pad, w.size, cuts, strict=True)
     for k, dilation, stride, (before, _), size, cut in axes:
-        spans.append([_span(offset * dilation - before, stride, size, *cut) for offset in range(k)])
+        starts = range(cut[0] * stride - before, cut[1] * stride - before, stride)
+        offsets = range(k) if k <= size + len(starts) else _seeing(k, dilation, starts, size)
+        found = [(offset, *_span(offset * dilation - before, stride, size, *cut)) for offset in offsets]
+        spans.append([each for each in found if each[1].start < each[1].stop])
     whole = slice(None)
-    found = []
-    for offset in np.ndindex(*w.kernel):
-        along = [axis[i] for axis, i in zip(spans, offset, strict=True)]
-        if all(window.start < window.stop for window, _ in along):
-            found.append(Tap(offset, (whole, *(s for s, _ in along)), (whole, *(e for _, e in along))))
-    return tuple(found)
+    return tuple(
+        [
+            Tap(tuple([i for i, _, _ in along]), (whole, *(s for _, s, _ in along)), (whole, *(e for _, _, e in along)))
+            for along in product(*spans)
+        ]
+    )
+
+
+def _seeing(k: int, dilation: int, starts: range, size: int) -> Sequence[int]:
+    """Offsets along an axis at which one of the windows that start there sees an element, in order.
+
+    They are found from the windows, as a kernel may be far larger than all that these see.
+    """
+    parts = [range(max(0, -(start // dilation)), min(k, (size - 1 - start) // dilation + 1)) for start in starts]
+    return sorted(set().union(*parts))
 
 
 def _span(shift: int, stride: int, size: int, begin: int, end: int) -> tuple[slice, slice]:

@@ -9,7 +9,18 @@ import cupy
 import numpy as np
 
 from actorflow.ops import elementwise as ops
-from actorflow.ops.cuda.launch import ANYTHING, FLOATS, NUMBERS, REALS, Array, Formula, elementwise, formula_of, kernel
+from actorflow.ops.cuda.launch import (
+    ANYTHING,
+    FLOATS,
+    NUMBERS,
+    REALS,
+    Array,
+    Formula,
+    as_integer,
+    elementwise,
+    formula_of,
+    kernel,
+)
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel, KernelKey, kernel_maker
 from actorflow.ops.rows import Elementwise
@@ -24,7 +35,16 @@ def _copy(operation: Operation, inputs: list[Array], outputs: list[Array]) -> No
 
 @kernel(ops.Cast, dtypes=ANYTHING)
 def _cast(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
-    cupy.copyto(outputs[0], inputs[0], casting="unsafe")
+    (x,), (y,) = inputs, outputs
+    if x.dtype.kind == "f" and y.dtype.kind in "iu":
+        _to_integers(y.dtype)(x, y)
+    else:
+        cupy.copyto(y, x, casting="unsafe")
+
+
+@cache
+def _to_integers(dtype: np.dtype[Any]) -> Any:
+    return elementwise(f"to_{dtype.name}", "T x", "R result", f"result = {as_integer(dtype)}")
 
 
 _INTEGERS = tuple(name for name in REALS if name not in FLOATS)

@@ -24,6 +24,7 @@ from actorflow.ops.cuda.launch import (
     C_TYPES,
     Array,
     Formula,
+    as_integer,
     compiled,
     contiguous,
     elementwise_of_any,
@@ -81,7 +82,7 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
             numbers.append(spec.dtype.type(each.value))
             continue
         dtype = next((found[a].dtype for a in arguments if found[a].dtype.kind != "b"), np.dtype(np.bool_))
-        formula = _formula(each, len(arguments))
+        formula = _formula(each, len(arguments), dtype)
         own = formula.numbers(each, dtype.type)
         values = [names[a] for a in arguments] + [f"n{len(numbers) + i}" for i in range(len(own))]
         taken = [
@@ -96,7 +97,7 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
     return written
 
 
-def _formula(operation: Operation, count: int) -> Formula:
+def _formula(operation: Operation, count: int, dtype: np.dtype[Any]) -> Formula:
     if isinstance(operation, Sum):
         names = [f"a{i}" for i in range(count)]
         text = names[0]
@@ -104,7 +105,8 @@ def _formula(operation: Operation, count: int) -> Formula:
             text = f"T({text} + {name})"
         return Formula(", ".join(f"T {name}" for name in names), "T", text)
     if isinstance(operation, Cast):
-        return Formula("T x", "R", "x")
+        to_integer = dtype.kind == "f" and operation.dtype.kind in "iu"
+        return Formula("T x", "R", as_integer(operation.dtype) if to_integer else "x")
     found = formula_of(type(operation))  # type: ignore[arg-type]
     assert found is not None  # as `may_fuse` has checked
     return found
@@ -115,6 +117,7 @@ DType = np.dtype[Any]
 #: Blocks of one launch, each of which may take several tiles; far from 2**31, so that indices of tiles do not overflow.
 _MOST_BLOCKS = 2**24
 _ARRAY_TYPES = {**C_TYPES, "bool": "unsigned char"}
+_ADD = "a + b"
 #: How two values become one; those that are not here add up.
 _COMBINE: dict[type[Operation], str] = {
     ReduceProd: "a * b",
@@ -272,7 +275,7 @@ def _reduction(operation: Fused, i: int, found: Sequence[TensorSpec], names: Seq
         neutral = smallest if isinstance(each, ReduceMax) else largest
     numbers = [neutral, length] if isinstance(each, ReduceMean) else [neutral]
     return _Reduction(
-        _COMBINE.get(type(each), "a + b"), dtype, out, term, tuple([_widened(dtype.type(n)) for n in numbers])
+        _COMBINE.get(type(each), _ADD), dtype, out, term, tuple([_widened(dtype.type(n)) for n in numbers])
     )
 
 
@@ -303,9 +306,14 @@ def _source(
         kind = VALUE_TYPES[each.dtype.name]
         combine = f"Combine{kinds.index((each.combine, kind))}()"
         given += _numbers(f"e{k}_", each.numbers)
-        starts.append(f"{kind} total{k} = ({kind})e{k}_0;")
-        terms.append(f"total{k} = {combine}(total{k}, ({kind})({each.term}));")
-        combines.append(f"total{k} = combined(tile, total{k}, {combine});")
+        if each.combine == _ADD:
+            starts.append(f"RunningSum<{kind}> sum{k};")
+            terms.append(f"sum{k}.add(({kind})({each.term}));")
+            combines.append(f"const {kind} total{k} = combined(tile, sum{k}.value(), {combine});")
+        else:
+            starts.append(f"{kind} total{k} = ({kind})e{k}_0;")
+            terms.append(f"total{k} = {combine}(total{k}, ({kind})({each.term}));")
+            combines.append(f"total{k} = combined(tile, total{k}, {combine});")
         divided = f"total{k} / e{k}_1" if is_last and len(each.numbers) > 1 else f"total{k}"
         out = _ARRAY_TYPES[(each.out if is_last else each.dtype).name]
         results.append(f"{out}* z{k}")

@@ -100,6 +100,16 @@ C_TYPES = {
 }
 
 
+def as_integer(dtype: np.dtype[Any]) -> str:
+    """CUDA C of the floating-point number ``x``, to compute with in ``W``, as an integer; see `actorflow.ops.cast`."""
+    limits, kind = np.iinfo(dtype), C_TYPES[dtype.name]
+    sign = "U" if dtype.kind == "u" else ""
+    least = f"({kind})(-{limits.max}LL - 1)" if limits.min else f"({kind})0"
+    most, beyond = f"({kind}){limits.max}{sign}LL", float(limits.max + 1)
+    found = f"W(x) == W(x) ? ({kind})W(x) : ({kind})0"
+    return f"double(W(x)) >= {beyond!r} ? {most} : double(W(x)) < {float(limits.min)!r} ? {least} : {found}"
+
+
 @cache
 def source(name: str) -> str:
     """The CUDA C of ``kernels/<name>.cuh`` with all it needs in front of it."""

@@ -13,7 +13,7 @@ def _launch(function: str, inputs: list[Array], outputs: list[Array], window: Ch
     y = outputs[0]
     wide: Any = wide_dtype(y.dtype).type
     arrays = (*(contiguous(x) for x in inputs), *outputs)
-    args = (*arrays, y.size, y.shape[-1], *window.reach, *(wide(value) for value in more))
+    args = (*arrays, y.size, y.shape[-1], *window.reach(y.shape[-1]), *(wide(value) for value in more))
     launch_flat("lrn", function, y.size, args, y.dtype)
 
 

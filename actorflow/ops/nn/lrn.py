@@ -51,10 +51,10 @@ class ChannelWindowSum(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check(self, inputs),)
 
-    @property
-    def reach(self) -> tuple[int, int]:
-        """Numbers of channels before and after."""
-        before, after = self.size // 2, (self.size - 1) // 2
+    def reach(self, channels: int) -> tuple[int, int]:
+        """Numbers of channels before and after, of so many that there are."""
+        most = max(0, channels - 1)
+        before, after = min(self.size // 2, most), min((self.size - 1) // 2, most)
         return (after, before) if self.transposed else (before, after)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:

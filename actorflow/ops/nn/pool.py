@@ -38,10 +38,14 @@ from actorflow.ops.operation import (
     whole,
 )
 from actorflow.ops.shaping import broadcast_to, reshape
-from actorflow.spec import TensorSpec, following
+from actorflow.spec import TensorSpec, following, minimum
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
+
+
+#: Elements of a kernel that see anything, at most, and for each pixel of an image, if these are more.
+_MOST_TAPS, _MOST_TAPS_PER_PIXEL = 1 << 11, 64
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ class _Pool(Operation):
         found = slide(self.kind, tuple(size), self.kernel, stride, self.pad, self.dilation, self.ceil)
         if any(max(pads) >= k for k, pads in zip(found.kernel, found.pad, strict=True)):
             raise GraphError(f"{self.kind}: pad must be less than the kernel {found.kernel}, got {found.pad}")
+        # A window may be far larger than the images, but not so many that see them each at another place.
+        axes = zip(found.kernel, found.out, size, strict=True)
+        taps: Any = math.prod([minimum(k, count * n) for k, count, n in axes])
+        most: Any = _MOST_TAPS_PER_PIXEL * math.prod(size)
+        if isinstance(taps, int) and isinstance(most, int) and taps > max(_MOST_TAPS, most):
+            raise GraphError(f"{self.kind}: kernel {found.kernel} and pad {found.pad} are too large for images {size}")
         if 0 in size:
             raise ShapeError(f"{self.kind}: x must have a spatial size of at least 1, got {tuple(size)}")
         return found

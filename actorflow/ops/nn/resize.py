@@ -16,7 +16,17 @@ import numpy.typing as npt
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.nn.windows import Numbers
-from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, axes_of, same_dtype, spec_of, whole
+from actorflow.ops.operation import (
+    Application,
+    Cost,
+    Grads,
+    Operation,
+    apply,
+    axis_from_front,
+    same_dtype,
+    spec_of,
+    whole,
+)
 from actorflow.spec import Length, TensorSpec, long
 
 if TYPE_CHECKING:
@@ -93,7 +103,7 @@ class Resize(Operation):
             raise GraphError(f"Resize: size must be at least 1 and scale positive, got {self.size} and {self.scale}")
         if self.mode != "nearest":
             same_dtype("Resize", x=x)
-        (axis,) = axes_of("Resize", self.axis, len(x.shape))
+        axis = axis_from_front("Resize", self.axis, len(x.shape))
         if x.shape[axis] == 0:
             raise ShapeError(f"Resize: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec((*x.shape[:axis], self.size, *x.shape[axis + 1 :]), x.dtype),)
@@ -120,8 +130,9 @@ class ResizeDown(Operation):
     length: int
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        (g,), axis = inputs, self.forward.axis
+        (g,) = inputs
         same_dtype("ResizeDown", g=g)
+        axis = axis_from_front("ResizeDown", self.forward.axis, len(g.shape))
         x = TensorSpec((*g.shape[:axis], self.length, *g.shape[axis + 1 :]), g.dtype)
         if self.forward.infer(x) != inputs:
             raise ShapeError(f"ResizeDown: g must have length {self.forward.size} on axis {axis}, got {g}")

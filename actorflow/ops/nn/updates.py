@@ -124,6 +124,11 @@ class AdamUpdate(Update):
     decoupled: bool = False
     rate_scale: float = 1.0
 
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise GraphError(f"{self.kind}: betas must be from 0 to less than 1, got {self.beta1} and {self.beta2}")
+        return Update.infer(self, *inputs)
+
 
 @dataclass(frozen=True)
 class AdagradUpdate(Update):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,11 @@ Pads = int | tuple[int | tuple[int, int], ...]
 Border = int | Sequence[int | Sequence[int]]
 
 MOST_AXES = 3
+#: A parameter is less than that.
+_MOST = 1 << 31
+#: Elements of an image with its border, at most, unless images and what windows see of them are large, too: a border is
+#: made, so that its size must not be the word of a parameter alone.
+_MOST_PADDED, _PADDED_PER_SEEN = 1 << 20, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,13 @@ def slide(
         count = (_divided_up(room, s) if ceil else room // s) + 1
         may_start_beyond = ceil and not is_natural(seen - after - s)
         counts.append(minimum(count, (n + before - 1) // s + 1) if may_start_beyond else count)
-    return Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
+    found = Windows(tuple(size), kernels, strides, pads, dilations, tuple(counts))
+    padded: Any = math.prod(found.padded_size)
+    if isinstance(padded, int) and padded > _MOST_PADDED:
+        seen = math.prod(size) + math.prod(kernels) * math.prod(counts)
+        if padded > _PADDED_PER_SEEN * seen:
+            raise GraphError(f"{kind}: pad {pads} is too wide: of {padded} elements windows see no more than {seen}")
+    return found
 
 
 def _divided_up(length: Any, by: Any) -> Any:
@@ -120,6 +132,8 @@ def per_axis(kind: str, name: str, value: PerAxis, rank: int, least: int) -> tup
         raise GraphError(f"{kind}: {name} must be a number, or one for each of {rank} spatial axes, got {value}")
     if any(not isinstance(v, int | Length) or v < least for v in values):
         raise GraphError(f"{kind}: {name} must be at least {least}, got {values}")
+    if any(isinstance(v, int) and v >= _MOST for v in values):
+        raise GraphError(f"{kind}: {name} must be less than {_MOST}, got {values}")
     return values
 
 
@@ -137,6 +151,8 @@ def pads_per_axis(kind: str, pad: Pads, rank: int) -> tuple[tuple[int, int], ...
         )
     if any(not isinstance(v, int | Length) or v < 0 for p in pairs for v in p):
         raise GraphError(f"{kind}: pad must be at least 0, got {pad}")
+    if any(isinstance(v, int) and v >= _MOST for p in pairs for v in p):
+        raise GraphError(f"{kind}: pad must be less than {_MOST}, got {pad}")
     return pairs
 
 

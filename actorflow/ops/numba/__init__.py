@@ -15,7 +15,6 @@ from actorflow.ops.numba import (  # noqa: F401  each registers its kernels
     indexing,
     lrn,
     maxima,
-    means,
     norm,
     pool,
     updates,

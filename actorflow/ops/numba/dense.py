@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from actorflow.ops.numba.gathered import Gathered, gather
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.packing import pack_turned
-from actorflow.ops.numba.product import Product, Rows, multiply, pack, ready
+from actorflow.ops.numba.product import Product, Rows, matrix_rows, multiply, pack, ready, shared
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.row import Row, multiply_row
 
@@ -75,6 +74,7 @@ class _Convolution:
             for count in {cut.stop - cut.start for cut in self._cuts}
         }
         self._work_ns = product_ns(batch * self._windows, math.prod(w.kernel) * own, columns)
+        self.size_bytes = sum(product.rows.offsets.nbytes for product in self._products.values())
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         packed = self._kept.packed(weight, self._pack)
@@ -107,15 +107,15 @@ class _Convolution:
         return padded
 
 
-@lru_cache(maxsize=1024)
+@shared
 def _windows(w: Windows, count: int, channels: int, own: int) -> Rows:
     """The windows over some images with their border, of which each sees some of the channels."""
     steps = [channels]  # from one element of an axis to the next
     for n in reversed(w.padded_size):
         steps.insert(0, steps[0] * n)
-    offsets = np.arange(count) * steps[0]
+    offsets = (np.arange(count) * steps[0]).astype(np.int32)
     for n, stride, step in zip(w.out, w.stride, steps[1:], strict=True):
-        offsets = np.add.outer(offsets, np.arange(n) * (stride * step))
+        offsets = np.add.outer(offsets, (np.arange(n) * (stride * step)).astype(np.int32))
     runs = np.zeros(1, np.int64)
     for n, dilation, step in zip(w.kernel, w.dilation, steps[1:], strict=True):
         runs = np.add.outer(runs, np.arange(n) * (dilation * step)).reshape(-1)
@@ -125,7 +125,7 @@ def _windows(w: Windows, count: int, channels: int, own: int) -> Rows:
             joined[-1] = joined[-1][0], joined[-1][1] + own
         else:
             joined.append((begin, own))
-    return Rows(offsets.reshape(-1).astype(np.int32), tuple(joined), own)
+    return Rows(offsets.reshape(-1), tuple(joined), own)
 
 
 def convolve(operation: Conv, x: Array, weight: Array, y: Array, finish: Finish | None) -> bool:
@@ -217,7 +217,8 @@ class _Inner:
         dtype: str,
     ) -> None:
         self._kept, self._pack = kept(operation), pack
-        self._product = Product(compute, _rows(*shape), columns, 1, dtype)
+        self._product = Product(compute, matrix_rows(*shape), columns, 1, dtype)
+        self.size_bytes = self._product.rows.offsets.nbytes
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         self._product.spread(x, self._kept.packed(weight, self._pack), y, ending)
@@ -258,9 +259,3 @@ def _multiply(
         return _Inner(compute, operation, (rows, x.shape[-1]), y.shape[-1], pack, dtype)
 
     return _called(operation, make, x, weight, y, finish)
-
-
-@lru_cache(maxsize=1024)
-def _rows(count: int, depth: int) -> Rows:
-    """The rows of a matrix."""
-    return Rows(np.arange(count, dtype=np.int32) * np.int32(depth), ((0, depth),))

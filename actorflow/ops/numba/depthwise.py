@@ -235,6 +235,8 @@ class Depthwise:
         is_maximum: Whether the largest elements are wanted, and the weight is not used.
     """
 
+    size_bytes = 0
+
     def __init__(self, w: Windows, y: tuple[int, ...], dtype: str, is_maximum: bool = False) -> None:
         v = vectors(dtype)
         assert v is not None

@@ -419,7 +419,13 @@ Direct = Callable[[Array, Array, int, int], None]
 
 
 class Call(Protocol):
-    """Computes an operation of two arrays of some types."""
+    """Computes an operation of two arrays of some types.
+
+    Attributes:
+        size_bytes: Of the tables that it keeps.
+    """
+
+    size_bytes: int
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         """Compute ``y``, whose rows something takes."""
@@ -439,8 +445,8 @@ class _Latest(threading.local):
 
 LATEST = _Latest()
 
-#: Where a `Kept` is among an operation's attributes, what was bound, and the inputs that a call had.
-KEPT, _BOUND, _SEEN = "_kept", "_bound", "_seen"
+#: Where an operation's attributes have what was bound, and the inputs that a call had.
+_BOUND, _SEEN = "_bound", "_seen"
 
 
 class _Bound:
@@ -454,7 +460,9 @@ class _Bound:
         own = [0, *[position - 1 + count for position in finish.by_row]]
         self._fixed = [(i, array) for i, array in enumerate(inputs) if i not in own]
         self._shapes = [(i, inputs[i].shape) for i in own]
-        self._call, self._begun, self._main_ns = call, finish.begun, operation.main_ns
+        self._call, self._main_ns = call, operation.main_ns
+        # Not what has rows: to refer to this call's buffers would keep them from being used again.
+        self._begun = [None if i in finish.by_row else each for i, each in enumerate(finish.begun)]
         self._dtype = inputs[0].dtype
         following = _following(finish)
         assert following is not None

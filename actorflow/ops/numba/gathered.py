@@ -20,7 +20,7 @@ from actorflow.ops.numba.assembly import entry, first_lanes, leave, load_vector,
 from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.packing import pack_turned
-from actorflow.ops.numba.product import Product, Rows
+from actorflow.ops.numba.product import Product, matrix_rows
 from actorflow.ops.numba.routine import Routine
 
 #: Bytes of what the windows of some images add, which stays in the cache.
@@ -106,13 +106,15 @@ class Gathered:
         at_once = max(1, min(batch, _BYTES // (windows * self._columns * size)))
         self._cuts = [slice(i, min(i + at_once, batch)) for i in range(0, batch, at_once)]
         self._products = {
-            count: Product(compute, _rows(count * windows, outputs), self._columns, 1, dtype)
+            count: Product(compute, matrix_rows(count * windows, outputs), self._columns, 1, dtype)
             for count in {cut.stop - cut.start for cut in self._cuts}
         }
         ones = (1,) * (MOST_AXES - len(w.size))
         self._geometry = np.array([*ones, *w.size, *ones, *w.out, *ones, *w.kernel, channels], np.int64)
         self._windows = _windows(w)
         self._work_ns = product_ns(batch * windows, outputs, self._columns)
+        self.size_bytes = self._windows.nbytes
+        self.size_bytes += sum(product.rows.offsets.nbytes for product in self._products.values())
 
     def __call__(self, x: Array, weight: Array, y: Array, ending: Ending) -> None:
         packed = self._kept.packed(weight, self._pack)
@@ -132,7 +134,3 @@ class Gathered:
 
     def _pack(self, weight: Array) -> Array:
         return pack_turned(weight.reshape(1, self._columns, weight.shape[-1]))
-
-
-def _rows(count: int, depth: int) -> Rows:
-    return Rows(np.arange(count, dtype=np.int32) * np.int32(depth), ((0, depth),))

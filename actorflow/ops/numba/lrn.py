@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.lrn import MOST_SHIFTS
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.numba.flat import call
 from actorflow.ops.numba.kernels import are_plain, kernel
@@ -40,11 +41,11 @@ def _rows(name: str, dtype: str, arrays: str, numbers: str, lines: Iterable[str]
 
 
 @lru_cache(maxsize=16)
-def _forward(dtype: str, size: int) -> Routine:
+def _forward(dtype: str, reach: tuple[int, int]) -> Routine:
     lines = [
         "for c in range(width):",
         "    scale[row + c] = x[row + c] * x[row + c]",
-        *_shifts("x[{i}] * x[{i}]", "scale[{i}]", ChannelWindowSum(size).reach),
+        *_shifts("x[{i}] * x[{i}]", "scale[{i}]", reach),
         "for i in range(row, row + width):",
         "    scale[i] = scale[i] * factor + k",
         *[f"    {line}" for line in _INVERSE],
@@ -54,8 +55,7 @@ def _forward(dtype: str, size: int) -> Routine:
 
 
 @lru_cache(maxsize=16)
-def _backward(dtype: str, size: int) -> Routine:
-    reach = ChannelWindowSum(size, transposed=True).reach
+def _backward(dtype: str, reach: tuple[int, int]) -> Routine:
     lines = [
         "for c in range(width):",
         "    r = g[row + c] * y[row + c] / scale[row + c]",
@@ -73,18 +73,20 @@ def _backward(dtype: str, size: int) -> Routine:
 @kernel(LRN)
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> bool:
     arrays = [*inputs, *outputs]
-    if operation.beta != _USUAL or not are_plain(arrays, inputs[0].dtype):
+    reach = ChannelWindowSum(operation.size).reach(inputs[0].shape[-1])
+    if operation.beta != _USUAL or sum(reach) > MOST_SHIFTS or not are_plain(arrays, inputs[0].dtype):
         return False
-    function = _forward(inputs[0].dtype.name, operation.size).function
+    function = _forward(inputs[0].dtype.name, reach).function
     return function is not None and _call(function, arrays, operation.alpha / operation.size, operation.k)
 
 
 @kernel(LRNDown)
 def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> bool:
     arrays = [*inputs, *outputs]
-    if operation.beta != _USUAL or not are_plain(arrays, inputs[0].dtype):
+    reach = ChannelWindowSum(operation.size, transposed=True).reach(inputs[0].shape[-1])
+    if operation.beta != _USUAL or sum(reach) > MOST_SHIFTS or not are_plain(arrays, inputs[0].dtype):
         return False
-    function = _backward(inputs[0].dtype.name, operation.size).function
+    function = _backward(inputs[0].dtype.name, reach).function
     factor = -2 * operation.alpha * operation.beta / operation.size
     return function is not None and _call(function, arrays, factor, spare=2)
 

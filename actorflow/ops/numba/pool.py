@@ -18,6 +18,9 @@ from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import MOST_TAPS, Fold, bounds, forwards, geometry, slide, unpacked
 
+#: Taps of a window for each element of an image, at most: all taps are visited, those in the border, too.
+_MOST_VISITED = 16
+
 _PLACE = np.dtype(np.int64)
 # As `np.maximum`: a NaN stays.
 _MAXIMA = Fold(
@@ -138,7 +141,11 @@ def _average_pool_down(
     (g,), (dx,) = inputs, outputs
     w = operation.windows(dx.shape[1:-1])
     compute = _routine(_SHARES, g.dtype.name).function
-    if compute is None or not are_plain([g, dx], g.dtype):
+    if (
+        math.prod(w.kernel) > _MOST_VISITED * max(1, math.prod(w.size))
+        or compute is None
+        or not are_plain([g, dx], g.dtype)
+    ):
         return False
     inverse, each = inverse_counts(w, operation.count_pad, g.dtype), geometry(w, g.shape[-1])
 

@@ -10,9 +10,11 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cache, lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -37,6 +39,8 @@ from actorflow.ops.numba.assembly import spread as to_all_lanes
 from actorflow.ops.numba.crew import may_share, spread
 from actorflow.ops.numba.fused import Direct, Ending
 from actorflow.ops.numba.routine import Routine
+
+_P = ParamSpec("_P")
 
 #: Rows of a tile at most, by its vectors, for as many registers: as many sums as there is room for beside the panel's
 #: row and one element.
@@ -295,7 +299,8 @@ def _all(v: Vectors, across: int, dtype: str) -> str:
     return leave(text)
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """Where the rows of a product are.
 
     Attributes:
@@ -309,6 +314,26 @@ class Rows(NamedTuple):
     apart: int = 0
 
 
+def shared(make: Callable[_P, Rows]) -> Callable[_P, Rows]:
+    """A function that gives one table for equal arguments, as long as a product has it: it has an entry per row."""
+    made: WeakValueDictionary[Hashable, Rows] = WeakValueDictionary()
+
+    @wraps(make)
+    def rows(*args: _P.args, **kwargs: _P.kwargs) -> Rows:
+        found = made.get(args)
+        if found is None:
+            found = made[args] = make(*args, **kwargs)
+        return found
+
+    return rows
+
+
+@shared
+def matrix_rows(count: int, depth: int) -> Rows:
+    """The rows of a matrix."""
+    return Rows(np.arange(count, dtype=np.int32) * np.int32(depth), ((0, depth),))
+
+
 class Product:
     """Products of rows with a packed weight, of known sizes.
 
@@ -318,6 +343,9 @@ class Product:
         columns: Columns of the weight.
         groups: In so many groups of columns each sees rows of its own, which lie side by side.
         dtype: Of all arrays.
+
+    Attributes:
+        rows: The rows.
     """
 
     def __init__(self, compute: Routine, rows: Rows, columns: int, groups: int, dtype: str) -> None:
@@ -325,6 +353,7 @@ class Product:
         assert v is not None
         count, depth = len(rows.offsets), sum(length for _, length in rows.runs)
         panels = panels_of(depth, columns, groups, v)
+        self.rows = rows
         self._routine, self._function, self._offsets = compute, compute.wait(), rows.offsets
         self._count, self._panels = count, len(panels)
         self._work_ns = product_ns(count, depth, columns // groups)

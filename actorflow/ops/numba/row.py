@@ -99,6 +99,8 @@ class Row:
         columns, depth: Shape of the weight.
     """
 
+    size_bytes = 0
+
     def __init__(self, compute: Routine, columns: int, depth: int) -> None:
         self._routine, self._function, self._depth = compute, compute.wait(), depth
         cuts = even_cuts(columns, min(MOST_PIECES, columns * depth // _PIECE_PRODUCTS), _ROWS)

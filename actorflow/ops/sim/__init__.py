@@ -34,7 +34,9 @@ def _copier(known: Kernel) -> Callable[..., None]:
     function = known.function
 
     def copy(operation: Any, inputs: list[Any], outputs: list[Any]) -> None:
-        for output, result in zip(outputs, function(operation, inputs, None), strict=True):
+        results = function(operation, inputs, None)
+        known.check(results, [TensorSpec(output.shape, output.dtype) for output in outputs])
+        for output, result in zip(outputs, results, strict=True):
             output[...] = result
 
     def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray]) -> None:

@@ -320,9 +320,11 @@ class CallActor(StageActor):
             self._leave()
         if job.is_dead or self.is_over:
             leave_loop(job.error)
+            job.error = job.results = None
             self.dispose(job)
             return
         error = TooLateError() if job.is_expired else job.error
+        job.error = None  # its traceback refers to the job
         self.stats.timed_out += job.is_expired
         if error is None and self.pool is not None:
             self._timed(job.elapsed_ns, len(job.slots))
@@ -332,6 +334,7 @@ class CallActor(StageActor):
             self._timed(job.elapsed_ns, self._units(job))
             for slot in job.slots:
                 self._concluded(slot, job.results, error)
+        job.results = None
         if self.how.is_async:
             self.refill()
         self.wake()
@@ -410,15 +413,16 @@ class CallActor(StageActor):
 
     def leaves_out(self, slot: Slot) -> bool:
         """An item has failed, and it is its turn: whether the stage goes on without it."""
-        error = slot.error
+        error, slot.error = slot.error, None  # its traceback refers to the item
         assert error is not None
-        if isinstance(error, TooLateError):
+        is_late = isinstance(error, TooLateError)
+        if is_late:
             error = self._timeout_error(slot)
         if isinstance(error, Exception) and self.how.policy.allows(self.order.seen, self.order.skipped):
             self.stats.skipped += 1
             self._skips.add(self.stats.name, slot.number, slot.value, error)
             return True
-        self.finish(error if isinstance(slot.error, TooLateError) else self._stage_error(slot, error))
+        self.finish(error if is_late else self._stage_error(slot, error))
         return False
 
     def cut_off(self, error: BaseException, number: int, item: Any) -> None:
@@ -444,7 +448,7 @@ class CallActor(StageActor):
         for slot in self.order.slots:
             if slot.timer is not None:
                 slot.timer.cancel()
-            job = slot.job
+            job, slot.job, slot.error = slot.job, None, None  # both refer to the item
             if job is None:
                 self.close(slot.iterator)
                 continue
@@ -459,7 +463,7 @@ class CallActor(StageActor):
                 self._leave_limiter(job)
                 requests.append(job.request)
                 job.request = None
-        self.order.slots.clear()
+        self.order.clear()
         if self.pool is not None:
             self.pool.forget(requests)
         if self.lane is not None:

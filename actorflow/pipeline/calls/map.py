@@ -124,7 +124,9 @@ class MapActor(CallActor):
             stats.items_in += 1
             self._timed(perf_counter_ns() - start, 1)
             self._failed(slot, failure[1])
-        if (items and len(outputs) < room) or failure is not None:
+            self.wake()
+            del failure  # whose traceback refers to this call
+        elif items and len(outputs) < room:
             self.wake()
 
 
@@ -194,6 +196,7 @@ class AsyncMapActor(MapActor):
             elapsed_ns, start = end - start, end
             if current.slot is not None or error is not None or self.is_over:
                 self._conclude(current, result, error, elapsed_ns)
+                del error  # whose traceback refers to this call
                 return
             self._current = None
             stats.items_in += 1

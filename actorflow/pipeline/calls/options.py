@@ -121,9 +121,18 @@ class Options:
 
 def gives_awaitable(fn: Any) -> bool:
     """Return whether calling a function gives a coroutine or an async generator."""
+    return gives_coroutine(fn) or _is_any(inspect.isasyncgenfunction, fn)
+
+
+def gives_coroutine(fn: Any) -> bool:
+    """Return whether calling a function gives a coroutine."""
+    return _is_any(inspect.iscoroutinefunction, fn)
+
+
+def _is_any(test: Callable[[Any], bool], fn: Any) -> bool:
     call = getattr(fn, "__call__", None)  # noqa: B004  an object with `async def __call__`
     inner = getattr(fn, "func", fn)  # of a functools.partial
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in (fn, inner, call))
+    return any(test(one) for one in (fn, inner, call))
 
 
 @dataclass(frozen=True)

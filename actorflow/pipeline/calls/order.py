@@ -143,6 +143,10 @@ class InOrder:
         actor.stats.items_out += given
         return bool(slots) and bool(slots[0].outputs)
 
+    def clear(self) -> None:
+        """Let go of all items."""
+        self.slots.clear()
+
     def _position(self, slot: Slot) -> Any:
         if self._is_simple:
             return slot.after
@@ -267,6 +271,11 @@ class Unordered:
                 elif self._known:
                     break
         return False
+
+    def clear(self) -> None:
+        """Let go of all items."""
+        self.slots.clear()
+        self._ready.clear()
 
     def _pick(self) -> Slot | None:
         """The item that is next."""

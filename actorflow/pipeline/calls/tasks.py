@@ -7,6 +7,7 @@ from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.loop import end
 from actorflow.pipeline.calls.boundary import ends_task
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class CallTasks:
         self._jobs: deque[Job] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
+        self._limits: set[asyncio.Timeout] = set()  # those of the calls that run
         self._is_between = False  # a task has ended a call, and takes the next job itself
         self._is_closed = False
 
@@ -48,9 +50,11 @@ class CallTasks:
     def close(self) -> None:
         """Cancel the calls that run, and end. Idempotent."""
         self._is_closed = True
-        if not self._actor.run.loop.is_closed():
-            for task in self._tasks:
-                task.cancel()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(None)  # it would cut off the clean-up
+        for task in self._tasks:
+            end(task)
         while self._jobs:
             self._actor.ended(self._jobs.popleft())
 
@@ -109,7 +113,11 @@ class CallTasks:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                job.results = await self._actor.call_async(job.slots[0])
+                self._limits.add(limit)
+                try:
+                    job.results = await self._actor.call_async(job.slots[0])
+                finally:
+                    self._limits.discard(limit)
         except TimeoutError as error:
             job.is_expired = limit.expired()
             job.error = error

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import gc
 import pickle
+import random
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from actorflow.errors import text_of
+from actorflow.graph.nodes import PACKAGE
 from actorflow.pipeline.processes.messages import Message, gathered, open_message, pack, reading
+
+#: Most causes of an error that are sent with it.
+_CAUSES = 10
 
 
 class Answer(NamedTuple):
@@ -19,14 +27,55 @@ class Answer(NamedTuple):
 
     elapsed_ns: int  # of the calls together
     results: list[Any]  # one for each item; `gathered` on the way
-    errors: dict[int, BaseException]  # in place of results, by index
+    errors: dict[int, BaseException]  # in place of results, by index; `_Sent` on the way
     error: BaseException | None = None  # why there are no results at all
+
+
+class Task(NamedTuple):
+    """The first message to a process."""
+
+    fn: Callable[[Any], Any]
+    seed: int  # of the global generators of `random` and NumPy, which a fork server's children would share
+
+
+class _Sent(Exception):  # noqa: N818  it stands for the error on its way
+    """An error with its traceback and its causes, which pickle forgets. It arrives as the error itself."""
+
+    def __init__(self, error: BaseException, known: dict[int, _Sent | None] | None = None) -> None:
+        known = {} if known is None else known
+        known[id(error)] = None  # to those that it stands behind itself
+        for one in (error.__cause__, error.__context__):
+            if one is not None and id(one) not in known and len(known) < _CAUSES:
+                known[id(one)] = _Sent(one, known)
+        around = [known.get(id(one)) for one in (error.__cause__, error.__context__)]
+        frames = traceback.extract_tb(error.__traceback__)
+        while frames and frames[0].filename.startswith(PACKAGE):
+            del frames[0]
+        self._parts = (_sendable(error), "".join(frames.format()), *around, error.__suppress_context__)
+
+    def __reduce__(self) -> Any:
+        return _received, self._parts
+
+
+def _received(
+    error: BaseException,
+    lines: str,
+    cause: BaseException | None,
+    context: BaseException | None,
+    suppress_context: bool,
+) -> BaseException:
+    # Not by assignment, which the error's class may refuse; a frozen dataclass does.
+    for name, value in (("__cause__", cause), ("__context__", context), ("__suppress_context__", suppress_context)):
+        BaseException.__dict__[name].__set__(error, value)
+    if lines:
+        vars(error).setdefault("__notes__", []).append(f"in a worker process:\n{lines.rstrip()}")
+    return error
 
 
 def serve(link: socket.socket) -> None:
     """Call for items as they come, until the other end is closed.
 
-    The first message is the function, the others are lists of items; each gets its answer, the first one an empty one.
+    The first message is a `Task`, the others are lists of items; each gets its answer, the first one an empty one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when it ends
     with link:
@@ -42,22 +91,24 @@ def serve(link: socket.socket) -> None:
 
 def _function(message: Message) -> Callable[[Any], Any]:
     try:
-        fn: Callable[[Any], Any] = open_message(message)
+        task: Task = open_message(message)
     except BaseException as error:  # noqa: BLE001  each item gets it
-        failure = _sendable(error)
+        failure, lines = error, error.__traceback__
 
         def fail(_: Any) -> Any:
-            raise failure
+            raise failure.with_traceback(lines)
 
         return fail
-    return fn
+    random.seed(task.seed)
+    np.random.seed(task.seed)  # noqa: NPY002  the function may draw from it
+    return task.fn
 
 
 def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
     try:
         items = open_message(message)
     except BaseException as error:  # noqa: BLE001  the loop gets it
-        return pack(Answer(0, [], {}, _sendable(error)))
+        return pack(Answer(0, [], {}, _Sent(error)))
     results: list[Any] = []
     errors: dict[int, BaseException] = {}
     start = perf_counter_ns()
@@ -65,7 +116,7 @@ def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
         try:
             results.append(fn(item))
         except BaseException as error:  # noqa: BLE001  the loop gets it
-            errors[len(results)] = _sendable(error)
+            errors[len(results)] = _Sent(error)
             results.append(None)
     elapsed_ns = perf_counter_ns() - start
     try:
@@ -75,7 +126,7 @@ def _answer(fn: Callable[[Any], Any], message: Message) -> list[memoryview]:
             try:
                 pickle.dumps(result)
             except BaseException as error:  # noqa: BLE001  as above
-                results[index], errors[index] = None, _sendable(error)
+                results[index], errors[index] = None, _Sent(error)
         return pack(Answer(elapsed_ns, results, errors))
 
 

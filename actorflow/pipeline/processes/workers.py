@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import io
 import multiprocessing
 import pickle
 import socket
+import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from actorflow.errors import PipelineError, shown, text_of
 from actorflow.pipeline.processes.messages import Message, open_message, pack, reading, scattered
-from actorflow.pipeline.processes.remote import Answer, serve
+from actorflow.pipeline.processes.remote import Answer, Task, serve
 from actorflow.threads import forget_in_child
 
 #: How many pieces of memory one call of the system may send.
@@ -38,9 +42,12 @@ class Request:
     def __init__(self, items: list[Any], timeout_s: float | None, done: Callable[[Answer], None]) -> None:
         self.parts = pack(items)  # the message
         self.timeout_s = timeout_s
-        self.done = done  # called on the loop
+        self.done: Callable[[Answer], None] | None = done  # called on the loop; None when nobody waits any more
         self.worker: WorkerProcess | None = None
-        self.is_wanted = True  # waited for
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.done is not None
 
 
 class WorkerProcess:
@@ -53,6 +60,9 @@ class WorkerProcess:
         function: The message with the function.
         lost: Called with the worker and an error when a request takes too long or an answer cannot be read, and with
             None when the process has ended by itself.
+
+    Attributes:
+        is_ready: Whether it has the function.
     """
 
     def __init__(self, function: list[memoryview], lost: Callable[[WorkerProcess, BaseException | None], None]) -> None:
@@ -69,7 +79,7 @@ class WorkerProcess:
                 self._link.close()
                 raise
         self._unsent: deque[memoryview] = deque(function)
-        self._is_ready = False  # it has the function
+        self.is_ready = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -175,6 +185,7 @@ class WorkerProcess:
         except BaseException as failure:  # noqa: BLE001  what waits would never be told
             error = failure
         self._lost(self, error)
+        del error  # whose traceback refers to this call
 
     def _read_all(self) -> bool:
         """Take all that has come; whether the process is still there.
@@ -206,20 +217,20 @@ class WorkerProcess:
         except BaseException as error:  # noqa: BLE001  a result that cannot be made here; raised where it is waited for
             answer = Answer(0, [], {}, error)
         self._stop_time()
-        if not self._is_ready:
-            self._is_ready = True
+        if not self.is_ready:
+            self.is_ready = True
             self._begin_time()
             return
         request = self.requests.popleft()
         self._begin_time()
-        if request.is_wanted:
+        if request.done is not None:
             request.done(answer)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def _begin_time(self) -> None:
         """A call begins, as far as it is known here."""
-        if self._is_ready and self.requests and self._loop is not None:
+        if self.is_ready and self.requests and self._loop is not None:
             timeout_s = self.requests[0].timeout_s
             if timeout_s is not None and self.requests[0].is_wanted:
                 self._timer = self._loop.call_later(timeout_s, self._lost, self, TooLateError())
@@ -254,11 +265,14 @@ class ProcessPool:
     Args:
         fn: The function, which pickle can find or hold.
         count: How many, at most.
+        seed: Seeds of the pipeline. The global generators of Python and NumPy in each process follow from them, and
+            from how many processes were started before it.
     """
 
-    def __init__(self, fn: Callable[[Any], Any], count: int) -> None:
+    def __init__(self, fn: Callable[[Any], Any], count: int, seed: Sequence[int]) -> None:
         self._fn = fn
         self._count = count
+        self._seeds = np.random.SeedSequence(seed)
         self._workers: list[WorkerProcess] = []
         self._ended: list[WorkerProcess] = []  # those that were killed, and are to be waited for
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -298,7 +312,7 @@ class ProcessPool:
     def forget(self, requests: Iterable[Request]) -> None:
         """Drop the results of requests: calls that run go on."""
         for request in requests:
-            request.is_wanted = False
+            request.done = None
         if not any(request.is_wanted for worker in self._workers for request in worker.requests):
             for worker in self._workers:
                 worker.leave()
@@ -321,7 +335,8 @@ class ProcessPool:
             self._lost(worker, None)
             worker = None
         if worker is None or (worker.requests and len(workers) < self._count):
-            worker = WorkerProcess(pack(self._fn), self._lost)
+            (seed,) = self._seeds.spawn(1)[0].generate_state(1).tolist()
+            worker = WorkerProcess(pack(Task(self._fn, seed)), self._lost)
             workers.append(worker)
             # Before the end of the program multiprocessing waits for processes that it has started.
             atexit.unregister(self.close)
@@ -339,7 +354,11 @@ class ProcessPool:
             else:
                 worker.close()
                 code = worker.exit_code
-                error = BrokenProcessPool(f"the process ended in the middle of a call, with exit code {code}")
+                when, advice = "in the middle of a call", ""
+                if not worker.is_ready:
+                    when = "before its first call"
+                    advice = ": a program that starts processes needs `if __name__ == '__main__':` around what it runs"
+                error = BrokenProcessPool(f"the process ended {when}, with exit code {code}{advice}")
         except BaseException as failure:  # noqa: BLE001  what waits would never be told
             error = failure
         wanted = [request for request in requests if request.is_wanted]
@@ -347,14 +366,15 @@ class ProcessPool:
         for request in wanted:
             if request is not running:
                 self._assign_again(request)
-        if running is not None and running.is_wanted:
+        if running is not None and running.done is not None:
             running.done(Answer(0, [], {}, error))
 
     def _assign_again(self, request: Request) -> None:
         try:
             self._assign(request)
         except BaseException as error:  # noqa: BLE001  for instance no process can be started
-            request.done(Answer(0, [], {}, error))
+            if request.done is not None:
+                request.done(Answer(0, [], {}, error))
 
 
 def check_picklable(fn: Callable[..., Any]) -> None:
@@ -364,9 +384,25 @@ def check_picklable(fn: Callable[..., Any]) -> None:
         PipelineError: if it cannot.
     """
     try:
-        pickle.dumps(fn)
+        parts = pickle.dumps(fn)
+        if not hasattr(sys.modules["__main__"], "__file__"):
+            _Opening(io.BytesIO(parts)).load()
+    except PipelineError:
+        raise
     except Exception as error:  # pickle raises whatever an object's own methods raise
         raise PipelineError(
             f"executor='process' needs a function that pickle can send, at the top level of a module; "
             f"{shown(fn)}: {text_of(error)}"
         ) from error
+
+
+class _Opening(pickle.Unpickler):
+    """Opens a pickle as another process would in which there is no program that could be imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":
+            raise PipelineError(
+                f"executor='process' needs functions and classes that another process can import, but {name!r} was "
+                "made by `python -c`, at a prompt or in a notebook: put it into a file, and import it from there"
+            )
+        return super().find_class(module, name)

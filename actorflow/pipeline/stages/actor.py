@@ -201,6 +201,7 @@ class StageActor(ABC):
             self.report(error)
         for inbox in self.inboxes:
             inbox.items.clear()
+            inbox.end = None  # an error's traceback refers to stages, as they refer to each other
             inbox.source.stop()
 
     def halt(self) -> None:  # noqa: B027  most stages have nothing under way

@@ -231,6 +231,9 @@ class _GroupActor(PassActor):
             return True
         return False
 
+    def halt(self) -> None:
+        self._group = []
+
     @property
     def held(self) -> int:
         return super().held + len(self._group)

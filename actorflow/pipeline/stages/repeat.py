@@ -137,6 +137,9 @@ class _CacheActor(PassActor):
             self._caches[self._stage] = self._store
         self.finish(error)
 
+    def halt(self) -> None:
+        self._store = _Store(self._store.epoch)  # what is not whole is of no use
+
     def freeze(self, position: Any) -> Any:
         return [self.upstream.freeze(self.upstream.start), position, self._store.epoch]
 

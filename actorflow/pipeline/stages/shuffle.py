@@ -31,6 +31,10 @@ class Shuffle(Stage):
     seed: int
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed,)
+
+    @property
     def shape(self) -> str:
         return f"{self.kind}({self.size}, seed={self.seed})"
 
@@ -165,6 +169,9 @@ class _ShuffleActor(PassActor):
             origin = following
             at = self._before
         return [self.upstream.freeze(at), [number - origin for number, _ in held], following - origin, draws.state]
+
+    def halt(self) -> None:
+        self._buffer = []
 
     @property
     def held(self) -> int:

@@ -76,12 +76,17 @@ class Source(Stage):
 
     data: Any  # the sequence, iterable or function that gives the items
     sampler: Sampler | None = None  # in which order they are taken out of a sequence
+    seed: int = 0
     place: Executor = "auto"  # executor of the iteration: "auto", "loop" or "thread"
     order: str = ""  # text of other settings that the items depend on; a saved position must agree with it
 
     @property
     def executor(self) -> str:
         return "thread" if self.place == "auto" else self.place
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed if self.sampler is None else self.sampler.seed or 0,)
 
     @property
     def shape(self) -> str:
@@ -284,6 +289,7 @@ class _SourceActor(ExpandActor):
         if error is not None:
             slot.iterator = None
             self._failed(slot, error)
+            del error  # whose traceback refers to this call
 
 
 def is_indexable(data: Any) -> TypeGuard[Indexed[Any]]:

@@ -45,6 +45,11 @@ class Stage:
         return ""
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds that its items follow from."""
+        return ()
+
+    @property
     def shape(self) -> str:
         """Text that a saved position must agree with, besides that of the stages in front."""
         return self.kind
@@ -99,6 +104,12 @@ def walk(stage: Stage) -> list[Stage]:
     for upstream in stage.upstream:
         found |= dict.fromkeys(walk(upstream))
     return [*found, stage]
+
+
+def seeds_of(stage: Stage) -> list[int]:
+    """The place of a stage in its pipeline, and the seeds of those in front of it."""
+    front = walk(stage)
+    return [len(front), *[seed for part in front for seed in part.seeds]]
 
 
 def signature(stage: Stage) -> str:

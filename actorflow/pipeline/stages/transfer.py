@@ -172,8 +172,9 @@ class _TransferActor(StageActor):
         if not flight or flight[0].left or len(out.items) >= out.capacity:
             return False
         copies = flight.popleft()
-        if copies.error is not None:
-            self.finish(self.caught(copies.error, copies.number, copies.item))
+        error, copies.error = copies.error, None  # its traceback refers to the copies
+        if error is not None:
+            self.finish(self.caught(error, copies.number, copies.item))
             return False
         self.stats.items_out += 1
         out.items.append((copies.value, copies.at))
@@ -255,6 +256,8 @@ class _TransferActor(StageActor):
             self.wake()
 
     def halt(self) -> None:
+        for copies in self._flight:
+            copies.error = None
         self._flight.clear()
         if self._allowance is not None:
             self._allowance.forget(self.wake)

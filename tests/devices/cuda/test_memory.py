@@ -100,6 +100,19 @@ class TestStaging:
         device.staging.trim()
         assert (bucket.free_bytes, device.staging.held_bytes) == (0, 0)
 
+    def test_old_buffers_go_when_no_copy_is_pending(self, device: CudaDevice) -> None:
+        lane = device.lane("inbound")
+        bucket = device.staging.bucket(SPEC)
+        buffer = bucket.take()
+        lane.submitted = 5
+        bucket.give_back(buffer)
+        del buffer
+        for completed, kept in ((0, 1), (0, 1), (5, 0)):
+            lane.completed = completed
+            device.staging.age()
+            assert bucket.free_bytes == kept * SPEC.size_bytes
+        assert device.staging.held_bytes == 0
+
     def test_views_and_other_shapes_are_not_taken_back(self, device: CudaDevice) -> None:
         bucket = device.staging.bucket(SPEC)
         buffer = bucket.take()

@@ -51,6 +51,32 @@ def test_the_pool_gives_up_free_buffers_for_room(sim: Any) -> None:
     assert device.memory.bucket(af.TensorSpec.of(512), lane).take().nbytes == 2048
 
 
+def test_old_buffers_go_when_nothing_uses_them(sim: Any) -> None:
+    device = sim.device()
+    lane, memory = device.lane("main"), device.memory
+    used, unused, busy = (memory.bucket(af.TensorSpec.of(n), lane) for n in (1, 2, 3))
+    for bucket in (used, unused, busy):
+        bucket.give_back(bucket.take())
+    memory.age()
+    assert memory.held_bytes == 24
+    buffer = used.take()
+    lane.submitted += 1
+    used.give_back(buffer)
+    del buffer
+    memory.age()
+    assert memory.held_bytes == 4
+    buffer = busy.take()
+    lane.submitted += 1
+    busy.give_back(buffer)  # whose work has not ended
+    del buffer
+    for _ in range(3):
+        memory.age()
+        assert memory.held_bytes == 16
+    lane.completed = lane.submitted
+    memory.age()
+    assert memory.held_bytes == 0
+
+
 def test_empty_arrays_take_nothing(sim: Any) -> None:
     device = sim.device(memory_bytes=0)
     assert device.allocate(af.TensorSpec.of((0, 3))).get().shape == (0, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops.indexing import INDEX, AddAt, Gather, TakeAlongAxisDown, TakeDown, numpy_key
 from actorflow.spec import TensorSpec
+from tests.ops.test_basic import INTEGERS, ODD, nearest_integers
+from tests.support import long_sums
 
 layouts = st.sampled_from(["C", "F", "strided"])
 seeds = st.integers(0, 2**32 - 1)
@@ -71,6 +74,32 @@ def test_reductions(compute_cuda, cases, laid_out, shape, data, dtype, layout, k
         operation = position(axes if axes and len(axes) == 1 else None, keepdims)
         (found,) = compute_cuda(operation, laid_out(x, layout))
         np.testing.assert_array_equal(found, cases.compute_cpu(operation, x)[0], strict=True)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_integers_of_numbers_out_of_range(compute_cuda, kind) -> None:
+    with np.errstate(over="ignore"):
+        x = np.array(ODD).astype(kind)
+    for dtype in INTEGERS:
+        cast = ops.Cast(np.dtype(dtype))
+        assert compute_cuda(cast, x)[0].tolist() == nearest_integers(x, dtype), dtype
+        if kind == "float16":  # which no chain converts
+            continue
+        chain = ops.Fused((ops.FusedStep(ops.Negative(), (0,)), ops.FusedStep(cast, (1,))), (1,))
+        assert compute_cuda(chain, -x)[0].tolist() == nearest_integers(x, dtype), dtype
+
+
+#: Without norms, which have no kernel of their own there.
+LONG = [case for case in long_sums.cases() if case.operation.kind != "VectorNorm"]
+
+
+@pytest.mark.parametrize("case", LONG, ids=lambda case: f"{case.operation}-{case.output}")
+def test_what_adds_up_many_elements_in_one_thread(compute_cuda, emulated, case) -> None:
+    """As where columns alone fill the device: none is divided among blocks."""
+    with mock.patch.object(emulated.modules["reductions"], "_ENOUGH_BLOCKS", 1):
+        found = compute_cuda(case.operation, *case.arrays)[case.output]
+    exact = case.exact(*(array.astype(np.float64) for array in case.arrays))
+    assert long_sums.relative_errors(np.asarray(found), exact) < long_sums.BOUND
 
 
 @examples

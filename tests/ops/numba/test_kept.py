@@ -10,7 +10,10 @@ import pytest
 
 import actorflow as af
 from actorflow.devices.cpu import CPU
+from actorflow.ops import Operation
 from actorflow.ops.numba import compiled
+from actorflow.ops.numba.kept import Kept, kept
+from actorflow.ops.numba.product import Rows
 
 X = np.random.default_rng(0).standard_normal((2, 6, 6, 8)).astype("f")
 SHAPES = {"conv": (3, 3, 8, 16), "inner": (16, 288)}
@@ -89,6 +92,50 @@ def shown(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[],
     flat, w = graph.blob("flat", parts.weight.size), graph.variable("w", parts.weight.shape)
     [flat] >> graph.op("shape", af.ops.Reshape(parts.weight.shape)) >> [w]
     return w, graph.blob("b", 16), dict
+
+
+async def test_tables_of_many_sizes_take_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorflow.ops.numba.kept._MOST_BYTES", 100_000)
+    graph = af.Graph("sizes")
+    x = graph.blob("x", ("batch", "n", "n", 8))
+    y = af.ops.conv(x, graph.constant(np.ones(SHAPES["conv"], "f")))
+    y = af.ops.conv(y, graph.constant(np.ones((3, 3, 16, 16), "f")))
+    async with graph:
+        for n in range(80, 100):
+            await graph.run({x: np.ones((1, n, n, 8), "f")})
+            compiled()
+        for n in range(80, 100):
+            await graph.run({x: np.ones((1, n, n, 8), "f")})
+        made = [kept(op.operation) for op in graph.ops if op.operation.kind == "Conv"]
+        tables = {id(rows): rows.offsets.nbytes for each in made for rows in tables_of(each)}
+        assert len(tables) > 2
+        assert sum(tables.values()) <= 2 * 100_000
+        graph.trim()
+        assert not any("_kept" in vars(op.operation) for op in graph.ops)
+
+
+def operations_of(graph: af.Graph) -> list[Operation]:
+    (program,) = graph.engine._programs.values()
+    return [actor.operation for actor in program.base.ops if hasattr(actor, "operation")]
+
+
+def tables_of(own: Kept) -> list[Rows]:
+    return [product.rows for call in own._made.values() for product in call._products.values()]
+
+
+async def test_a_bound_call_keeps_no_buffer() -> None:
+    """What is added to a convolution has rows of its own, which change in each call."""
+    graph = af.Graph("residual")
+    x = graph.blob("x", X.shape)
+    weight = graph.constant(np.ones((3, 3, 8, 8), "f"))
+    z = af.ops.relu(af.ops.conv(x, weight, pad=1))
+    y = af.ops.relu(af.ops.conv(z, weight, pad=1) + z)
+    async with graph:
+        for _ in range(8):
+            await graph.run({x: X}, fetch=[y])
+            compiled()
+        assert any("_bound" in vars(operation) for operation in operations_of(graph))
+        assert graph.engine.resources.device(af.Place()).memory.used_bytes == 0
 
 
 @pytest.mark.parametrize("fuse", [True, False])

@@ -16,7 +16,7 @@ from actorflow.ops.indexing import TakeDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, BatchNormInference, LayerNormDown
-from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool, MaxPoolDown
+from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPoolDown
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 from actorflow.ops.numba import norm, updates
 from actorflow.spec import TensorSpec
@@ -174,20 +174,6 @@ def test_gradients_of_maxima_of_windows_that_touch_or_overlap(
     y = np.empty(MaxPool(**how).infer(TensorSpec(x.shape, x.dtype))[0].shape, x.dtype)
     af.ops.find_kernel(MaxPool(**how), "cpu", x.dtype).function(MaxPool(**how), [x], [y])
     agree(MaxPoolDown(**how), values(2, y.shape), x, y)
-
-
-@given(
-    st.tuples(st.integers(0, 3), *[st.integers(1, 20)] * 2, st.sampled_from([2, 3, 8, 33])),
-    seeds,
-    st.sampled_from([0.0, 0.01]),
-    st.sampled_from(["f", "d"]),
-)
-def test_averages_of_images(agree: Any, shape: tuple[int, ...], seed: int, odd: float, dtype: str) -> None:
-    agree(GlobalAverage(), values(seed, shape, dtype, odd))
-
-
-def test_averages_of_many_images_are_spread(agree: Any) -> None:
-    agree(GlobalAverage(), values(0, (50, 30, 20, 33)))
 
 
 @pytest.mark.parametrize("size", [(13,), (7, 5, 6)])

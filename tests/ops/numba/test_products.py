@@ -325,7 +325,7 @@ def test_no_row_is_left_over(rows: int, depth: int, columns: int, dtype: str) ->
     """A row by itself is added up in another order."""
     compute = product.ready(product.multiply, np.dtype(dtype).name)
     assert compute is not None
-    made = product.Product(compute, dense._rows(rows, depth), columns, 1, np.dtype(dtype).name)
+    made = product.Product(compute, product.matrix_rows(rows, depth), columns, 1, np.dtype(dtype).name)
     at_once = made._told[0]
     for _, begin, end, _, _ in [*made._parts.tolist(), made._whole]:
         assert (end - begin) % at_once != 1 or rows == 1

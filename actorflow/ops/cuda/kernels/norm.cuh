@@ -40,17 +40,22 @@ extern "C" __global__ void moments(
   const Tile tile(inner, columns);
   const INDEX part = blockIdx.x % parts;
   const INDEX c = (INDEX)(blockIdx.x / parts) * columns + tile.column;
-  Moments own = {WIDE(0), WIDE(0), WIDE(0)};
+  const Moments none = {WIDE(0), WIDE(0), WIDE(0)};
+  const Joined join;
+  Moments own = none, run = none;
   if (c < all) {
     const SCALAR* column = x + (c / inner) * length * inner + c % inner;
     for (INDEX k = part * tile.alongs + tile.along; k < length; k += parts * tile.alongs) {
-      const WIDE value = WIDE(column[k * inner]), distance = value - own.mean;
-      own.count += WIDE(1);
-      own.mean += distance / own.count;
-      own.squares += distance * (value - own.mean);
+      const WIDE value = WIDE(column[k * inner]), distance = value - run.mean;
+      run.count += WIDE(1);
+      run.mean += distance / run.count;
+      run.squares += distance * (value - run.mean);
+      if (run.count < WIDE(64)) continue;
+      own = join(own, run);
+      run = none;
     }
   }
-  own = combined(tile, own, Joined());
+  own = combined(tile, join(own, run), join);
   if (tile.along || c >= all) return;
   if (parts == 1) {
     finish(
@@ -104,7 +109,7 @@ extern "C" __global__ void sums_of_normalized(
   const Tile tile(inner, columns);
   const INDEX part = blockIdx.x % parts;
   const INDEX c = (INDEX)(blockIdx.x / parts) * columns + tile.column;
-  Pair total = {WIDE(0), WIDE(0)};
+  RunningSum<WIDE> sum, products_sum;
   if (c < all) {
     const INDEX start = (c / inner) * length * inner + c % inner;
     const WIDE own_mean = across ? WIDE(0) : mean[c], own_r = across ? WIDE(0) : WIDE(1) / sqrt(spread[c] + epsilon);
@@ -112,10 +117,11 @@ extern "C" __global__ void sums_of_normalized(
     for (INDEX k = part * tile.alongs + tile.along; k < length; k += parts * tile.alongs) {
       const INDEX i = start + k * inner;
       const WIDE own = weighted ? WIDE(g[i]) * WIDE(scale[k]) : WIDE(g[i]);
-      total.g += own;
-      total.product += own * ((WIDE(x[i]) - (across ? mean[k] : own_mean)) * (across ? spread[k] : own_r));
+      sum.add(own);
+      products_sum.add(own * ((WIDE(x[i]) - (across ? mean[k] : own_mean)) * (across ? spread[k] : own_r)));
     }
   }
+  Pair total = {sum.value(), products_sum.value()};
   total = combined(tile, total, PairPlus());
   if (tile.along || c >= all) return;
   totals[part * all + c] = total.g;

@@ -114,15 +114,15 @@ extern "C" __global__ void average_pool(
     const Place at(e, od, oh, ow, channels);
     const Range as(deep, at.r), bs(high, at.s), cs(wide, at.t);
     const SCALAR* image = x + at.image * nd * nh * nw * channels + at.channel;
-    WIDE total = 0;
+    RunningSum<WIDE> sum;
     for (INDEX a = as.first; a < as.end; ++a)
       for (INDEX b = bs.first; b < bs.end; ++b)
         for (INDEX c = cs.first; c < cs.end; ++c) {
           const INDEX row = deep.element(at.r, a) * nh + high.element(at.s, b);
-          total += WIDE(image[(row * nw + wide.element(at.t, c)) * channels]);
+          sum.add(WIDE(image[(row * nw + wide.element(at.t, c)) * channels]));
         }
     const INDEX plane = extent(high, at.s, after_h, count_pad) * extent(wide, at.t, after_w, count_pad);
-    y[e] = SCALAR(total / WIDE(most(extent(deep, at.r, after_d, count_pad) * plane, 1)));
+    y[e] = SCALAR(sum.value() / WIDE(most(extent(deep, at.r, after_d, count_pad) * plane, 1)));
   }
 }
 

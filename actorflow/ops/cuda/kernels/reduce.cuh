@@ -15,13 +15,13 @@ __device__ void sum_tile(
   const Tile tile(inner, columns);
   const INDEX part = blockIdx.x % parts;
   const INDEX c = (INDEX)(blockIdx.x / parts) * columns + tile.column;
-  WIDE total = 0;
+  RunningSum<WIDE> sum;
   if (c < all) {
     const In* column = x + (c / inner) * length * inner + c % inner;
     for (INDEX k = part * tile.alongs + tile.along; k < length; k += parts * tile.alongs)
-      total += WIDE(column[k * inner]);
+      sum.add(WIDE(column[k * inner]));
   }
-  total = combined(tile, total, Add());
+  const WIDE total = combined(tile, sum.value(), Add());
   if (tile.along == 0 && c < all) y[part * all + c] = Out(total / divisor);
 }
 

@@ -22,6 +22,24 @@ template <> struct Wider<double> { typedef double type; };
 // The type that sums and exponentials are computed in: float for half and float, double for double.
 typedef Wider<SCALAR>::type WIDE;
 
+// A thread's sum: runs of 64 elements, sums of 64 runs, and the sum of those. So its error grows with the length of a
+// run, and not with the number of elements.
+template <typename T>
+struct RunningSum {
+  T run = T(0), of_runs = T(0), total = T(0);
+  unsigned count = 0;
+  __device__ void add(T value) {
+    run += value;
+    if (++count % 64) return;
+    of_runs += run;
+    run = T(0);
+    if (count % 4096) return;
+    total += of_runs;
+    of_runs = T(0);
+  }
+  __device__ T value() const { return total + (of_runs + run); }
+};
+
 // Consecutive threads take consecutive elements; as many rounds as it needs.
 #define FOR_EACH(i, count)                                                                                  \
   for (INDEX i = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (INDEX)gridDim.x * blockDim.x)

@@ -11,10 +11,10 @@ struct Scores {
       for (INDEX k = tile.along; k < length; k += tile.alongs) top = larger(top, WIDE(column[k * inner]));
     }
     top = combined(tile, top, Larger());
-    sum = 0;
+    RunningSum<WIDE> own;
     if (inside)
-      for (INDEX k = tile.along; k < length; k += tile.alongs) sum += exp(WIDE(column[k * inner]) - top);
-    sum = combined(tile, sum, Add());
+      for (INDEX k = tile.along; k < length; k += tile.alongs) own.add(exp(WIDE(column[k * inner]) - top));
+    sum = combined(tile, own.value(), Add());
   }
 };
 
@@ -35,11 +35,11 @@ extern "C" __global__ void softmax_down(
   const INDEX c = (INDEX)blockIdx.x * columns + tile.column;
   const bool inside = c < all;
   const INDEX start = inside ? (c / inner) * length * inner + c % inner : 0;
-  WIDE dot = 0;
+  RunningSum<WIDE> own;
   if (inside)
     for (INDEX k = tile.along; k < length; k += tile.alongs)
-      dot += WIDE(g[start + k * inner]) * WIDE(y[start + k * inner]);
-  dot = combined(tile, dot, Add());
+      own.add(WIDE(g[start + k * inner]) * WIDE(y[start + k * inner]));
+  const WIDE dot = combined(tile, own.value(), Add());
   if (inside)
     for (INDEX k = tile.along; k < length; k += tile.alongs)
       dx[start + k * inner] = SCALAR((WIDE(g[start + k * inner]) - dot) * WIDE(y[start + k * inner]));
