@@ -90,6 +90,15 @@ def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path
     check_given({line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}, is_whole=True)
 
 
+def test_make_says_what_an_interpreter_lacks_and_how_to_bring_it() -> None:
+    command = ["make", "test-gpu", "INSTALLED=1", f"PYTHON={sys.executable} -I -S"]  # without what is installed
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "has no aiohttp cupy hypothesis numpy pytest pytest_asyncio pytest_timeout" in ended.stderr
+    assert "docs/how-to/gpu.md" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", "tests/examples/test_scripts.py"]
     inherited = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
