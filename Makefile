@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu clean
+.PHONY: help demo docs test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -50,7 +50,10 @@ GPU_TESTS ?= tests/gpu tests/ops/test_places.py tests/examples/test_scripts.py
 SANITIZED ?= tests/gpu/test_kernels.py -k float32
 SANITIZER ?= compute-sanitizer
 TOOL ?= memcheck
-gpu_needs = $(if $(INSTALLED),,$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
+gpu_needs = $(if $(INSTALLED),$(if $(filter dev,$(1)),check-installed),$(VENV)/.ready-cuda $(VENV)/.ready-$(1))
+# What every test imports, or pytest's settings in pyproject.toml name.
+TESTS_NEED := aiohttp cupy hypothesis numpy pytest pytest_asyncio pytest_timeout rich threadpoolctl uvloop
+MISSING := import sys; from importlib.util import find_spec; print(*[name for name in sys.argv[1:] if find_spec(name) is None])
 
 help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
@@ -84,6 +87,9 @@ test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 
 test-gpu: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -m gpu $(GPU_TESTS) $(ARGS)
+
+check-installed:
+	@missing="$$($(PYTHON) -c '$(MISSING)' $(TESTS_NEED))" && test -z "$$missing" || { echo "$(PYTHON) has no $$missing: docs/how-to/gpu.md, 'Without a package registry', says how to bring packages" >&2; exit 1; }
 
 test-gpu-memory: $(call gpu_needs,dev)
 	ACTORFLOW_REQUIRE_GPU=1 ACTORFLOW_WITHOUT_POOL=1 $(SANITIZER) --tool $(TOOL) --error-exitcode 1 $(GPU_PYTHON) -m pytest -m gpu --timeout=590 $(SANITIZED) $(ARGS)

@@ -658,8 +658,10 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        package = module.partition(".")[0]
+        why = "" if error.name == package else f": {text_of(error)}"  # it is there, but something that it needs is not
         raise MissingExtraError(
-            f"{purpose} needs {module.partition('.')[0]!r}: pip install 'actorflow[{extra}]'", name=module
+            f"{purpose} needs {package!r}: pip install 'actorflow[{extra}]'{why}", name=module
         ) from error
 
 

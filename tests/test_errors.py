@@ -6,6 +6,7 @@ import pickle
 import re
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,12 @@ class TestRequire:
         assert isinstance(caught.value, ImportError)
         assert caught.value.name == "no_such_module.part"
         assert isinstance(caught.value.__cause__, ImportError)
+
+    def test_one_that_is_there_in_part_says_what_is_missing(self, tmp_path: Path, monkeypatch: Any) -> None:
+        (tmp_path / "there_in_part.py").write_text("import no_such_module")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(af.MissingExtraError, match=r"'actorflow\[draw\]': No module named 'no_such_module'$"):
+            errors.require("there_in_part", extra="draw", purpose="drawing")
 
 
 class SelfMadeError(Exception):

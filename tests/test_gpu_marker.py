@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ from actorflow.place import Place
 from tests.support.effort import FULL
 
 ROOT = Path(__file__).parents[1]
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path
     modules = optional_modules()
     assert {"ml_dtypes", "array_api_strict", "safetensors"} <= modules
     (tmp_path / "without.py").write_text(WITHOUT.format(names=modules), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "without", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    command = [*PYTEST, "-p", "without", "--collect-only", "-q"]
     environment = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
     paths = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
     ended = subprocess.run(
@@ -90,8 +92,45 @@ def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path
     check_given({line.partition("::")[0] for line in ended.stdout.splitlines() if "::" in line}, is_whole=True)
 
 
+def test_make_says_what_an_interpreter_lacks_and_how_to_bring_it() -> None:
+    command = ["make", "test-gpu", "INSTALLED=1", f"PYTHON={sys.executable} -I -S"]  # without what is installed
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "has no aiohttp cupy hypothesis numpy pytest pytest_asyncio pytest_timeout" in ended.stderr
+    assert "docs/how-to/gpu.md" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+#: Those of each file that are tried without a GPU, as expressions for pytest: each kind, but few kernels to compile.
+EMULATED = {
+    "tests/gpu/test_arrays.py": "(one_kernel and shapes0) or (one_op and shape3 and axis6) or training or budget",
+    "tests/gpu/test_capture.py": "",
+    "tests/gpu/test_conformance.py": "True",
+    "tests/gpu/test_cuda_device.py": "not overlaps and not illegal and not replayed",
+    "tests/gpu/test_kernels.py": "bit_by_bit or (float32 and Softmax)",
+    "tests/ops/test_places.py": "training",
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: CUDA C cannot be compiled for the host")
+def test_they_pass_on_an_emulated_gpu() -> None:
+    """A short form of them, so that they do not rot where there is no GPU."""
+    chosen = " or ".join(f"({Path(file).stem}{each and f' and ({each})'})" for file, each in EMULATED.items())
+    ended = subprocess.run(
+        [*PYTEST, "-p", "tests.support.emulated_gpu", "-m", "gpu", "-k", f"({chosen}) and not uvloop", *EMULATED],
+        cwd=ROOT,
+        env=os.environ | {"ACTORFLOW_REQUIRE_GPU": "1"},  # else they would be skipped if the plugin did nothing
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert int(re.findall(r"(\d+) passed", ended.stdout)[-1]) > 50, ended.stdout
+
+
 def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", "tests/examples/test_scripts.py"]
+    command = [*PYTEST, "-m", "gpu", "tests/examples/test_scripts.py"]
     inherited = {name: value for name, value in os.environ.items() if name != "ACTORFLOW_REQUIRE_GPU"}
     return subprocess.run(
         command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, timeout=240, check=False

@@ -24,8 +24,11 @@ from actorflow.devices.stream import StreamDevice
 from actorflow.errors import DeviceError, GraphError
 from actorflow.trace.counters import NodeState, SegmentProfile
 
-#: How many different sets of arrays a segment remembers. They are few where they recur at all.
-_MAX_KEYS = 16
+#: Sets of arrays of which a segment keeps what was captured, and those that it knows to have seen once.
+_MAX_KEYS, _MAX_SEEN = 16, 64
+#: A capture costs as much as many launches. Where addresses come in hardly ever the same sets, as with several frames
+#: in flight, captures would come and go without end: there are a few, and then one more in so many calls.
+_CAPTURES, _CALLS_PER_CAPTURE = 8, 64
 #: Names of ops that an error lists.
 _SHOWN = 10
 _CANCELLED = int(NodeState.CANCELLED)
@@ -95,7 +98,8 @@ class SegmentActor(Joined, _OnStream):
         self.parts: Sequence[StreamKernelActor] = tuple(parts)
         self.usage = usage  # what became of its calls
         self._device = device
-        self._known: OrderedDict[Hashable, Segment | None] = OrderedDict()
+        self._known: OrderedDict[Hashable, Segment] = OrderedDict()
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()  # apart: what never recurs must not drive out what does
         self._dropped: deque[tuple[int, Segment]] = deque()
         self._at: StreamKernelActor | None = None  # what is prepared or launched now
         self._culprits: dict[Frame, StreamKernelActor | None] = {}
@@ -148,18 +152,17 @@ class SegmentActor(Joined, _OnStream):
         self._sweep()
         known = self._known
         key = tuple([arrays.whereabouts[i] for _, inputs, outputs in calls for i in (*inputs, *outputs)])
-        if key not in known:
-            known[key] = None
-            if len(known) > _MAX_KEYS:
-                self._drop(known.popitem(last=False)[1])
-            self._launch_each(calls, arrays)
-            return
-        known.move_to_end(key)
-        segment = known[key]
+        segment = known.get(key)
         if segment is None:
+            if not self._is_worth_it(key):
+                self._launch_each(calls, arrays)
+                return
             known[key] = segment = self._device.make_segment(
                 self.label, [lambda argument: self._launch_each(*argument)]
             )
+            if len(known) > _MAX_KEYS:
+                self._drop(known.popitem(last=False)[1])
+        known.move_to_end(key)
         try:
             segment((calls, arrays))
         except BaseException:
@@ -174,6 +177,20 @@ class SegmentActor(Joined, _OnStream):
         else:
             usage.replays += 1
 
+    def _is_worth_it(self, key: Hashable) -> bool:
+        """Return whether to capture a call: its arrays were the same before, and not too much was captured so far."""
+        seen, usage = self._seen, self.usage
+        if key not in seen:
+            seen[key] = None
+            if len(seen) > _MAX_SEEN:
+                seen.popitem(last=False)
+            return False
+        if usage.captures >= _CAPTURES + usage.calls // _CALLS_PER_CAPTURE:
+            seen.move_to_end(key)
+            return False
+        del seen[key]
+        return True
+
     def _launch_each(self, calls: Sequence[_Call], arrays: _Arrays) -> None:
         stream = self.lane.stream
         for part, inputs, outputs in calls:
@@ -181,10 +198,9 @@ class SegmentActor(Joined, _OnStream):
             stream.label = part.label
             part.kernel.function(part.operation, arrays.get(inputs), arrays.get(outputs))
 
-    def _drop(self, segment: Segment | None) -> None:
+    def _drop(self, segment: Segment) -> None:
         """Let go of what was captured, once it does not run any more."""
-        if segment is not None:
-            self._dropped.append((self.lane.submitted, segment))
+        self._dropped.append((self.lane.submitted, segment))
 
     def _sweep(self) -> None:
         dropped = self._dropped

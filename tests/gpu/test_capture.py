@@ -48,7 +48,7 @@ async def test_training_is_the_same(in_flight: int) -> None:
 
 
 async def test_a_long_chain_is_one_launch() -> None:
-    graph = af.Graph("chain", capture=True)
+    graph = af.Graph("chain", capture=True, fuse=False)  # else it is one op, and there is nothing to capture
     with graph.at("cuda:0"):
         x = graph.blob("x", (1 << 12,))
         y = x
@@ -67,7 +67,7 @@ async def test_a_long_chain_is_one_launch() -> None:
 
 async def test_a_view_that_is_fetched_keeps_what_it_shows() -> None:
     """A segment reads the view, then the viewed array, and writes more arrays like it."""
-    graph = af.Graph("shown", capture=True)
+    graph = af.Graph("shown", capture=True, fuse=False)
     with graph.at("cuda:0"):
         x = graph.blob("x", (4, 4))
         viewed = af.ops.scale(x, 2.0)

@@ -104,12 +104,13 @@ class CudaDevice(StreamDevice):
         super().join()
         pool = self.cupy.get_default_memory_pool()
         with self.cupy.cuda.Device(self.index):
-            for stream in self._streams():
+            streams = [*self._streams(), *([] if self._service is None else [self._service])]
+            for stream in streams:
                 with suppress(DeviceError):  # the ops have failed with it
                     stream.synchronize()
             with suppress(DeviceError):
                 self._late.close()
-            for stream in self._streams():
+            for stream in streams:
                 pool.free_all_blocks(stream=stream.raw)  # of no use to any other stream
 
     # -- memory -------------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError
 
 _SUCCESS, _NOT_READY = 0, 600
+#: Errors behind which the CUDA runtime cannot be used any more in a process: of memory that cannot be corrected, of
+#: addresses, instructions, stacks, asserts and launches. Source: `cudaError_t` in the documentation of CUDA.
+_STICKY = frozenset({214, 220, 700, 702, 710, *range(714, 720), 721})
 
 
 class EventPool:
@@ -252,5 +255,6 @@ def _clear(runtime: Any, status: int) -> Exception:
     raise AssertionError(f"status {status} is not an error")
 
 
-def _describe(index: int, error: Exception) -> str:
-    return f"device 'cuda:{index}' failed: {error}"
+def _describe(index: int, error: Any) -> str:
+    advice = "; every later call fails, too: restart the process" if error.status in _STICKY else ""
+    return f"device 'cuda:{index}' failed: {error}{advice}"

@@ -51,8 +51,8 @@ def copy_out(cupy: Any, source: Any, target: npt.NDArray[Any]) -> None:
         return
     runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
     try:
-        pointer = cupy.ascontiguousarray(source).data.ptr  # dropped at once: its block stays with this stream
-        runtime.memcpyAsync(target.ctypes.data, pointer, target.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        dense = cupy.ascontiguousarray(source)  # kept until the copy is enqueued; its block stays with this stream
+        runtime.memcpyAsync(target.ctypes.data, dense.data.ptr, target.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
     except runtime.CUDARuntimeError as error:
         raise DeviceError(f"the copy of {_text(source)} from the device failed: {error}") from error
 

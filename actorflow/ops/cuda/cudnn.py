@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from actorflow.ops.cuda.launch import Array, contiguous
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import is_even
 from actorflow.ops.registry import kernel
+from actorflow.threads import held_at_fork
 
 _cudnn: Any = require("cudnn", extra="cudnn", purpose="kernel library 'cudnn'")
 _log = logging.getLogger(__name__)
@@ -95,17 +97,22 @@ class _Plan(NamedTuple):
 
     def run(self, arrays: Sequence[Array]) -> None:
         """Launch it on the current stream; the last array is written."""
-        device = cupy.cuda.runtime.getDevice()
-        _cudnn.set_stream(handle=_handle(device), stream=cupy.cuda.get_current_stream().ptr)
         workspace = cupy.empty(max(1, self.workspace_bytes), np.uint8)
         # Addresses: as arrays they would be passed through DLPack, which waits for the default stream.
         addresses = {tensor: _address(array) for tensor, array in zip(self.tensors, arrays, strict=True)}
-        self.graph.execute(addresses, _address(workspace), handle=_handle(device))
+        with _using_handles:  # else another thread's stream would be set between the two
+            handle = _handle(cupy.cuda.runtime.getDevice())
+            _cudnn.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
+            self.graph.execute(addresses, _address(workspace), handle=handle)
 
 
 def _address(array: Array) -> int:
     address: int = array.data.ptr
     return address
+
+
+#: Held by the thread that uses a handle: loops of several threads, and lazy arrays, share them.
+_using_handles = held_at_fork(threading.RLock())
 
 
 @cache
@@ -120,7 +127,8 @@ def _planned(convolution: _Convolution) -> _Plan | None:
     if 0 in (*convolution.image, *convolution.filter, *convolution.loss):
         return None
     try:
-        return _plan(convolution)
+        with _using_handles:
+            return _plan(convolution)
     except (_cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         _log.warning("cuDNN cannot do %s, CuPy does it: %s", convolution, error)
         return None

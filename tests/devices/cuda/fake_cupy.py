@@ -66,6 +66,10 @@ class FakeStream:
 
     def add(self, what: str, argument: Any, version: int = 0) -> None:
         (self.tasks if self.capturing is None else self.capturing).append((what, argument, version))
+        self._machine.added()
+
+    def synchronize(self) -> None:
+        self._machine.run()
 
     def step(self) -> bool:
         if not self.tasks:
@@ -250,6 +254,9 @@ class FakeCupy:
             moved = False
             for stream in chosen:
                 moved |= stream.step()
+
+    def added(self) -> None:
+        """Called when a stream was given something to do."""
 
     # -- cupy ---------------------------------------------------------------------------------------------------
 

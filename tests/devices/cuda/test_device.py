@@ -112,12 +112,14 @@ class TestLanes:
         assert (lane.stream.timed, lane.detailed) == (False, False)
 
     def test_join_gives_up_what_only_its_streams_could_use(self, cupy: Any, device: CudaDevice) -> None:
+        device.upload(np.ones(3))
+        assert device._service is not None
         streams = [stream_lane(device, name).stream.raw for name in ("main", "inbound")]
         streams[0].launch(lambda: None)
         device.close()
         device.join()
         assert not streams[0].tasks
-        assert cupy.pool.freed == streams
+        assert cupy.pool.freed == [*streams, device._service.raw]
 
     def test_join_of_a_failed_device(self, cupy: Any, device: CudaDevice) -> None:
         stream_lane(device, "main")

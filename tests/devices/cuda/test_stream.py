@@ -62,6 +62,16 @@ class TestEvent:
         with pytest.raises(DeviceError, match="700"):
             mark.synchronize()
 
+    @pytest.mark.parametrize(("status", "is_sticky"), [(700, True), (719, True), (2, False), (701, False)])
+    def test_an_error_that_stays_says_that_the_process_must_be_restarted(
+        self, cupy: Any, stream: CudaStream, status: int, is_sticky: bool
+    ) -> None:
+        mark = stream.record()
+        cupy.failure = status
+        with pytest.raises(DeviceError) as caught:
+            mark.query()
+        assert ("restart the process" in str(caught.value)) is is_sticky
+
     def test_synchronize(self, cupy: Any, stream: CudaStream) -> None:
         mark = stream.record()
         mark.synchronize()

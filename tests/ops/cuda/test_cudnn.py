@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -195,6 +197,36 @@ def test_all_three_products_are_those_of_the_cpu(
     assert len(cudnn.built) == 3
     assert cudnn.streams == ([] if stride == 3 else [STREAM] * 6)
     assert len(caplog.records) == (3 if stride == 3 else 0)
+
+
+def test_threads_launch_on_their_own_streams(cudnn, monkeypatch) -> None:
+    """They share cuDNN's handle, whose stream each of them sets."""
+    module, chosen = cudnn.module, [0]
+    launched: list[bool] = []
+
+    def set_stream(*, handle: str, stream: int) -> None:
+        chosen[0] = stream
+        time.sleep(0)  # the moment for another thread
+
+    monkeypatch.setattr(module._cudnn, "set_stream", set_stream)
+    monkeypatch.setattr(
+        module._cudnn.pygraph, "execute", lambda *_, **__: launched.append(chosen[0] == threading.get_ident())
+    )
+    monkeypatch.setattr(
+        module.cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=threading.get_ident()), raising=False
+    )
+    x, weight = np.ones((1, 3, 3, 1), np.float32), np.ones((1, 1, 1, 1), np.float32)
+
+    def work() -> None:
+        for _ in range(100):
+            run(cudnn, ops.Conv(1, 0, 1, 1), x.shape, x, weight)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert launched == [True] * 400
 
 
 def test_a_border_that_is_wider_on_one_side_is_left_to_cupy(cudnn) -> None:
