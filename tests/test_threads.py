@@ -25,6 +25,8 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
+from actorflow.serve import Limits
+from actorflow.serve.account import Account
 from actorflow.serve.pictures import Picture
 from actorflow.testing.conformance.device_bench import DeviceBench
 from actorflow.threads import in_thread, start_thread
@@ -330,7 +332,10 @@ async def picture(system: System, folder: Path) -> AsyncIterator[Call]:
     taken = Picture("x", np.dtype(np.float32), None, 1, True)
 
     async def call() -> float:
-        return float((await taken.read(memoryview(content.getvalue()), {}, 1)).sum())
+        account = Account(1 << 20)
+        pixels = await taken.read(memoryview(content.getvalue()), {}, Limits(), account)
+        assert not account.held_bytes  # whatever became of the thread
+        return float(pixels.sum())
 
     yield call
 

@@ -235,7 +235,9 @@ class _Feeder:
         pull = self._pull
         if self.is_finishing and pull is not None and pull.done():
             self.exhausted = True
-        if pull is None or (pull.done() and not self.exhausted and len(self.frames) < self.in_flight):
+        frames = self.frames
+        ends = bool(frames) and frames[0][1].error is not None  # nobody will see what comes behind a failure
+        if pull is None or (pull.done() and not (self.exhausted or ends) and len(frames) < self.in_flight):
             self.is_running = True
             pull = self._pull = asyncio.ensure_future(self._take())
             pull.add_done_callback(self.refill)

@@ -370,7 +370,7 @@ async def _drain(app: web.Application) -> None:
 
 
 async def _expected(http: web.Request) -> None:
-    """Let the body of a request come when it is known to be wanted; see `Body.receive`."""
+    """Let the body of a request come when it is known to be wanted; see `receive`."""
 
 
 @web.middleware

@@ -158,11 +158,12 @@ def read_json(body: memoryview) -> Steps[tuple[Any, dict[str, Numbers]]]:
 
 def _list_at(body: memoryview, first: int) -> Steps[tuple[int, int]]:
     """The end of the list of numbers that begins at a place, and the commas in it; 0 if it has no end or has texts."""
-    at, commas = first, 0
+    at, commas, depth = first, 0, 0
     while at < len(body):
         window = bytes(body[at : at + _SEARCHED])
         length = min([found for each in _NO_NUMBER if (found := window.find(each)) >= 0], default=len(window))
         commas += window.count(b",", 0, length)
+        depth += window.count(b"[", 0, length) - window.count(b"]", 0, length)
         at += length
         if length < len(window):
             break
@@ -170,4 +171,6 @@ def _list_at(body: memoryview, first: int) -> Steps[tuple[int, int]]:
     begin = max(first, at - _SEARCHED)
     behind = bytes(body[begin:at])
     end = behind.rfind(b"]") + 1
-    return (begin + end, commas - behind.count(b",", end)) if end else (0, 0)
+    if not end or depth != behind.count(b"[", end):  # a text stands inside
+        return 0, 0
+    return begin + end, commas - behind.count(b",", end)

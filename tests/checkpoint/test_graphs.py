@@ -283,7 +283,7 @@ def test_limits_of_who_loads(tmp_path: Path) -> None:
         wanted = {"memory_budget": 100, "max_plans": 7} | limits
         assert (options.memory_budget_bytes, options.max_plans) == (wanted["memory_budget"], wanted["max_plans"])
     for name in ("memory_budget", "max_plans"):
-        with pytest.raises(af.GraphError, match=f"{name} must be positive, got 0"):
+        with pytest.raises(af.GraphError, match=f"{name} must be at least 1, got 0"):
             af.load_sync(tmp_path / "not there", **{name: 0})
 
 

@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
 from actorflow.serve import Limits, Server, create_app
-from actorflow.serve.body import Body
+from actorflow.serve.body import receive
 from tests.serve.serving import Client, Gate, Served, serve, tensor, until
 from tests.support.held import Arrays, nothing_held
 
@@ -165,10 +166,9 @@ async def test_nothing_of_a_request_is_held(
     """However a request is answered: its body, and arrays made of it, are free without the garbage collector."""
     status, function, ask = HELD[name]
     arrays = Arrays()
-    receive = Body.receive
 
-    async def watched(body: Body, head_bytes: int = 0) -> memoryview:
-        received = await receive(body, head_bytes)
+    async def watched(*given: Any) -> memoryview:
+        received = await receive(*given)
         arrays.watch(received)
         return received
 
@@ -182,7 +182,7 @@ async def test_nothing_of_a_request_is_held(
     caplog.set_level(logging.CRITICAL, "actorflow")  # records keep the errors that they tell of
     async with serve({"model": model}, limits=Limits(warm_up_s=0)) as served:
         assert await ask(served) == status
-        monkeypatch.setattr(Body, "receive", watched)
+        monkeypatch.setattr("actorflow.serve.app.receive", watched)
         async with nothing_held(is_open=False) as arrays:
             for _ in range(3):
                 assert await ask(served) == status

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actorflow.loop import at_once
@@ -80,6 +80,9 @@ def changed(text: str, data: st.DataObject) -> str:
 
 @pytest.mark.usefixtures("small")
 @given(TEXTS)
+@example(text='{"data": [[], ""], "n": 1}')
+@example(text='{"data": [[1], ["a"]]}')
+@example(text='{"data": [[1], [2]], "a": [[3]]}')
 def test_json_is_read(text: str) -> None:
     assert in_steps(text) == json.loads(text)
 

@@ -42,7 +42,7 @@ class TestWorld:
         assert af.world().liveness_s == 120
         assert af.world(liveness_s=5).liveness_s == 5
         assert af.world().liveness_s == 5
-        with pytest.raises(af.TransportError, match=r"liveness_s must be a positive number of seconds, .*got 0"):
+        with pytest.raises(af.TransportError, match="liveness_s must be positive, got 0"):
             af.world(liveness_s=0)
 
     def test_the_mpiexec_of_another_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
