@@ -79,6 +79,22 @@ _MOST_EVICTED = 4096
 _LOOK_S = 0.1
 
 
+class _Habits:
+    """Figures of how a graph is used, by which habits that cost much are noticed.
+
+    Attributes:
+        size: Size of the graph as of the newest run.
+        growths: How often that was more than before.
+        evicted: Hashes of the keys of programs that had to go for others.
+        made_again: How many of these were made again.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.growths = size, 0
+        self.evicted: set[int] = set()
+        self.made_again = 0
+
+
 class Engine:
     """Runs one graph. It is made for a graph that has none yet, and the graph keeps it.
 
@@ -124,13 +140,11 @@ class Engine:
         self._fuses = graph.options.fuse
         self._programs: dict[_Key, Program] = {}
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
-        self._evicted: set[int] = set()  # hashes of the keys of programs that had to go for others
-        self._made_again = 0  # of these
+        self._habits = _Habits(graph.size)
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
-        self._size, self._growths = graph.size, 0  # as of the newest run, and how often that was more than before
         self._snapshots: set[Frame] = set()
         self._starting: dict[asyncio.Task[Any], bool] = {}  # and whether somebody waits for its frame
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
@@ -252,16 +266,16 @@ class Engine:
 
     def _notice_growth(self) -> None:
         """Say, once, that ops are made again and again, as in the handler of a request: plans are made anew then."""
-        before, self._size = self._size, self.graph.size
-        if self._size > before:
-            self._growths += 1
-            if self._growths == _MOST_GROWTHS:
+        before, self._habits.size = self._habits.size, self.graph.size
+        if self._habits.size > before:
+            self._habits.growths += 1
+            if self._habits.growths == _MOST_GROWTHS:
                 newest = self.graph.ops[-1]
                 _log.warning(
                     "graph %r got new ops between its runs %d times, and was planned anew each time: make ops once, "
                     "and run them often; the newest is %r\n  created at %s\n(more: actorflow docs slow)",
                     self.graph.name,
-                    self._growths,
+                    self._habits.growths,
                     newest.name,
                     newest.site,
                 )
@@ -272,7 +286,7 @@ class Engine:
         self._programs = {}
         self._planned.clear()
         self._axes.clear()
-        self._evicted.clear()
+        self._habits.evicted.clear()
 
     def trim(self) -> None:
         """Give up what can be made again; see `Graph.trim`."""
@@ -340,9 +354,9 @@ class Engine:
             if len(self._programs) >= self.graph.options.max_plans:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest]
-                if len(self._evicted) >= _MOST_EVICTED:
-                    self._evicted.clear()
-                self._evicted.add(hash(oldest))
+                if len(self._habits.evicted) >= _MOST_EVICTED:
+                    self._habits.evicted.clear()
+                self._habits.evicted.add(hash(oldest))
             self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
@@ -350,10 +364,10 @@ class Engine:
 
     def _note_again(self, key: _Key) -> None:
         """Log, once, that plans are made that were there before, and had to go for others."""
-        if hash(key) in self._evicted:
-            self._evicted.discard(hash(key))
-            self._made_again += 1
-            if self._made_again == _MANY_AGAIN:
+        if hash(key) in self._habits.evicted:
+            self._habits.evicted.discard(hash(key))
+            self._habits.made_again += 1
+            if self._habits.made_again == _MANY_AGAIN:
                 _log.warning(
                     "graph %r makes plans again that it had to give up for others, which may take longer than its ops: "
                     "it keeps max_plans=%d, and gets more combinations of lengths and fetch than that "
