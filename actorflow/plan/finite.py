@@ -28,7 +28,10 @@ _variable = _settings()
 
 def check_here(graph: Graph) -> FiniteCheck | None:
     """What a run of the graph that the caller starts looks for in the results of its ops; None for nothing."""
-    own, traps = graph.check_finite, _traps_here()
+    own = graph.check_finite
+    if own is None and _variable is not None and _variable.get(None) is None:  # as nearly always
+        return None
+    traps = _traps_here()
     if own is None or traps is None:
         return own or traps
     return FiniteCheck(own.nan or traps.nan, own.infinity or traps.infinity)
@@ -36,8 +39,6 @@ def check_here(graph: Graph) -> FiniteCheck | None:
 
 def _traps_here() -> FiniteCheck | None:
     """Results that `np.errstate` makes errors around the caller."""
-    if _variable is not None and _variable.get(None) is None:  # as nearly always, and a tenth of the time of the other
-        return None
     state = np.geterr()
     nan, infinity = state["invalid"] == "raise", "raise" in (state["divide"], state["over"])
     # Functions raise by themselves, as they see the settings of the code that runs the graph.

@@ -447,7 +447,11 @@ class Engine:
             elif begun is None:
                 program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
             else:
-                program, frame = self._begun(*begun, timeout_s, True)
+                program, frame = begun
+                if timeout_s is None and self.instrumentation is None and program.exchange is None:
+                    self.resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
+                else:
+                    self._begun(program, frame, timeout_s, True)
             return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
         finally:
             claim.release()

@@ -35,6 +35,8 @@ def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     they give in float64, half against half. So the error grows with the logarithm of their number at most, along
     whichever axes, as that of NumPy's sum along the last one.
     """
+    if x.size <= _RUN and x.dtype.char in "fd":  # a run at most
+        return np.asarray(_reduced(np.add, x, axes, x.dtype, keepdims))
     if is_half(x):
         x = x.astype(np.float32)
     columns = _columns(x, axes)
