@@ -140,8 +140,8 @@ class Frame:
     #: has not been told yet.
     halted: bool = field(init=False, default=False)
     state: FrameState = field(init=False, default=FrameState.RUNNING)
-    #: What it has failed with, until the frame has ended and the caller has it: by its traceback an error refers to its
-    #: frame, so that one that kept it would live on, with all that was fed, until the garbage collector finds the two.
+    #: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error refers
+    #: to its frame, so that one that kept it would live on, with all that was fed, until the garbage collector comes.
     error: ActorflowError | None = field(init=False, default=None)
     #: Whether `ended` is resolved by now.
     has_ended: bool = field(init=False, default=False)

@@ -61,7 +61,7 @@ POOLED_BYTES = 1 << 20
 COPIED_BYTES = 16 << 10
 #: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
 _MOST_LENT = 4
-#: What a pool may hold whatever is used: to make small buffers anew would cost more than they take.
+#: Bytes that a pool may hold whatever is used: to make small buffers anew would cost more than they take.
 _LITTLE_BYTES = 4 << 20
 
 
@@ -405,5 +405,5 @@ def give_back_to_system() -> None:
 
 
 def _alive(known: weakref.WeakValueDictionary[Any, _T]) -> list[_T]:
-    """What is known, in any thread: the loop's may add to it meanwhile."""
+    """Values that still live, in any thread: the loop's may add to them meanwhile."""
     return [found for each in known.valuerefs() if (found := each()) is not None]

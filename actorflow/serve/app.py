@@ -401,7 +401,7 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
             status, headers = 400, {}
         case _:
             status, headers = 500, {}
-            # What a client has sent may stand in the message: it shall not steer the terminal of who reads the log.
+            # The message may have what a client has sent, which shall not steer the terminal of who reads the log.
             lines = visible("".join(traceback.format_exception(error)), lines=True)
             _log.error("model %s failed\n%s", hosted.label, lines.rstrip())
             first = first if isinstance(error, OpError) else "the server has failed"

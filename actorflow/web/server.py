@@ -370,7 +370,7 @@ def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Un
 def at_most(most: int, server: web.Server, what: str) -> Callable[[], asyncio.Protocol]:
     """Factory of protocols for new connections: ``server``, which serves ``what``, unless it has too many.
 
-    Those on which no request is answered make room for new ones, the one that has waited longest first.
+    Connections on which no request is answered make room for new ones, the one that has waited longest first.
     """
     told = False
 

@@ -82,7 +82,7 @@ class Primitive:
 
 
 def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """What an operation has computed, an array or a tuple of several: it must be of the type that was recorded.
+    """Results of an operation, an array or a tuple of several: they must be of the types that were recorded.
 
     Raises:
         ShapeError, DTypeError: if it is not.

@@ -22,7 +22,7 @@ _RUN = 64
 _NARROW, _MANY = 64, 4096
 #: Runs along the last axis are at least so long; else NumPy's own sum is as exact, and sooner done.
 _LEAST_RUN = 16
-#: What so few runs give is added up in their own dtype.
+#: Sums of so few runs are added up in their own dtype.
 _FEW = 16
 #: Likewise, for what BLAS cannot do.
 _SHORT_RUN = 512
