@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -41,10 +41,10 @@ class FunctionActor(OpActor):
         fn: Callable[..., Any],
         specs: tuple[TensorSpec, ...],
         turnstile: Turnstile,
-        guarded: bool = False,
+        guarded: Sequence[int] = (),
     ) -> None:
         super().__init__(wiring, turnstile)
-        self.fn = _guarded(fn) if guarded else fn
+        self.fn = _guarded(fn, guarded) if guarded else fn
         self.specs = specs
         # Of the only output, where there is just one: what nearly all functions have, and the quickest to check.
         self.only_input = self.inputs[0].slot if len(self.inputs) == 1 else None
@@ -216,11 +216,16 @@ def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_n
             return
 
 
-def _guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, given read-only views of arrays."""
+def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """The function, given read-only views of the arrays at some positions."""
 
     def call(*inputs: Any) -> Any:
-        return fn(*[read_only(each) if type(each) is np.ndarray else each for each in inputs])
+        given = [*inputs]
+        for i in positions:
+            if type(given[i]) is np.ndarray:
+                given[i] = given[i].view()
+                given[i].setflags(False)  # as `read_only`
+        return fn(*given)
 
     return call
 

@@ -306,7 +306,7 @@ class Builder:
             on_stream = self._kind(self.stream_function_kind, op, device)
             return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
         kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
-        guarded = not all(map(self._is_read_only, op.inputs))
+        guarded = [i for i, index in enumerate(op.inputs) if not self._is_read_only(index)]
         return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
 
     def _is_read_only(self, index: int) -> bool:
