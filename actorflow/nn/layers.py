@@ -294,11 +294,6 @@ class _Weighted(Layer):
         self.weight_init = weight_init or init.he()
         self.bias_init = bias_init or init.constant(0.0)
 
-    def _product(self, x: Blob) -> Blob:
-        """Inner products over the last axis, and what follows."""
-        weight = self.variable(x, "weight", (self.outputs, x.shape[-1]), self.weight_init)
-        return self._finish(ops.inner(x, weight))
-
     def _finish(self, y: Blob) -> Blob:
         if self.bias:
             y = ops.bias(y, self.variable(y, "bias", (self.outputs,), self.bias_init), name="add")
@@ -441,7 +436,28 @@ class ConvTranspose(_Convolution):
         return self._finish(ops.conv_transpose(x, weight, *self.how, self.output_pad, name="conv"))
 
 
-class InnerProduct(_Weighted):
+class _Product(_Weighted):
+    """Base of layers of one inner product."""
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        activation: str | None = None,
+        bias: bool = True,
+        weight_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(features, activation, bias, weight_init, bias_init, name)
+
+    def _product(self, x: Blob) -> Blob:
+        """Inner products over the last axis, and what follows."""
+        weight = self.variable(x, "weight", (self.outputs, x.shape[-1]), self.weight_init)
+        return self._finish(ops.inner(x, weight))
+
+
+class InnerProduct(_Product):
     """Inner product, bias, and perhaps an activation, of rows of features or of whole images, which are flattened.
 
     Bottom: (batch, in) or (batch, height, width, channels). Top: (batch, ``features``). Variables: ``weight`` (out, in)
@@ -469,18 +485,6 @@ class InnerProduct(_Weighted):
         array([[6., 0.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        features: int,
-        *,
-        activation: str | None = None,
-        bias: bool = True,
-        weight_init: Initializer | None = None,
-        bias_init: Initializer | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(features, activation, bias, weight_init, bias_init, name)
-
     def forward(self, x: Blob, training: bool) -> Blob:
         if len(x.shape) == 4:
             x = ops.flatten(x)
@@ -492,7 +496,7 @@ class InnerProduct(_Weighted):
         return self._product(x)
 
 
-class Linear(_Weighted):
+class Linear(_Product):
     """Inner product over the last axis, bias, and perhaps an activation.
 
     Bottom: (..., in), such as (batch, time, in). Top: (..., ``features``). Variables: ``weight`` (out, in) and ``bias``
@@ -514,18 +518,6 @@ class Linear(_Weighted):
         >>> af.nn.Linear(2, name="each")(x)
         <Blob 'each/add/out' float32[batch, time, 2] on cpu>
     """
-
-    def __init__(
-        self,
-        features: int,
-        *,
-        activation: str | None = None,
-        bias: bool = True,
-        weight_init: Initializer | None = None,
-        bias_init: Initializer | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(features, activation, bias, weight_init, bias_init, name)
 
     def forward(self, x: Blob, training: bool) -> Blob:
         if not x.shape:
