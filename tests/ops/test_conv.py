@@ -18,6 +18,7 @@ from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.testing import check_gradient
+from tests.support.layouts import LAYOUTS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -73,7 +74,7 @@ def cases(draw: st.DrawFn) -> Case:
         dilation,
         draw(st.sampled_from([1, 1, 2, 3, 4])),
         draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided"])),
+        draw(st.sampled_from(LAYOUTS)),
         draw(st.sampled_from([64, 512, 1 << 20])),
         draw(st.sampled_from([0, 16])),
         draw(st.sampled_from([0, 1 << 20])),
@@ -137,6 +138,19 @@ def test_convolution_and_its_gradients_are_what_loops_give(compute, laid_out, to
         found = [*compute(forward, x, weight), *compute(down, g, weight), *compute(of_weight, g, x)]
     for actual, right in zip(found, wanted, strict=True):
         np.testing.assert_allclose(actual, right, **tolerance(case.dtype))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 17])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("pad", [0, 1])
+def test_images_may_be_views(compute, laid_out, channels, layout, pad) -> None:
+    """Every other pixel of a row, or mirrored ones, do not lie side by side."""
+    case = Case(2, (6, 7), (channels, 4), (3, 3), (1, 1), ((pad, pad),) * 2, (1, 1), 1, "float32", layout, 1 << 20)
+    x, weight, g = drawn(case, "float32")
+    for operation, first, second in zip(case.operations, (x, g, g), (weight, weight, x), strict=True):
+        (plain,) = compute(operation, first, second)
+        (found,) = compute(operation, laid_out(first, layout), laid_out(second, layout))
+        np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -16,6 +16,7 @@ from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.testing import check_gradient
+from tests.support.layouts import LAYOUTS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -53,7 +54,7 @@ def cases(draw: st.DrawFn) -> Case:
         pad,
         draw(st.booleans()),
         draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided"])),
+        draw(st.sampled_from(LAYOUTS)),
         draw(st.sampled_from([64, 1 << 19])),
     )
 

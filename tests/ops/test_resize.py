@@ -16,6 +16,7 @@ from actorflow import ops
 from actorflow.ops.cpu import resize as kernels
 from actorflow.ops.nn.resize import MODES, ROUNDINGS, Resize, ResizeDown
 from actorflow.testing import check_gradient
+from tests.support.layouts import LAYOUTS
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 
@@ -86,7 +87,7 @@ def operations(draw: st.DrawFn) -> tuple[Resize, int]:
     operations(),
     st.integers(0, 3),
     st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided"]),
+    st.sampled_from(LAYOUTS),
     st.sampled_from([64, 1 << 18]),
 )
 def test_it_is_the_product_with_a_matrix(
