@@ -222,9 +222,8 @@ def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., 
     def call(*inputs: Any) -> Any:
         given = [*inputs]
         for i in positions:
-            value = given[i]
-            if type(value) is np.ndarray:
-                given[i] = view = value.view()
+            if type(given[i]) is np.ndarray:
+                given[i] = view = given[i].view()
                 view.setflags(False)  # as `read_only`
         return fn(*given)
 

@@ -980,8 +980,7 @@ class Graph:
             timeout = time_limit("timeout", timeout)
         if atomic is not False:
             atomic = flag("atomic", atomic)
-        engine = self._engine or self._runnable()
-        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic)
+        return await self._runnable().run(feeds, targets_of(fetch), timeout, atomic)
 
     def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
@@ -1569,7 +1568,7 @@ class Graph:
             raise GraphError(
                 f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
             )
-        return self.engine
+        return self._engine or self.engine
 
     def _find(self, target: object) -> Blob | Op | Graph | None:
         """The node or sub-graph that ``target`` is or names, if it is in this graph."""
