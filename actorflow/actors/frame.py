@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -95,9 +95,9 @@ class Frame:
     pending: list[int]
     #: Value of each slot; None before it is written and after its last reader.
     values: list[Any]
-    #: Per slot with several readers, a token per reader; the reader that pops the first one, the only one that is not
-    #: 0, is the last: a pop is atomic, counting down is not. None for slots with one reader.
-    readers: list[bytearray | None]
+    #: Per slot with several readers, what gives each a token; the one that gets the only one that is not 0 is the last:
+    #: `next` is atomic, counting down is not. None for slots with one reader.
+    readers: list[Iterator[int] | None]
     #: Number of ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
     open: int
     #: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
@@ -122,20 +122,20 @@ class Frame:
     trace: Trace
     #: Lengths of the open axes.
     lengths: Lengths
-    context: contextvars.Context = field(init=False)
+    context: contextvars.Context
     #: Fences that have not passed and came with the messages to an op.
-    fences: dict[OpActor, list[Fence]] = field(init=False)
+    fences: dict[OpActor, list[Fence]]
     #: Turns that this frame takes at the variables it may update.
-    turns: dict[VariableActor, Turn] = field(init=False)
+    turns: dict[VariableActor, Turn]
     #: Ops on a lane, running as a task, or called in several slices of the loop's time, that have not reported their
     #: end.
-    outstanding: dict[OpActor, Fence | asyncio.Task[Any] | Rest] = field(init=False)
+    outstanding: dict[OpActor, Fence | asyncio.Task[Any] | Rest]
     #: Ops whose call has failed and will be repeated when a timer ends.
-    resting: dict[OpActor, asyncio.TimerHandle] = field(init=False)
+    resting: dict[OpActor, asyncio.TimerHandle]
     #: Updates that wait for the end of an atomic frame.
-    updates: list[UpdateActor] = field(init=False)
+    updates: list[UpdateActor]
     #: Names of the variables updated so far.
-    updated: list[str] = field(init=False)
+    updated: list[str]
     #: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and the loop
     #: has not been told yet.
     halted: bool = field(init=False, default=False)
@@ -153,16 +153,6 @@ class Frame:
     serial: int = field(init=False, default=-1)
     #: Makes spans of it, if wanted.
     spans: FrameSpans | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        # Not by `default_factory`, whose calls take twice as long.
-        self.context = contextvars.copy_context()
-        self.fences = {}
-        self.turns = {}
-        self.outstanding = {}
-        self.resting = {}
-        self.updates = []
-        self.updated = []
 
     @property
     def ended(self) -> asyncio.Future[None]:

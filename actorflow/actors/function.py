@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import within
-from actorflow.actors.op import OpActor, Play, Wiring, let_go, picks, release, split
+from actorflow.actors.op import OpActor, Play, Wiring, picks, release
 from actorflow.actors.turnstile import Turnstile
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
@@ -67,7 +67,7 @@ class FunctionActor(OpActor):
             return super().bound(counted)
         forgotten = [blob for blob in self.freed if blob.bucket is None and blob.slot not in counted][:1]
         gone = forgotten[0].slot if forgotten else -1
-        rest = split([blob for blob in self.freed if blob not in forgotten], counted)
+        rest = tuple([blob for blob in self.freed if blob not in forgotten])
         result = self.only_slot, self.only_shape, self.only_dtype, gone, self.store, rest
         return _play_functions, (self.fn, *picks(self.inputs), *result)
 
@@ -205,11 +205,11 @@ def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_n
                 result = result.view()
                 result.setflags(False)  # type: ignore[call-arg]  # as `read_only`
             values[slot] = result
-            given = None  # what it refers to would not seem to be unshared
             if gone >= 0:
                 values[gone] = None
-            if rest is not None:
-                let_go(frame, *rest)
+            if rest:
+                given = None  # what it refers to would not seem to be unshared
+                release(rest, frame)
         now_ns = perf_counter_ns()
         stamps.append(now_ns)
         if now_ns > due_ns or frame.halted:
@@ -223,8 +223,8 @@ def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., 
         given = [*inputs]
         for i in positions:
             if type(given[i]) is np.ndarray:
-                given[i] = given[i].view()
-                given[i].setflags(False)  # as `read_only`
+                given[i] = view = given[i].view()
+                view.setflags(False)  # as `read_only`
         return fn(*given)
 
     return call

@@ -427,7 +427,7 @@ def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
     for blob in blobs:
         slot = blob.slot
         tokens = readers[slot]
-        if tokens is None or tokens.pop():
+        if tokens is None or next(tokens):
             if counted or blob.bucket is not None:
                 blob.drop(frame)
             else:  # as `drop` would, at half the price
@@ -442,22 +442,6 @@ def play_each(frame: Frame, steps: Iterator[Callable[[Frame], None]], stamps: li
         stamps.append(now_ns)
         if now_ns > due_ns or frame.halted:
             return
-
-
-def split(freed: Sequence[BlobActor], counted: Container[int]) -> tuple[tuple[int, ...], tuple[BlobActor, ...]] | None:
-    """The slots whose values a reader just forgets, and the blobs that it has to `release`; None without any."""
-    if not freed:
-        return None
-    forgotten = tuple([blob.slot for blob in freed if blob.bucket is None and blob.slot not in counted])
-    return forgotten, tuple([blob for blob in freed if blob.slot not in forgotten])
-
-
-def let_go(frame: Frame, forgotten: Iterable[int], others: Iterable[BlobActor]) -> None:
-    """A reader of what was `split` so is done."""
-    for slot in forgotten:
-        frame.values[slot] = None
-    if others:
-        release(others, frame)
 
 
 def picks(inputs: Sequence[BlobActor]) -> tuple[int, Any, int, int]:
@@ -507,14 +491,13 @@ class KernelActor(OpActor):
         is_plain = len(self.outputs) == 1 and not (kernel.random or self.unread)
         if not is_plain or type(self).compute is not KernelActor.compute:
             return super().bound(counted)
-        pooled = [blob for blob in self.freed if blob.bucket is not None and blob.slot not in counted]
-        own = [blob for blob in pooled if type(blob).drop is BlobActor.drop][:1]
-        gone, home = (own[0].slot, own[0].bucket) if own else (0, None)
+        own = [blob for blob in self.freed if type(blob).drop is BlobActor.drop and blob.slot not in counted][:1]
+        gone, home = (own[0].slot, own[0].bucket) if own else (-1, None)
         bucket = None if kernel.returns or self.reuses else self.buckets[0]
         call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs)
-        rest = split([blob for blob in self.freed if blob not in own], counted)
-        check = (*self.specs[0], kernel.check) if kernel.returns and not kernel.is_own else None
-        return _play_kernels, (*call, bucket, self.outputs[0].slot, check, gone, home, rest)
+        rest = tuple([blob for blob in self.freed if blob not in own])
+        checked = kernel if kernel.returns and not kernel.is_own else None
+        return _play_kernels, (*call, bucket, self.outputs[0].slot, *self.specs[0], checked, gone, home, rest)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -553,7 +536,7 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
     values, ndarray = frame.values, np.ndarray
     inputs: Any
     results: Any
-    for function, operation, count, first, second, third, bucket, slot, check, gone, home, rest in steps:
+    for function, operation, count, first, second, third, bucket, slot, shape, dtype, kernel, gone, home, rest in steps:
         if count == 1:
             inputs = [values[first]]
         elif count == 2:
@@ -570,22 +553,18 @@ def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns:
                 raise not_written()
         else:
             results = function(operation, inputs, None)
-            if check is None:
-                output = results[0]
-            else:
-                shape, dtype, refuse = check
-                output = results[0] if len(results) == 1 else None
-                if type(output) is not ndarray or output.dtype is not dtype or output.shape != shape:
-                    refuse(results, (TensorSpec(shape, dtype),))
+            output = results[0] if kernel is None or len(results) == 1 else None
+            if kernel and (type(output) is not ndarray or output.dtype is not dtype or output.shape != shape):
+                kernel.check(results, (TensorSpec(shape, dtype),))
         values[slot] = output
         inputs = results = None  # what they refer to would not seem to be unshared
-        if home is not None:  # as `BlobActor.drop`
+        if gone >= 0:  # as `BlobActor.drop`
             output, values[gone] = values[gone], None
-            if getrefcount(output) == UNSHARED:
+            if home is not None and getrefcount(output) == UNSHARED:
                 home.give_back(output)
         output = None
-        if rest is not None:
-            let_go(frame, *rest)
+        if rest:
+            release(rest, frame)
         now_ns = perf_counter_ns()
         stamps.append(now_ns)
         if now_ns > due_ns or frame.halted:

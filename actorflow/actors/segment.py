@@ -234,7 +234,7 @@ def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
     readers, values = frame.readers, frame.values
     for blob in blobs:
         tokens = readers[blob.slot]
-        if tokens is not None and not tokens.pop():
+        if tokens is not None and not next(tokens):
             continue
         buffer = values[blob.slot]
         values[blob.slot] = None
