@@ -508,7 +508,7 @@ class TestBrokenDevices:
     ) -> None:
         is_sim = issubclass(kind, SimDevice)
         monkeypatch.setitem(registry._kinds, "sim" if is_sim else "broken", kind)
-        # Marks that never wait are early only as long as the work takes, and a busy machine may look milliseconds later.
+        # Marks that never wait are early only as long as the work takes; a busy machine may look milliseconds later.
         options = SimOptions(latency_s=0.2 if requirement == "fences.not_early" else 2e-3) if is_sim else None
         try:
             with pytest.raises(ConformanceError) as caught:
