@@ -106,9 +106,21 @@ class CudaDevice(StreamDevice):
             self._compiler_stream = self._new_stream(0)
             self._compiler_stream.timed = False
         assert isinstance(lane.stream, CudaStream)
-        mark = self._mark(lane.stream.raw)
-        launch = partial(_launch, self._compiler_stream, mark, work)
+        launch = partial(self._launch_aside, self._compiler_stream, self._mark(lane.stream.raw), work)
         return self._compiler.submit(launch, argument, passed, urgent=True)
+
+    def _launch_aside(
+        self, stream: CudaStream, mark: CudaEvent | None, work: Callable[[Any], None], argument: Any
+    ) -> None:
+        """Launch work on a stream behind a mark, and wait for its end; in a thread."""
+        with stream.current(), np.errstate(all="ignore"):  # as on the loop
+            if mark is not None:
+                stream.wait(mark)
+            try:
+                work(argument)
+                stream.record().synchronize()
+            finally:  # what kernels have allocated for themselves is of no use to the lanes
+                self.cupy.get_default_memory_pool().free_all_blocks(stream=stream.raw)
 
     def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> CudaSegment:
         return CudaSegment(name, self.place, works, is_warm=True)
@@ -278,12 +290,3 @@ class CudaDevice(StreamDevice):
     def _copy_lanes(self) -> Sequence[StreamLane]:
         lanes = [self._lanes.get(name) for name in _COPIES]
         return [lane for lane in lanes if isinstance(lane, StreamLane)]
-
-
-def _launch(stream: CudaStream, mark: CudaEvent | None, work: Callable[[Any], None], argument: Any) -> None:
-    """Launch work on a stream behind a mark, and wait for its end; in a thread."""
-    with stream.current(), np.errstate(all="ignore"):  # as on the loop
-        if mark is not None:
-            stream.wait(mark)
-        work(argument)
-        stream.record().synchronize()

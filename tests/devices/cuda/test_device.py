@@ -89,6 +89,8 @@ class TestLanes:
         fence = device.launch_aside(lane, work, "aside", ignore)
         await passed(fence)
         assert (fence.error, order) == (None, ["lane", "aside"])
+        (freed,) = cupy.pool.freed  # once: what only that stream could use
+        assert freed != lane.stream.raw
         device.close()
         with pytest.raises(DeviceError, match="closed"):
             device.launch_aside(lane, work, "late", ignore)
