@@ -94,7 +94,8 @@ class _OnStream(OpActor):
             self._begin_launched(frame, (None, None))
             return
         try:
-            first = kernel.prepare(frame)
+            with self.lane.stream.current():  # buffers are made for that stream
+                first = kernel.prepare(frame)
             passed = partial(self._launched, frame, kernel, kernels)
             fence = self.device.launch_aside(self.lane, kernel.run, first, passed)
         except BaseException as error:  # noqa: BLE001  as in `OpActor.begin`

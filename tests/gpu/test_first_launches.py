@@ -18,6 +18,7 @@ import pytest
 import actorflow as af
 from actorflow.actors.op import KernelActor
 from actorflow.actors.stream import StreamKernelActor
+from actorflow.devices.cuda import CudaDevice
 
 RANDOM = np.random.default_rng(0)
 #: Of chains: what was compiled for an earlier test is not compiled again.
@@ -143,6 +144,27 @@ async def test_a_training_compiles_nothing_on_the_loop(
     here = threading.current_thread()
     assert here not in compiler.threads
     assert all(threads[0] is not here and threads[-1] is here for threads in launches.values())
+
+
+async def test_buffers_of_first_launches_are_made_for_the_lanes_stream(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of memory that another stream has let go of, that stream may still have work."""
+    streams, allocate = [], CudaDevice.allocate
+
+    def noted(device: CudaDevice, spec: af.TensorSpec) -> Any:
+        streams.append(cupy.cuda.get_current_stream().ptr)
+        return allocate(device, spec)
+
+    monkeypatch.setattr(CudaDevice, "allocate", noted)
+    x = np.linspace(-1, 1, 15, dtype="f")
+    graph, y = graph_of(af.ops.sum, [x], "cuda:0")
+    async with graph:
+        await run(graph, y, [x])
+        device = graph.engine.resources.device(af.Place.parse("cuda:0"))
+        lanes = {lane.stream.raw.ptr for lane in device._all_lanes()}
+    assert len(streams) >= 2
+    assert lanes.issuperset(streams)
 
 
 async def test_what_was_launched_for_one_op_is_not_launched_aside_for_another(
