@@ -9,7 +9,7 @@ replayed; pools give out the same buffers again and again, so that is soon the r
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -89,6 +89,8 @@ _Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
 class SegmentActor(Joined, _OnStream):
     """Ops of one lane that are launched as one."""
 
+    compiles = True
+
     def __init__(
         self, wiring: Wiring, *, parts: Sequence[StreamKernelActor], device: StreamDevice, usage: SegmentProfile
     ) -> None:
@@ -105,6 +107,13 @@ class SegmentActor(Joined, _OnStream):
         self._culprits: dict[Frame, StreamKernelActor | None] = {}
 
     def launch(self, frame: Frame) -> None:
+        if self._outcome is not None:
+            self.usage.calls += 1
+            culprit, error = self._outcome
+            if error is not None:
+                self._culprits[frame] = culprit
+                raise error
+            return
         arrays = _Arrays(self._device)
         try:
             calls = [self._prepare(part, frame, arrays) for part in self.parts]
@@ -117,6 +126,9 @@ class SegmentActor(Joined, _OnStream):
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self._names()} were launched as one and cannot be replayed: run with capture=False")
+
+    def _kernels(self) -> Iterator[StreamKernelActor]:
+        return iter(self.parts)
 
     # -- one call ------------------------------------------------------------------------------------------------------
 

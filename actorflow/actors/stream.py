@@ -3,13 +3,20 @@
 An input that lives on the op's own device is given back as soon as the work is launched: its buffer carries its uses,
 and the device's pool orders them (`actorflow.devices.stream`). What the host or another device uses again, and
 all inputs under a memory budget or where a call may be repeated, are given back when the loop has seen the work end.
+
+Where a first launch compiles, a thread makes it and waits for its end (`StreamDevice.launch_aside`), so that the loop
+goes on meanwhile. The call is begun on the lane afterwards, with nothing left to launch: only from then on does
+anything follow it, and what has failed in the thread fails there.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable, Iterator
+from functools import partial
 from sys import getrefcount
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,12 +26,31 @@ from actorflow.actors.function import FunctionActor
 from actorflow.actors.op import KernelActor, OpActor, Wiring, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.memory import UNSHARED
-from actorflow.devices.stream import StreamLane
+from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
+
+
+class _First:
+    """The first call of a kernel, which a thread launches."""
+
+    __slots__ = ("inputs", "number", "outputs")
+
+    def __init__(self, inputs: list[Any], outputs: list[Any] | None, number: int) -> None:
+        self.inputs = inputs
+        self.outputs = outputs  # None until there are some, for a kernel that returns its results
+        self.number = number
+
+    def clear(self) -> None:
+        """Let go of all arrays: the thread's fence keeps the call."""
+        self.inputs.clear()
+        self.outputs = None
 
 
 class _OnStream(OpActor):
     """Base of ops on streams.
+
+    Class attributes:
+        compiles: Whether its first call compiles kernels, where the device does so.
 
     Attributes:
         late: Those that are given back when it has ended.
@@ -32,15 +58,79 @@ class _OnStream(OpActor):
 
     # No slots: a class cannot have those of two bases.
     lane: StreamLane
+    compiles: ClassVar[bool] = False
+    #: Of the call that begins now, if a thread has launched it: the op it came to, and what that has raised.
+    _outcome: tuple[StreamKernelActor, BaseException] | tuple[None, None] | None = None
 
     def __init__(
-        self, wiring: Wiring, *, device: Device, label: str, early: tuple[BlobActor, ...], **computation: Any
+        self, wiring: Wiring, *, device: StreamDevice, label: str, early: tuple[BlobActor, ...], **computation: Any
     ) -> None:
         super().__init__(wiring._replace(inline_ns=-1), **computation)  # nothing is launched but on the lane
         self.device = device  # whose stream it is
         self.label = label  # what the device's own messages call it
         self.early = early  # inputs, and outputs that nothing reads, that are given back once the work is launched
         self.late = tuple([blob for blob in wiring.freed if blob not in early])
+        self._is_new = self.compiles and device.compiles
+
+    def begin(self, frame: Frame) -> int:
+        if not self._is_new or self._is_known(frame):
+            return super().begin(frame)
+        self._launch_aside(frame, self._kernels())
+        return perf_counter_ns()
+
+    def _is_known(self, frame: Frame) -> bool:
+        """Return whether what it launches for a frame was launched before, for another op."""
+        return False
+
+    def _kernels(self) -> Iterator[StreamKernelActor]:
+        """The ops whose kernels a call launches, in order."""
+        raise NotImplementedError
+
+    def _launch_aside(self, frame: Frame, kernels: Iterator[StreamKernelActor]) -> None:
+        """Have a thread launch the kernels, each when the one before has ended; behind the last one, begin."""
+        kernel = None if frame.halted else next(kernels, None)
+        if kernel is None:
+            self._is_new = self._is_new and frame.halted
+            self._begin_launched(frame, (None, None))
+            return
+        try:
+            with self.lane.stream.current():  # buffers are made for that stream
+                first = kernel.prepare(frame)
+            passed = partial(self._launched, frame, kernel, kernels)
+            fence = self.device.launch_aside(self.lane, kernel.run, first, passed)
+        except BaseException as error:  # noqa: BLE001  as in `OpActor.begin`
+            self._begin_launched(frame, (kernel, error))
+        else:
+            frame.outstanding[self] = fence
+
+    def _launched(
+        self, frame: Frame, kernel: StreamKernelActor, kernels: Iterator[StreamKernelActor], fence: Fence
+    ) -> None:
+        """Go on behind a kernel that a thread has launched; all that it does has ended."""
+        try:
+            kernel.take(frame, fence)
+            if fence.error is not None:
+                self._begin_launched(frame, (kernel, fence.error))
+                return
+            if kernel is not self and not frame.halted:  # else `compute` does it, or the frame gives up all
+                release(kernel.early, frame)
+                release(kernel.unread, frame)
+            self._launch_aside(frame, kernels)
+        except BaseException as failure:  # noqa: BLE001  as in `_passed`
+            frame.fail(self, failure)
+            frame.settle(self)
+
+    def _begin_launched(
+        self, frame: Frame, outcome: tuple[StreamKernelActor, BaseException] | tuple[None, None]
+    ) -> None:
+        """Begin a call with nothing left to launch: what was launched has ended, or has failed."""
+        frame.outstanding.pop(self, None)
+        self._outcome = outcome
+        try:
+            super().begin(frame)
+        finally:
+            self._outcome = None
+        frame.wake()  # what follows: this is no turn of the dispatcher's
 
     @abstractmethod
     def launch(self, frame: Frame) -> None:
@@ -84,8 +174,52 @@ class _OnStream(OpActor):
 class StreamKernelActor(_OnStream, KernelActor):
     """An op with a kernel that launches work on a stream."""
 
+    compiles = True
+
     def launch(self, frame: Frame) -> None:
-        self._call(frame)
+        if self._outcome is None:
+            self._call(frame)
+        elif self._outcome[1] is not None:
+            raise self._outcome[1]
+
+    def prepare(self, frame: Frame) -> _First:
+        """All that a thread needs to launch a call."""
+        inputs = [*self.read(frame.values)]
+        return _First(inputs, self._take_buffers(inputs), frame.number)
+
+    def run(self, first: _First) -> None:
+        """Launch a call; in a thread."""
+        first.outputs = self._compute_into(first.outputs, first.inputs, first.number)
+
+    def take(self, frame: Frame, fence: Fence) -> None:
+        """Keep the outputs of a call that a thread has launched, if that went well."""
+        first: _First = fence.argument
+        outputs = first.outputs
+        if fence.error is None and outputs is not None and not frame.halted:
+            self._is_new = False
+            self.device.compiled.add(self._signature(first.inputs))
+            for blob, value in zip(self.outputs, outputs, strict=True):
+                if self.kernel.returns and value.base is None:
+                    self.device.lend(value)  # its memory is that of another stream
+                frame.values[blob.slot] = value
+        first.clear()
+
+    def _is_known(self, frame: Frame) -> bool:
+        self._is_new = self._signature([*self.read(frame.values)]) not in self.device.compiled
+        return not self._is_new
+
+    def _kernels(self) -> Iterator[StreamKernelActor]:
+        yield self
+
+    def _signature(self, inputs: list[Any]) -> Hashable:
+        """Equal for calls that compile the same."""
+        types = tuple([(each.shape, each.strides, each.dtype) for each in inputs])
+        signature = (self.kernel.function, self.operation, types, self.specs)
+        try:
+            hash(signature)
+        except TypeError:  # an operation with parameters that cannot be hashed
+            return id(self)
+        return signature
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._again(inputs, lambda: self._run_kernel(inputs, number))
@@ -131,6 +265,8 @@ class WorkerTransferActor(KernelActor):
 
 class TransferActor(StreamKernelActor):
     """A copy between two devices. An array that was fed as an array of the target already stays what it is."""
+
+    compiles = False
 
     def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
