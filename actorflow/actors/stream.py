@@ -11,7 +11,9 @@ anything follow it, and what has failed in the thread fails there.
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Hashable, Iterator
 from functools import partial
 from sys import getrefcount
@@ -26,8 +28,11 @@ from actorflow.actors.function import FunctionActor
 from actorflow.actors.op import KernelActor, OpActor, Wiring, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.memory import UNSHARED
-from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
+
+#: Most frames in flight that have buffers of their own in turn.
+_MOST_IN_TURN = 16
 
 
 class _First:
@@ -263,21 +268,67 @@ class WorkerTransferActor(KernelActor):
             release(self.freed, frame)
 
 
+class _Rotation:
+    """Has frames take one buffer after the other, and then the first again: as many as there are frames in flight.
+
+    Otherwise each copy takes any that is free, and what follows hardly ever meets the same set of addresses twice.
+
+    Args:
+        device: Where the buffers are.
+        bucket: Source of the buffers.
+    """
+
+    def __init__(self, device: StreamDevice, bucket: StreamBucket) -> None:
+        self._device = device
+        self._bucket = bucket
+        self._length = 1
+        self._homes: dict[int, Hashable] = {}  # where the buffers are, by the number of the frame modulo the length
+        self._frames: deque[weakref.ref[Frame]] = deque(maxlen=_MOST_IN_TURN)
+
+    def take(self, frame: Frame) -> Any:
+        """The buffer for a frame whose turn it is, if that is free; else another."""
+        frames = self._frames
+        while self._length <= len(frames) and self._length < _MOST_IN_TURN and _runs(frames[-self._length]()):
+            self._length *= 2  # not one by one: updated variables are in two places in turn, too
+        frames.append(weakref.ref(frame))
+        at, homes, whereabouts = frame.number % self._length, self._homes, self._device.whereabouts
+        home = homes.pop(at, None)
+        others = set(homes.values())
+        buffer = None if home is None else self._bucket.find(lambda free: whereabouts(free) == home)
+        if buffer is None:
+            buffer = self._bucket.find(lambda free: whereabouts(free) not in others)
+        if buffer is None:
+            buffer = self._bucket.make()
+        homes[at] = whereabouts(buffer)
+        return buffer
+
+
+def _runs(frame: Frame | None) -> bool:
+    return frame is not None and not frame.has_ended
+
+
 class TransferActor(StreamKernelActor):
     """A copy between two devices. An array that was fed as an array of the target already stays what it is."""
 
     compiles = False
 
-    def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
+    def __init__(self, wiring: Wiring, *, target: Device, for_segments: bool, **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
         self.target = target  # where the copy goes
+        (bucket,) = self.buckets
+        self._rotation = None
+        if for_segments and isinstance(bucket, StreamBucket) and isinstance(target, StreamDevice):
+            self._rotation = _Rotation(target, bucket)
 
     def launch(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
         if self.target.is_array(source) and not self.target.is_host:
             frame.values[self.outputs[0].slot] = source
-        else:
+        elif self._rotation is None:
             self._call(frame)
+        else:
+            buffers = [self._rotation.take(frame)]
+            (frame.values[self.outputs[0].slot],) = self._compute_into(buffers, [source], frame.number)
 
 
 class StreamFunctionActor(_OnStream, FunctionActor):

@@ -503,10 +503,9 @@ class StreamPool(BufferPool):
         """
         free = self.shelf(spec).free
         if free:
-            for at, (buffer, uses) in enumerate(free):
-                if all(lane.comes_behind(user, number) for user, number in uses):
-                    del free[at]
-                    return buffer
+            buffer = self.find(spec, lane, lambda _: True)
+            if buffer is not None:
+                return buffer
             if self.budget_bytes is not None and self.held_bytes + spec.size_bytes > self.budget_bytes:
                 return _take_behind(free, lane)
         try:
@@ -516,6 +515,15 @@ class StreamPool(BufferPool):
                 return _take_behind(free, lane)
             self.trim()
             return self.new(spec)
+
+    def find(self, spec: TensorSpec, lane: StreamLane, is_wanted: Callable[[Any], bool]) -> Any:
+        """As `take`, one of the free buffers that are wanted; None where there is none."""
+        free = self.shelf(spec).free
+        for at, (buffer, uses) in enumerate(free):
+            if is_wanted(buffer) and all(lane.comes_behind(user, number) for user, number in uses):
+                del free[at]
+                return buffer
+        return None
 
     def give_back(self, spec: TensorSpec, buffer: Any, users: Iterable[StreamLane]) -> None:
         """Take back a buffer that nothing else refers to and that work launched so far on ``users`` may touch."""
@@ -584,6 +592,17 @@ class StreamBucket(Bucket):
 
     def take(self) -> Any:
         return self._stream_pool.take(self.spec, self.lane)
+
+    def find(self, is_wanted: Callable[[Any], bool]) -> Any:
+        """As `take`, one of the free buffers that are wanted; None where there is none."""
+        return self._stream_pool.find(self.spec, self.lane, is_wanted)
+
+    def make(self) -> Any:
+        """A new buffer where there is room, else as `take`."""
+        try:
+            return self._stream_pool.new(self.spec)
+        except OutOfMemoryError:
+            return self.take()
 
     def give_back(self, buffer: Any) -> None:
         self._stream_pool.give_back(self.spec, buffer, self.users)
