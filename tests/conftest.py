@@ -39,7 +39,7 @@ settings.load_profile("full" if FULL else "short")
 ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
 TESTS = Path(__file__).parent
 
-pytest_plugins = ["tests.support.workers"]
+pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget"]
 
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 import actorflow.array as xp
@@ -175,6 +176,7 @@ def test_programs_compute_what_numpy_computes(steps: Any, length: int, modes: di
         check(in_arrays(steps, length), expected)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs())
 def test_programs_do_so_within_a_budget(steps: Any) -> None:

@@ -432,6 +432,7 @@ async def test_large_files_take_little_memory(tmp_path: Path, name: str) -> None
     assert float(said) < MOST_MEGABYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(10 if FULL else 1))
 async def test_changed_files(tmp_path: Path, part: int) -> None:
     for i in range(3):

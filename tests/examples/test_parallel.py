@@ -43,6 +43,7 @@ def test_googlenet_data_parallel() -> None:
     assert [match and match[1] for match in found] == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["allreduce", "server"])
 def test_data_parallel_on_ranks(scheme: str) -> None:
     options = ("data_parallel_nin.py", "--steps", 10, "--batch", 30, "--width", 16, "--scheme", scheme)
@@ -50,6 +51,7 @@ def test_data_parallel_on_ranks(scheme: str) -> None:
     np.testing.assert_allclose(losses(run_ranks(2, *options), 10), alone, atol=0.005)
 
 
+@pytest.mark.slow
 def test_model_parallel_on_ranks() -> None:
     options = ("model_parallel.py", "--steps", 30, "--batch", 60)
     alone = losses(run(*options), 30)

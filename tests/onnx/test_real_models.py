@@ -168,6 +168,7 @@ class TestTraining:
     #: Of each weight's largest change; gradients are sums of some 10,000 products in float32.
     TOLERANCE = 1e-3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("backend", BACKENDS)
     async def test_two_steps_are_those_of_torch(self, backend: Any) -> None:
         torch = pytest.importorskip("torch")

@@ -21,7 +21,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.kernel_cases import TOLERANCE
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
@@ -146,7 +146,7 @@ async def compare(
             raise
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
+@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={20}))
 async def test_results_do_not_depend_on_the_plan(first: int) -> None:
     for seed in range(first, first + BLOCK):
         expected = await results(seed, Setting(options=REFERENCE))
@@ -194,7 +194,7 @@ def test_nearly_all_kinds_are_drawn() -> None:
 
 
 @pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install 'actorflow[jit]'")
-@pytest.mark.parametrize("first", range(0, COMPILED, 5))
+@pytest.mark.parametrize("first", slow(range(0, COMPILED, 5), but={0, 5}))
 async def test_compiled_kernels_give_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they are compiled, and then; of two zeros, a maximum may be the other one.
 

@@ -88,6 +88,7 @@ async def test_it_may_change_again_and_again(tmp_path: Path, scheme: str) -> Non
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["shares", "stages"])
 def test_over_mpi_too(tmp_path: Path, scheme: str) -> None:
     def run(size: int, folder: Path, until: int) -> list[dict[str, np.ndarray]]:

@@ -23,6 +23,7 @@ from actorflow.cli.serve import _opened
 from actorflow.cli.source import SourceOptions, open_model, open_models
 from actorflow.errors import GraphError
 from tests.serve.serving import GRACE_S, Answer, Client, tensor
+from tests.support.effort import slow
 
 ROOT = Path(__file__).parents[2]
 ROWS = np.arange(3, dtype=np.float32).reshape(1, 3)
@@ -204,7 +205,7 @@ async def test_names_versions_and_a_token() -> None:
 
 
 @posix_only
-@pytest.mark.parametrize("clients", [8, 64])
+@pytest.mark.parametrize("clients", [8, *slow([64])])
 async def test_a_signal_under_load_loses_nothing(clients: int) -> None:
     """Each client asks on one connection until it is sent away; what the server has answered, they have got."""
     async with started("model=tests.serve.programs:slow") as server:

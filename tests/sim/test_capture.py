@@ -104,6 +104,7 @@ async def test_training_is_the_same_bit_for_bit(in_flight: int) -> None:
         assert segment.replays > FRAMES // 2
 
 
+@pytest.mark.slow
 async def test_captures_stay_few_where_addresses_come_in_many_sets() -> None:
     """Buffers of feeds and of the fetched loss rotate, each by the timing of its copies."""
     expected, *_ = await trained(False, 3, 300)

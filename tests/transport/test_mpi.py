@@ -37,6 +37,7 @@ def mpi() -> None:
     need_mpi()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "kind", "chunk", "memory", "end"), JOBS)
 def test_conformance(ranks: int, kind: str, chunk: int, memory: str, end: str) -> None:
     measured = FULL and chunk == 1 << 22

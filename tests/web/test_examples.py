@@ -89,6 +89,7 @@ class TestFastAPI:
                 assert response.status == 200
 
     @pytest.mark.browser
+    @pytest.mark.slow
     async def test_the_page(self, new_page, fastapi_service: ModuleType) -> None:
         example = fastapi_service
         async with uvicorned(example.app) as port, ClientSession(f"http://{HOST}:{port}") as session:
@@ -181,6 +182,7 @@ class TestViewInANotebook:
         assert frame_url(url, ancestor) == expected
 
     @pytest.mark.browser
+    @pytest.mark.slow
     async def test_browsers_frame_it_for_nobody_else(self, training, new_page) -> None:
         """One page may, one may not; the token's cookie works inside the frame."""
 
