@@ -30,7 +30,7 @@ from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
 from tests.support.tapes import CHOSEN
 
-# `make test` tries some examples of each property, `make test-full` all that are wanted.
+# Some examples of each property, and in `make test-exhaustive` all that are wanted.
 settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if FULL else "short")
@@ -43,7 +43,7 @@ pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support
 
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
-#: What each process that a test starts would import anew, for half a second; `make test-full` has it do so.
+#: What each process that a test starts would import anew, for half a second; `make test-exhaustive` has it do so.
 IMPORTED = ["actorflow.pipeline.processes.remote", "actorflow.pipeline", "hypothesis.extra.numpy", "pytest"]
 
 #: How long a thread or task that is about to end may take. Only a failing test waits this long.

@@ -29,7 +29,7 @@ def rows(**samples: list[float]) -> dict[str, Row]:
     return {name: Row(name, figures) for name, figures in samples.items()}
 
 
-@pytest.mark.parametrize("name", slow(QUESTIONS, but={"loop_lag", "dispatch"}))
+@pytest.mark.parametrize("name", slow(QUESTIONS, but={"dispatch"}))
 def test_question_runs_quick_and_writes_json(name: str, tmp_path: Path) -> None:
     # A process of its own: benchmarks register operations, and their tickers and threads are not pytest's affair.
     file = tmp_path / "figures.json"

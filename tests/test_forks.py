@@ -659,6 +659,7 @@ FORGOTTEN_BY = {
 }
 
 
+@pytest.mark.slow
 def test_every_lock_is_held_at_a_fork() -> None:
     free = {
         module: count

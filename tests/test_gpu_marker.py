@@ -71,6 +71,7 @@ def test_make_collects_all_of_them(request: pytest.FixtureRequest) -> None:
     check_given({item.path.relative_to(ROOT).as_posix() for item in marked}, is_whole=False)
 
 
+@pytest.mark.slow
 def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path) -> None:
     """On a machine with a GPU, and without a package registry, most extras are missing."""
     modules = optional_modules()
@@ -112,6 +113,7 @@ EMULATED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: CUDA C cannot be compiled for the host")
 def test_they_pass_on_an_emulated_gpu() -> None:
     """A short form of them, so that they do not rot where there is no GPU."""
@@ -137,6 +139,7 @@ def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_they_skip_and_say_why(reason: str) -> None:
     ended = collect_marked()
     assert ended.returncode == 0, ended.stdout

@@ -27,12 +27,20 @@ NEEDS = {
 #: Seconds for one command of a page.
 PATIENCE_S = 120
 
+#: Programs that import torch, or train or try much.
+LONG = {
+    "add-a-device: Check it",
+    "interchange: Torch's kernels",
+    "parallel: Pipeline parallel",
+    "torch-weights: start",
+}
 SEPARATE = [
-    pytest.param(block, id=f"{page.stem}: {block.title}")
+    pytest.param(block, id=name, marks=[pytest.mark.slow] * (name in LONG))
     for page in PAGES
     if not is_one_folder(page)
     for block in blocks(page)
     if block.language == "python" and "not run" not in block.marks
+    for name in [f"{page.stem}: {block.title}"]
 ]
 TOGETHER = [page for page in PAGES if is_one_folder(page)]
 #: Pages whose programs start few processes and train little.

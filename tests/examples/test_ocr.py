@@ -95,6 +95,7 @@ def test_sizes() -> None:
     assert ocr.rounded_up(65, 32) == 96
 
 
+@pytest.mark.slow
 def test_it_is_a_program(models: Path, tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     ocr.drawn(LINES[:1]).save(path)

@@ -25,6 +25,7 @@ def test_model_parallel(schedule: str) -> None:
     assert found[-1] < 0.5 * found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["allreduce", "server"])
 def test_data_parallel_nin(scheme: str) -> None:
     found = losses(run("data_parallel_nin.py", "--scheme", scheme), 20)
@@ -37,6 +38,7 @@ def test_data_parallel_nin_on_data(tmp_path: Path) -> None:
     assert len(losses(run("data_parallel_nin.py", tmp_path, *options), 2)) == 2
 
 
+@pytest.mark.slow
 def test_googlenet_data_parallel() -> None:
     lines = run("googlenet_data_parallel.py", "--steps", 2, "--places", 3, "--batch", 6)
     found = [re.fullmatch(r"step (\d) of 2, 3 places: loss \d+\.\d+", line) for line in lines]

@@ -82,7 +82,7 @@ def test_a_rank_that_goes_on_after_it_was_lost_waits_for_nobody(tmp_path: Path) 
     assert status == 0, "all have ended, one after the others have lost it"
 
 
-@pytest.mark.skipif(not FULL, reason="takes minutes: make test-full")
+@pytest.mark.skipif(not FULL, reason="takes minutes: make test-exhaustive")
 @pytest.mark.timeout(3600)
 def test_any_rank_in_any_way_at_any_moment(tmp_path: Path) -> None:
     rng, longest_s = random.Random(13), dict.fromkeys(("leave", "kill", "freeze"), 0.0)

@@ -1,4 +1,4 @@
-"""Effort of a run of the suite: `make test` takes short forms of what takes long, `make test-full` the whole."""
+"""Effort of a run of the suite: what is slow, and what only `make test-exhaustive` tries as a whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
-#: Whether every property, size and combination is wanted: ``ACTORFLOW_FULL_TESTS=1``, as `make test-full` sets.
+#: Whether every property, size and combination is wanted: ``ACTORFLOW_FULL_TESTS=1``, as `make test-exhaustive` sets.
 FULL = bool(os.environ.get("ACTORFLOW_FULL_TESTS"))
 
 

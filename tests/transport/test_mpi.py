@@ -157,7 +157,7 @@ class TestEnds:
         assert done.status != 0
         assert "KILLED" in done.err.upper() + done.out.upper()
 
-    @pytest.mark.skipif(not FULL, reason="takes minutes: make test-full")
+    @pytest.mark.skipif(not FULL, reason="takes minutes: make test-exhaustive")
     @pytest.mark.timeout(1200)
     @pytest.mark.parametrize("seed", range(50))
     def test_any_signal_at_any_moment(self, seed: int) -> None:

@@ -213,6 +213,7 @@ class TestViewInANotebook:
                 page.complaints.clear()
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_kernel() -> None:
     import nbformat
     from nbclient import NotebookClient
