@@ -147,6 +147,7 @@ def test_they_skip_and_say_why(reason: str) -> None:
     assert " passed" not in ended.stdout
 
 
+@pytest.mark.slow
 def test_they_are_an_error_where_a_gpu_is_required(reason: str) -> None:
     ended = collect_marked(ACTORFLOW_REQUIRE_GPU="1")
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR

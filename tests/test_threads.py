@@ -33,6 +33,7 @@ from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
 from actorflow.web.http import Request, Writer
 from actorflow.web.live import LiveStream
+from tests.support.effort import slow
 
 PACKAGE = Path(af.__file__).parent
 #: Only a failing test waits this long.
@@ -492,7 +493,7 @@ async def test_a_call_without_a_thread_fails_or_does_without_and_the_next_one_wo
 
 @pytest.mark.any_loop
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow(CASES, but=[name for name in CASES if name != "processes"]))
 async def test_any_one_thread_may_be_refused(name: str, lasting: bool, system: System, tmp_path: Path) -> None:
     case, before = CASES[name], state()
     asked = len(await starts(case, system, tmp_path))

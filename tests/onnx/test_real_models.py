@@ -11,7 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -118,7 +118,7 @@ async def test_batches_of_files_with_a_batch_of_one(name: str, backend: Any) -> 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", models.LIGHT if FULL else QUICK)
+@pytest.mark.parametrize("name", slow(models.LIGHT if FULL else QUICK, but=QUICK[:2]))
 async def test_models_of_the_wheel(name: str, backend: str) -> None:
     model = models.light(name).SerializeToString()
     (source,) = session(model).get_inputs()
@@ -135,6 +135,7 @@ class TestExported:
         yield torch
         torch.set_num_threads(threads)
 
+    @pytest.mark.slow
     async def test_resnet(self, backend: str, resnet: bytes) -> None:
         shapes = [(1, 3, 64, 64), (4, 3, 64, 64), (2, 3, 50, 71), (1, 3, 33, 96)]
         await compare(resnet, backend, [{"x": noise(*shape)} for shape in shapes])

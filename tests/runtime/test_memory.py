@@ -16,6 +16,7 @@ import actorflow as af
 from actorflow.devices.memory import COPIED_BYTES
 from actorflow.ops import Operation, kernel
 from actorflow.testing import interleave
+from tests.support.effort import slow
 
 MIB = 1 << 20
 
@@ -441,7 +442,9 @@ class TestManyLengths:
         monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
 
     @pytest.mark.parametrize("how", ["run", "small", "stream", "batched"])
-    @pytest.mark.parametrize("options", [{}, {"fuse": False}, {"memory_budget": 1 << 30}], ids=["", "alone", "budget"])
+    @pytest.mark.parametrize(
+        "options", [*slow([{}, {"fuse": False}]), {"memory_budget": 1 << 30}], ids=["", "alone", "budget"]
+    )
     async def test_they_share_memory(self, how: str, options: dict[str, Any]) -> None:
         alone = await Lengths(**options).peak([LONGEST] * 3, how)
         assert await Lengths(**options).peak([*LENGTHS, *LENGTHS[40::-1]], how) <= 3 * alone
