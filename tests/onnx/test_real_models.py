@@ -81,7 +81,7 @@ async def test_all_values_in_between(name: str, shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(found[each], its, rtol=0, atol=TOLERANCE * np.abs(its).max(), err_msg=each)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow(BACKENDS, but=["actorflow"]))
 class TestTrained:
     @pytest.mark.parametrize(
         ("name", "shapes"),
