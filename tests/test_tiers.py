@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support import budget, costs
+from tests.support.loops import loop_factories
 
 pytest_plugins = ["pytester"]
 
@@ -121,6 +123,24 @@ def test_what_processes_take_counts_while_they_run_and_when_they_have_ended() ->
         process.communicate(b"\n")
     assert running >= 0.49  # by ticks of a clock
     assert costs.processor_s() - before >= 0.49
+
+
+def test_of_two_runs_on_two_loops_one_is_slow_and_which_it_is_differs(request: pytest.FixtureRequest) -> None:
+    own = str(Path(__file__).with_name("conftest.py"))
+    (conftest,) = (each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == own)
+
+    def item(case: int, kind: str, folder: str) -> Any:
+        params = {"case": case, conftest.LOOP: loop_factories()[kind]}
+        spec = SimpleNamespace(params=params, indices={"case": case, conftest.LOOP: [*loop_factories()].index(kind)})
+        path, name = conftest.TESTS / folder / "test_a.py", f"test_it[{kind}-{case}]"
+        return SimpleNamespace(path=path, name=name, callspec=spec, get_closest_marker=lambda name: None)
+
+    def slow_ones(folder: str) -> list[list[str]]:
+        is_second = conftest._is_on_its_second_loop
+        return [[kind for kind in loop_factories() if is_second(item(case, kind, folder))] for case in range(20)]
+
+    assert sorted(map(tuple, slow_ones("runtime")))[::19] == [(kind,) for kind in sorted(loop_factories())]
+    assert slow_ones("nn") == [[]] * 20  # which run on one anyway
 
 
 FILES = {f"test_{name}": "def test_one(): pass\ndef test_two(): pass\n" for name in "abcdef"}
