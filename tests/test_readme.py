@@ -44,7 +44,7 @@ SEPARATE = [
 ]
 TOGETHER = [page for page in PAGES if is_one_folder(page)]
 #: Pages whose programs start few processes and train little.
-SHORT = [page for page in TOGETHER if page.stem in {"start", "batch-requests", "your-own"}]
+SHORT = [page for page in TOGETHER if page.stem in {"start", "your-own"}]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -222,6 +222,7 @@ def test_coroutines_await_programs_on_the_same_arrays(several: list[Any], modes:
             np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs(), st.sampled_from(LENGTHS), st.integers(0, 3))
 def test_programs_that_delete_what_they_do_not_need(steps: Any, length: int, kept: int) -> None:

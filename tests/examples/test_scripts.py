@@ -110,6 +110,7 @@ def test_lstm_text(tmp_path: Path) -> None:
     assert written == "abcdefg abcdefg "
 
 
+@pytest.mark.slow
 def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
     write_digits(tmp_path, idx)
     options = ("--control", "--save", tmp_path / "saved", "--steps", 10**9, "--batch", 20)

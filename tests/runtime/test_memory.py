@@ -465,6 +465,7 @@ class TestManyLengths:
                 np.testing.assert_allclose(found, af.to_numpy(again[model.small]))
                 at += 1
 
+    @pytest.mark.slow
     async def test_small_ones(self) -> None:
         alone = await Lengths().peak([100] * 3, "run")
         assert await Lengths().peak([*range(20, 101)] * 2, "run") <= 3 * alone
@@ -515,6 +516,7 @@ class TestManyLengths:
                     np.testing.assert_array_equal((await run)[model.large], expected[n])
 
 
+@pytest.mark.slow
 @pytest.mark.any_loop
 @given(
     lengths=st.lists(st.integers(1, 400), min_size=4, max_size=16),

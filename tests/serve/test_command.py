@@ -249,6 +249,7 @@ async def test_a_signal_under_load_loses_nothing(clients: int) -> None:
         assert await server.end() == 0
 
 
+@pytest.mark.slow
 @posix_only
 async def test_a_second_signal_ends_it_at_once() -> None:
     async with started("model=tests.serve.programs:endless") as server:
@@ -263,6 +264,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         await client.hang_up()
 
 
+@pytest.mark.slow
 @posix_only
 async def test_an_end_that_takes_too_long() -> None:
     async with started("model=tests.serve.programs:endless", "--drain", "0.01") as server:

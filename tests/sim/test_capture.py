@@ -204,6 +204,7 @@ async def test_a_failure_at_every_op_of_random_graphs(recipe: Recipe, frame: int
         await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @GRAPHS
 @given(recipe=recipes(PLACES).map(captured), victim=st.integers(0, 7), stride=st.integers(1, 4))

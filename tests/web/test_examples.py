@@ -101,6 +101,7 @@ class TestFastAPI:
             await page.page.locator("#frames-finished", has_text=re.compile("^1$")).wait_for()
             await page.page.close()
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
     async def test_a_signal_ends_the_program(self, digits_weights: Path) -> None:
         pipe = asyncio.subprocess.PIPE

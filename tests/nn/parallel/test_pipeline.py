@@ -101,6 +101,7 @@ async def test_like_the_whole(places: list[str], schedule: str) -> None:
         await check_like_the_whole(optimizer, places, in_flight, count, schedule=schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @given(
     places=st.lists(st.sampled_from(["cpu", "sim:0", "1/cpu", "1/sim:0", "2/cpu"]), min_size=3, max_size=3),
