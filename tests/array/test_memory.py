@@ -106,6 +106,7 @@ def change(kind: int, x: xp.Array, y: np.ndarray) -> tuple[xp.Array, np.ndarray]
     return xp.cumulative_sum(x * 1e-3), np.cumsum(y * 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_switches")
 @LOOPS
 @given(

@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 import actorflow.array as xp
@@ -175,6 +176,7 @@ def test_programs_compute_what_numpy_computes(steps: Any, length: int, modes: di
         check(in_arrays(steps, length), expected)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs())
 def test_programs_do_so_within_a_budget(steps: Any) -> None:
@@ -220,6 +222,7 @@ def test_coroutines_await_programs_on_the_same_arrays(several: list[Any], modes:
             np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs(), st.sampled_from(LENGTHS), st.integers(0, 3))
 def test_programs_that_delete_what_they_do_not_need(steps: Any, length: int, kept: int) -> None:

@@ -84,6 +84,7 @@ def test_nin_cifar10_takes_the_papers_weights_unless_told(tmp_path: Path) -> Non
     assert losses(steps, 2) == [pytest.approx(np.log(10), abs=0.01)] * 2  # the scores are almost 0
 
 
+@pytest.mark.slow
 def test_googlenet(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     *steps, accuracy = run("googlenet.py", tmp_path, "--steps", 2, "--batch", 2, "--size", 130, "--test", 4)
@@ -109,6 +110,7 @@ def test_lstm_text(tmp_path: Path) -> None:
     assert written == "abcdefg abcdefg "
 
 
+@pytest.mark.slow
 def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
     write_digits(tmp_path, idx)
     options = ("--control", "--save", tmp_path / "saved", "--steps", 10**9, "--batch", 20)

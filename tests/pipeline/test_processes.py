@@ -338,6 +338,7 @@ async def test_global_generators_of_processes_follow_from_the_seed() -> None:
     assert not await first_of_each(0, stage=2) & numbers
 
 
+@pytest.mark.slow
 def test_functions_of_a_program_without_a_file_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     program = "import actorflow as af\ndef fn(x): return x\naf.pipeline.source([1]).map(fn, executor='process')"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1

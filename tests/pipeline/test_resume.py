@@ -73,6 +73,7 @@ async def resumes_everywhere(recipe: Recipe, concurrency: int) -> None:
         assert expected[:first] + middle + rest == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=3_000 if FULL else 60)
 @given(recipes(*ORDERED), st.integers(1, 6))
 @example(Recipe("list", 10, (Step("flat_map", 2, 1), Step("shuffle", 2, 1), Step("repeat", 4, 0))), 1)

@@ -54,6 +54,15 @@ async def test_a_failure_at_every_op(limits: str, recipe: Recipe, frame: int, ot
 
 @EACH
 @GRAPHS
+@given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(16, 64), again=st.integers(0, 3))
+async def test_cancellation_at_some_turns(limits: str, recipe: Recipe, victim: int, stride: int, again: int) -> None:
+    with limited(limits):
+        await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
+
+
+@pytest.mark.slow
+@EACH
+@GRAPHS
 @given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(1, 4), again=st.integers(0, 3))
 async def test_cancellation_at_every_turn(limits: str, recipe: Recipe, victim: int, stride: int, again: int) -> None:
     with limited(limits):

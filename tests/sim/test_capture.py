@@ -104,6 +104,7 @@ async def test_training_is_the_same_bit_for_bit(in_flight: int) -> None:
         assert segment.replays > FRAMES // 2
 
 
+@pytest.mark.slow
 async def test_frames_in_flight_meet_the_same_addresses_again() -> None:
     """Buffers of feeds are taken in turn, and those of the fetched loss as before: few captures serve all frames."""
     expected, *_ = await trained(False, 4, 600)
@@ -208,6 +209,7 @@ async def test_a_failure_at_every_op_of_random_graphs(recipe: Recipe, frame: int
         await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 @GRAPHS
 @given(recipe=recipes(PLACES).map(captured), victim=st.integers(0, 7), stride=st.integers(1, 4))

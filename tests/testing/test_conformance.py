@@ -30,6 +30,7 @@ from actorflow.devices.stream import Event, StreamPool
 from actorflow.errors import DeviceError
 from actorflow.spec import TensorSpec
 from actorflow.testing import ConformanceError, check_device
+from tests.support.effort import slow
 
 #: Enough for what does happen; what a broken device never does is waited for so long.
 PATIENCE_S = 2.0
@@ -53,8 +54,12 @@ class TestRightDevices:
         "options",
         [
             SimOptions(),
-            SimOptions(latency_s=1e-3, kernel_s=1e-4, bandwidth=4e9, memory_bandwidth=2e10),
-            SimOptions(latency_s=1e-3, races=False),
+            *slow(
+                [
+                    SimOptions(latency_s=1e-3, kernel_s=1e-4, bandwidth=4e9, memory_bandwidth=2e10),
+                    SimOptions(latency_s=1e-3, races=False),
+                ]
+            ),
         ],
         ids=["without costs", "with costs", "without the race detector"],
     )

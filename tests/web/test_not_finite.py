@@ -176,6 +176,7 @@ async def test_a_call_that_cannot_be_saved_says_why() -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 class TestPage:
     @pytest.mark.parametrize(("seed", "pauses"), [(3, True), (4, False), (5, True)])
     async def test_the_op_is_marked_and_its_call_can_be_saved(

@@ -375,6 +375,7 @@ class TestSampling:
             assert json.loads(client.viewer.news["norms"])["layers"] == []
             await stream.aclose()
 
+    @pytest.mark.slow
     @pytest.mark.timeout(3000)
     async def test_memory_stays_flat(self, monkeypatch) -> None:
         """Over very many frames, with several clients that look at values and norms."""

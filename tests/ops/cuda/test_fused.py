@@ -27,7 +27,7 @@ from tests.ops.test_fused import (
 )
 from tests.support import kernel_cases
 
-# Each chain is compiled: some hundred of them in `make test-full`, which tries all dtypes, too.
+# Each chain is compiled: some hundred of them in `make test-exhaustive`, which tries all dtypes, too.
 IS_FULL = settings.default.max_examples > 150
 few = settings(
     deadline=None,

@@ -18,6 +18,7 @@ from actorflow.ops.indexing import INDEX, AddAt, Gather, TakeAlongAxisDown, Take
 from actorflow.spec import TensorSpec
 from tests.ops.test_basic import INTEGERS, ODD, nearest_integers
 from tests.support import long_sums
+from tests.support.effort import slow
 
 layouts = st.sampled_from(["C", "F", "strided"])
 seeds = st.integers(0, 2**32 - 1)
@@ -231,7 +232,7 @@ def test_sorting_keeps_equal_keys_in_their_order(emulated, launches, count, boun
     assert len(launches) == (count > 0 if count <= 4096 else 3 * math.ceil(bound.bit_length() / 6))
 
 
-@pytest.mark.parametrize("picked", ["all the same", "all different", "some", "the last ones nowhere"])
+@pytest.mark.parametrize("picked", [*slow(["all the same", "all different"]), "some", *slow(["the last ones nowhere"])])
 def test_what_is_picked_many_times_is_added_up_in_order(compute_cuda, picked) -> None:
     """To the bit, and in work that grows as the indices: with the square of their number this would take hours."""
     random = np.random.default_rng(0)
