@@ -15,9 +15,8 @@ from actorflow import nn, ops
 from actorflow.onnx.writers import WRITERS
 from actorflow.ops.linalg import vector_norm
 from actorflow.spec import axes_in
+from tests.operations import Row, Sample, samples
 from tests.support.effort import FULL
-from tests.support.kernel_cases import TENSOR_CASES, Case
-from tests.support.neural_cases import NEURAL_CASES
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -284,24 +283,21 @@ def test_open_sizes(name: str, behind: bool, tmp_path: Path) -> None:
 
 #: Kinds that raise: what they are made for are trainings, or numbers that depend on open axes.
 REFUSED = {"BatchNorm", "Dropout", "Numbers"}
-CASES = [case for case in (*TENSOR_CASES, *NEURAL_CASES) if case.operation.kind in WRITERS.keys() - REFUSED]
+SAMPLES = [each for each in samples() if each[0].name in WRITERS.keys() - REFUSED]
 
 
-def _built(case: Case, dtype: str) -> tuple[af.Graph, dict[af.Blob, np.ndarray]]:
+def _built(sample: Sample, dtype: str) -> tuple[af.Graph, dict[af.Blob, np.ndarray]]:
     graph = af.Graph("g")
-    feeds = {}
-    for i, array in enumerate(case.make(np.random.default_rng(0))):
-        value = np.asarray(array.astype(dtype) if array.dtype.kind == "f" else array)
-        feeds[graph.blob(f"x{i}", value.shape, value.dtype)] = value
-    graph.op("tested", case.operation)(*feeds)
+    feeds = {graph.blob(f"x{i}", x.shape, x.dtype): x for i, x in enumerate(sample.inputs(dtype))}
+    graph.op("tested", sample.operation)(*feeds)
     return graph, feeds
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", CASES, ids=[f"{i}-{case.operation.kind}" for i, case in enumerate(CASES)])
-def test_every_case_of_an_operation_is_right_or_refused(case: Case, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "sample"), SAMPLES, ids=[f"{i}-{row}" for i, (row, _) in enumerate(SAMPLES)])
+def test_every_sample_of_an_operation_is_right_or_refused(row: Row, sample: Sample, dtype: str, tmp_path: Path) -> None:
     try:
-        graph, feeds = _built(case, dtype)
+        graph, feeds = _built(sample, dtype)
     except af.GraphError:
         return  # not for this dtype
     try:

@@ -1,0 +1,230 @@
+"""Operations of one element at each place: rows of the package, whose rows here follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+import actorflow.ops.nn.activation  # noqa: F401  has rows, too
+from actorflow import ops
+from actorflow.ops import Operation
+from actorflow.ops.rows import Elementwise
+from tests.operations.table import (
+    COMPLEX,
+    DEVICES,
+    FLOATS,
+    HOST,
+    INTEGERS,
+    Make,
+    Row,
+    Sample,
+    flags,
+    integers,
+    normal,
+    positive,
+    whole,
+)
+
+#: Dtypes by the kinds that blobs of an operation may have; ml_dtypes' bfloat16 has kind V.
+DTYPES = {
+    "b": ("bool",),
+    "i": tuple(name for name in INTEGERS if name[0] == "i"),
+    "u": tuple(name for name in INTEGERS if name[0] == "u"),
+    "f": FLOATS,
+    "V": ("bfloat16",),
+    "c": COMPLEX,
+}
+PAIR = ((5, 41), (5, 41))
+#: Zeros of both signs, ones, ties with their negatives, infinities.
+POINTS = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -0.5, 0.5, np.inf, -np.inf, 3.0, -3.0])
+
+
+def rows() -> list[type[Elementwise]]:
+    """The elementwise operations that are a row without parameters."""
+    kinds = [kind for kind in Elementwise.__subclasses__() if kind.__module__.startswith("actorflow.ops.")]
+    return [kind for kind in kinds if not fields(kind) and kind is not ops.Sum]
+
+
+#: Rows with parameters, whose kernels are made of formulas, too.
+WITH_PARAMETERS = (ops.Elu(), ops.LeakyRelu(), ops.Scale(0.3), ops.Softplus())
+
+
+def is_of_the_host(kind: type[Elementwise]) -> bool:
+    """Whether accelerators leave a row to the host: it has no formula. A copy is one of theirs."""
+    return not kind.formula and kind.function is not None and kind is not ops.Copy
+
+
+def dtypes_of(kind: type[Elementwise]) -> list[str]:
+    """Dtypes that blobs of a row may have."""
+    return [name for each in kind.kinds for name in DTYPES[each]]
+
+
+def defined(kind: type[Elementwise]) -> Make:
+    """Numbers that a row is defined for, and that are nowhere near a jump."""
+    dtype = "bool" if kind.kinds == "b" else "int64" if kind.kinds in ("iu", "biu") else "float64"
+    count = len(kind.arguments) - kind.conditions
+
+    def make(random: np.random.Generator) -> list[np.ndarray]:
+        conditions = [random.random((5, 41)) < 0.5 for _ in range(kind.conditions)]
+        if dtype != "float64":
+            return [*conditions, *random.integers(0, 2 if dtype == "bool" else 6, (count, 5, 41)).astype(dtype)]
+        return [*conditions, *(random.uniform(0.1, 0.9, (count, 5, 41)) + (kind is ops.Acosh))]
+
+    return make
+
+
+def at_points(kind: type[Elementwise]) -> Make:
+    """All tuples of special numbers."""
+    count = len(kind.arguments) - kind.conditions
+
+    def make(random: np.random.Generator) -> list[np.ndarray]:
+        points = [x.reshape(-1) for x in np.meshgrid(*[POINTS] * count, indexing="ij")]
+        return [*(random.random(points[0].shape) < 0.5 for _ in range(kind.conditions)), *points]
+
+    return make
+
+
+def _chosen(random: np.random.Generator) -> list[np.ndarray]:
+    return [random.random((5, 41)) < 0.5, *random.standard_normal((2, 5, 41))]
+
+
+#: Further inputs of some rows: with ties, of integers, broadcast.
+MORE: dict[type[Operation], list[Make]] = {
+    **{
+        kind: [whole(-3, *PAIR)]
+        for kind in (
+            *(ops.Subtract, ops.Multiply, ops.Maximum, ops.Minimum, ops.Equal, ops.NotEqual),
+            *(ops.Less, ops.LessEqual, ops.Greater, ops.GreaterEqual),
+        )
+    },
+    ops.Divide: [positive(*PAIR)],
+    ops.Power: [positive(*PAIR), integers(*PAIR)],
+    **{kind: [flags(*PAIR)] for kind in (ops.LogicalAnd, ops.LogicalOr, ops.LogicalXor)},
+    ops.LogicalNot: [flags((5, 41))],
+    ops.Where: [_chosen],
+    **{kind: [whole(-3, (5, 41)), integers((5, 41))] for kind in (ops.Negative, ops.Absolute, ops.Sign, ops.Square)},
+    **{kind: [normal((5, 41))] for kind in (ops.Floor, ops.Ceil, ops.Round, ops.Exp)},
+    **{kind: [positive((5, 41))] for kind in (ops.Log, ops.Sqrt, ops.Reciprocal)},
+    ops.Copy: [normal(shape) for shape in [(), (0, 3), (4, 70)]],
+    **{kind: [normal((300, 7))] for kind in (ops.Relu, ops.Sigmoid, ops.Tanh, ops.Silu, ops.Gelu, ops.GeluTanh)},
+}
+MORE[ops.nn.activation.NormalCdf] = MORE[ops.nn.activation.NormalDensity] = [normal((300, 7))]
+MORE[ops.nn.activation.ReluDown] = [normal((300, 7), (300, 7))]
+#: Rows whose further inputs have ties.
+_TIES = (ops.Maximum, ops.Minimum, ops.Absolute)
+
+_erf = np.vectorize(math.erf, otypes=[float])
+#: What NumPy has another name for, or does not have.
+NUMPY: Mapping[str, Callable[..., Any]] = {
+    "at_least": np.maximum,
+    "at_most": np.minimum,
+    "deviation": np.sqrt,
+    "erf": _erf,
+    "gelu": lambda x: x * 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "normal_cdf": lambda x: 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
+    "normal_density": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu_down": lambda g, y: np.where(y > 0, g, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "trunc_divide": lambda a, b: np.where((b == 0) & (a.dtype.kind in "iu"), 0, np.trunc(a / b)).astype(a.dtype),
+}
+#: What PyTorch calls rows that have another name there.
+TORCH: Mapping[str, str | Callable[..., Any]] = {
+    "absolute": "abs", "at_least": "maximum", "at_most": "minimum", "copy": "clone", "deviation": "sqrt",
+    "divide": "div", "equal": "eq", "floor_divide": lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
+    "gelu": "nn.functional.gelu", "gelu_tanh": lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "greater": "gt", "greater_equal": "ge", "imag": lambda torch, x: x.imag if x.is_complex() else x * 0,
+    "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "normal_cdf": "special.ndtr",
+    "not_equal": "ne", "power": "pow", "bitwise_invert": "bitwise_not", "silu": "nn.functional.silu",
+    "subtract": "sub", "trunc_divide": lambda torch, a, b: torch.div(a, b, rounding_mode="trunc"),
+}  # fmt: skip
+#: Rows that PyTorch does not have, and why that is no loss.
+WITHOUT = {
+    "normal_density": "only gradients are made of it",
+    "relu_down": "only gradients are made of it",
+}
+#: Names of the array API standard that are others.
+STANDARD = {"absolute": "abs", "power": "pow"}
+
+
+def _row(kind: type[Elementwise]) -> Row:
+    name = kind.function_name
+    own = [Sample(kind(), defined(kind))]
+    more = [Sample(kind(), make, smooth=kind not in _TIES) for make in MORE.get(kind, [])]
+    floating = set(kind.kinds) & set("fV")
+    has_standard = kind.__module__.endswith("elementwise") and name not in ("at_least", "at_most", "deviation", "erf")
+    return Row(
+        kind,
+        [*own, *more],
+        numpy=NUMPY.get(name) or getattr(np, name),
+        torch=None if name in WITHOUT else TORCH.get(name, name),
+        standard=STANDARD.get(name, name) if has_standard else None,
+        without={"torch": WITHOUT[name]} if name in WITHOUT else {},
+        dtypes=dtypes_of(kind),
+        devices=HOST if is_of_the_host(kind) else DEVICES,
+        special=Sample(kind(), at_points(kind)) if floating else None,
+    )
+
+
+def _added(*terms: np.ndarray) -> np.ndarray:
+    return sum(terms[1:], terms[0])
+
+
+ROWS = [
+    *map(_row, rows()),
+    Row(
+        ops.Sum,
+        [
+            Sample(ops.Sum(), normal(*[(5, 41)] * 3)),
+            *(Sample(ops.Sum(), normal(*[(5, 41)] * terms)) for terms in (1, 2, 16, 17, 40)),
+            Sample(ops.Sum(), normal((2, 3), (3,), (2, 1))),
+        ],
+        numpy=_added,
+        torch=lambda torch, *terms: sum(terms[1:], terms[0]),
+        standard=lambda xp, *terms: sum(terms[1:], terms[0]),
+        dtypes=dtypes_of(ops.Sum),
+    ),
+    Row(
+        ops.WeightedSum,
+        [
+            *(Sample(ops.WeightedSum((0.5, -2.0, 0.1)[:n]), normal(*[(5, 41)] * n)) for n in (3, 1)),
+            Sample(ops.WeightedSum((0.5, -2.0)), normal((2, 3), (3,))),
+        ],
+        numpy=lambda *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
+        torch=lambda torch, *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
+        dtypes=dtypes_of(ops.WeightedSum),
+    ),
+    Row(
+        ops.Scale,
+        [Sample(ops.Scale(0.3), normal((5, 41))), Sample(ops.Scale(-2.5), normal((2, 3)))],
+        numpy=lambda x, factor: x * factor,
+        torch=lambda torch, x, factor: x * factor,
+        dtypes=dtypes_of(ops.Scale),
+    ),
+    Row(
+        ops.Cast,
+        [
+            *(Sample(ops.Cast(np.dtype(to)), normal((5, 41))) for to in ("float64", "float32", "float16")),
+            Sample(
+                ops.Cast(np.dtype(np.int32)),
+                lambda random: [random.integers(-9, 9, (5, 41)).astype(float)],
+                smooth=False,
+            ),
+        ],
+        numpy=lambda x, dtype: x.astype(dtype),
+        torch=lambda torch, x, dtype: x.to(getattr(torch, np.dtype(dtype).name)),
+        standard=lambda xp, x, dtype: xp.astype(x, getattr(xp, np.dtype(dtype).name)),
+    ),
+    Row(
+        ops.Dummy,
+        [Sample(ops.Dummy(), normal((5, 41), (3,)), wrt=(0,))],
+        numpy=lambda x, *after: x,
+        without={"torch": "an order of ops, which PyTorch does not have"},
+    ),
+]

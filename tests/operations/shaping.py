@@ -1,0 +1,92 @@
+"""Shapes: reshaping, transposing, broadcasting, joining and splitting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from actorflow import ops
+from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, normal
+
+ANYTHING = ("bool", *INTEGERS, *FLOATS, "bfloat16", *COMPLEX)
+
+
+def _ends(lengths: Sequence[int]) -> list[int]:
+    return [int(n) for n in np.cumsum(lengths)[:-1]]
+
+
+def _joined(*parts: np.ndarray, axis: int, new: bool) -> np.ndarray:
+    return np.stack(parts, axis) if new else np.concatenate(parts, axis)
+
+
+ROWS = [
+    Row(
+        ops.Reshape,
+        [
+            Sample(ops.Reshape((2, -1)), normal((4, 6))),
+            *(
+                Sample(ops.Reshape(new), normal(shape))
+                for shape, new in (
+                    ((4, 3, 5), (6, -1)),
+                    ((2, 6), (3, 4)),
+                    ((2, 6), (-1,)),
+                    ((2, 6), (4, -1)),
+                    ((), (1, 1)),
+                    ((0, 3), (0,)),
+                )
+            ),
+        ],
+        numpy=lambda x, shape, not_one: x.reshape(shape),
+        torch=lambda torch, x, shape, not_one: x.reshape(shape),
+        standard=lambda xp, x, shape, not_one: xp.reshape(x, shape),
+        dtypes=ANYTHING,
+    ),
+    Row(
+        ops.Transpose,
+        [
+            Sample(ops.Transpose((2, 0, 1)), normal((4, 3, 5))),
+            Sample(ops.Transpose((0, 3, 1, 2)), normal((2, 6, 6, 3))),
+        ],
+        numpy=np.transpose,
+        torch=lambda torch, x, axes: x.permute(axes),
+        standard="permute_dims",
+        dtypes=ANYTHING,
+    ),
+    Row(
+        ops.BroadcastTo,
+        [Sample(ops.BroadcastTo((3, 5, 4)), normal((5, 1))), Sample(ops.BroadcastTo((3, 2, 4)), normal((2, 1)))],
+        numpy=np.broadcast_to,
+        torch=lambda torch, x, shape: x.expand(shape),
+        standard="broadcast_to",
+        dtypes=ANYTHING,
+    ),
+    Row(
+        ops.Concat,
+        [
+            Sample(ops.Concat(1), normal((2, 3), (2, 1))),
+            *(Sample(ops.Concat(axis), normal((4, 3, 5), (4, 3, 5), (4, 3, 5))) for axis in (0, 1, -1)),
+            *(Sample(ops.Concat(axis, True), normal((4, 3), (4, 3))) for axis in (0, 1, -1)),
+        ],
+        numpy=_joined,
+        torch=lambda torch, *parts, axis, new: (torch.stack if new else torch.cat)(parts, axis),
+        standard=lambda xp, *parts, axis, new: (xp.stack if new else xp.concat)(parts, axis=axis),
+        dtypes=ANYTHING,
+    ),
+    Row(
+        ops.Split,
+        [
+            Sample(ops.Split((1, 2), 1), normal((2, 3))),
+            *(Sample(ops.Split((1, 0, 2), axis), normal((3, 3, 3))) for axis in (0, 1, -1)),
+        ],
+        numpy=lambda x, lengths, axis: np.split(x, _ends(lengths), axis),
+        torch=lambda torch, x, lengths, axis: torch.split(x, lengths, axis),
+        dtypes=ANYTHING,
+    ),
+]
+
+
+def parts(found: Any) -> list[Any]:
+    """The results of a reference."""
+    return [*found] if isinstance(found, tuple | list) else [found]

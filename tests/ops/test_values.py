@@ -1,0 +1,46 @@
+"""What the CPU's kernels compute, beside the NumPy of each row of the table of operations, in all dtypes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.operations import ROWS, Row, Sample
+from tests.operations.shaping import parts
+
+COMPARED = [(row, sample) for row in ROWS.values() if row.kind and row.numpy for sample in row.samples]
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Numbers with as many digits as a reference wants."""
+    if x.dtype.kind in "fV":
+        return x.astype(np.float64)
+    return x.astype(np.complex128) if x.dtype.kind == "c" else x
+
+
+def agree(found: Sequence[Any], expected: Sequence[Any], bounds: tuple[float, float], text: str) -> None:
+    """Compare results with those of a reference. Sums lose digits with the size of their terms, whatever comes out."""
+    relative, absolute = bounds
+    floats = [abs(np.asarray(x)) for x in expected if np.asarray(x).dtype.kind in "fc"]
+    scale = max([1.0, *(float(np.max(x, initial=0.0, where=np.isfinite(x))) for x in floats)])
+    for mine, its in zip(found, map(np.asarray, expected), strict=True):
+        assert mine.shape == its.shape, text
+        if mine.dtype.kind in "biu":
+            assert mine.dtype == its.dtype, text
+            np.testing.assert_array_equal(mine, its, err_msg=text)
+        else:
+            np.testing.assert_allclose(wide(mine), its, rtol=relative, atol=absolute * scale, err_msg=text)
+
+
+@pytest.mark.parametrize(("row", "sample"), COMPARED, ids=[f"{row}-{i}" for i, (row, _) in enumerate(COMPARED)])
+def test_values(compute: Any, row: Row, sample: Sample) -> None:
+    for dtype in sample.dtypes(row):
+        arrays = sample.inputs(dtype)
+        with np.errstate(all="ignore"):
+            assert row.numpy is not None
+            expected = parts(row.numpy(*map(wide, arrays), **sample.parameters))
+        found = compute(sample.operation, *arrays)
+        agree(found, expected, row.bounds(dtype), f"{sample} of {dtype}")
