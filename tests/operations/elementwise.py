@@ -12,7 +12,7 @@ import numpy as np
 import actorflow.ops.nn.activation  # noqa: F401  has rows, too
 from actorflow import ops
 from actorflow.ops import Operation
-from actorflow.ops.rows import Elementwise
+from actorflow.ops.rows import ZERO, Elementwise
 from tests.operations.table import (
     COMPLEX,
     DEVICES,
@@ -166,9 +166,11 @@ def _row(kind: type[Elementwise]) -> Row:
         torch=None if name in WITHOUT else TORCH.get(name, name),
         standard=STANDARD.get(name, name) if has_standard else None,
         without={"torch": WITHOUT[name]} if name in WITHOUT else {},
+        widened=kind not in (ops.NextAfter, ops.TruncDivide),  # whose results are others beside a jump
         dtypes=dtypes_of(kind),
         devices=HOST if is_of_the_host(kind) else DEVICES,
         special=Sample(kind(), at_points(kind)) if floating else None,
+        orders=1 if all(rule is ZERO for rule in kind.rules) or kind in (ops.Imag, ops.Sign) else 2,
     )
 
 
@@ -186,6 +188,7 @@ ROWS = [
             Sample(ops.Sum(), normal((2, 3), (3,), (2, 1))),
         ],
         numpy=_added,
+        by_steps=True,
         torch=lambda torch, *terms: sum(terms[1:], terms[0]),
         standard=lambda xp, *terms: sum(terms[1:], terms[0]),
         dtypes=dtypes_of(ops.Sum),

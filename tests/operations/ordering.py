@@ -90,6 +90,7 @@ ROWS = [
         Recurrence,
         [Sample(Recurrence(-1, reverse), normal((4, 30), (4, 30))) for reverse in (False, True)],
         numpy=_recurrence,
+        by_steps=True,
         without={"torch": "only gradients are made of it"},
         devices=HOST,
     ),

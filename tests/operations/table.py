@@ -171,16 +171,18 @@ class Row:
         kind: Class of the operation; None for a function.
         samples: Inputs, the first small: what every device and every library is tried with.
         name: Name of the row: that of the class, or of the function with its module ("linalg.svd").
-        numpy: What the results are: ``numpy(*arrays, **sample.parameters)``, an array or several. Floating inputs come
-            as float64.
+        numpy: What the results are: ``numpy(*arrays, **sample.parameters)``, an array or several.
+        widened: Whether the floating inputs of that come as float64.
         torch: The same in PyTorch: a name in ``torch``, or ``torch(torch, *tensors, **parameters)``.
         standard: The same in the array API standard: a name, or ``standard(xp, *arrays, **parameters)``.
-        without: For each reference that there is none of ("numpy", "torch"), why.
+        without: For each reference that there is none of ("numpy", "torch", "differences"), why.
         dtypes: Dtypes that the numbers of samples may have.
         tolerance: How far results may lie apart where that is not `TOLERANCE`, by dtype.
+        by_steps: Whether numbers of 16 bits are rounded after each step, not once at the end.
         devices: Kinds of devices that compute it.
         differentiable: Whether it has a gradient; that of the class if left out.
         orders: Orders of gradients that are compared with differences and PyTorch.
+        slopes: How many of its results have a gradient, from the first; None for all.
         particular: Whether inputs must be those of a sample: they have to suit each other, or not all numbers will do.
         random: Whether results are drawn: each frame has its own.
         onnx: Operator of an ONNX file of it, besides casts and transpositions; "" where a file cannot have it.
@@ -194,14 +196,17 @@ class Row:
     samples: Sequence[Sample]
     name: str = ""
     numpy: Callable[..., Any] | None = None
+    widened: bool = True
     torch: str | Callable[..., Any] | None = None
     standard: str | Callable[..., Any] | None = None
     without: Mapping[str, str] = field(default_factory=dict)
     dtypes: Sequence[str] = FLOATS
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_steps: bool = False
     devices: Sequence[str] = DEVICES
     differentiable: bool | None = None
     orders: int = 2
+    slopes: int | None = None
     particular: bool = False
     random: bool = False
     onnx: str = ""

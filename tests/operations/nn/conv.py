@@ -105,7 +105,6 @@ def _of_torch(torch: Any, x: Any, weight: Any, stride: Any, pad: Any, dilation: 
 
 _FORWARD, _DOWN, _WEIGHT = _samples()
 _DTYPES = (*FLOATS, "bfloat16")
-_TOLERANCE = {"float32": (1e-4, 1e-4), "float16": (4e-3, 8e-3)}
 _GRADIENT = {"torch": "only gradients are made of it"}
 
 ROWS = [

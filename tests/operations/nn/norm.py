@@ -15,6 +15,10 @@ _DTYPES = (*FLOATS, "bfloat16")
 _X, _ROW = (5, 9, 7), (4, 5, 70)
 _SMALL = (4, 3)
 _GRADIENT = {"torch": "only gradients are made of it"}
+_OF_STATISTICS = {
+    **_GRADIENT,
+    "differences": "its statistics move with x: gradients of gradients of its row are compared",
+}
 
 
 def _batch_norm(
@@ -80,13 +84,14 @@ ROWS = [
         [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNorm)],
         numpy=_batch_norm,
         without={"torch": "it writes into the statistics that it is given, and tells those of the batch nobody"},
+        slopes=1,
         dtypes=_DTYPES,
     ),
     Row(
         BatchNormDown,
         [Sample(each.what, each.make, each.wide, smooth=False) for each in _over_batches(BatchNormDown, down=True)],
         numpy=_down,
-        without=_GRADIENT,
+        without=_OF_STATISTICS,
         dtypes=_DTYPES,
     ),
     Row(
@@ -116,6 +121,7 @@ ROWS = [
         ],
         numpy=_layer_norm,
         without={"torch": "it tells its mean and variance nobody: tests/oracle compares y"},
+        slopes=1,
         dtypes=_DTYPES,
     ),
     Row(
@@ -131,7 +137,7 @@ ROWS = [
             for n in (1, 2)
         ],
         numpy=_layer_down,
-        without=_GRADIENT,
+        without=_OF_STATISTICS,
         dtypes=_DTYPES,
     ),
 ]

@@ -143,7 +143,7 @@ _BORDERS = {"torch": "its borders are as wide on both sides, and its last window
 
 ROWS = [
     Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS)),
-    Row(MaxPoolDown, _MAX_DOWN, numpy=_pooled_down, without=_GRADIENT, dtypes=_DTYPES, particular=True),
+    Row(MaxPoolDown, _MAX_DOWN, numpy=_pooled_down, by_steps=True, without=_GRADIENT, dtypes=_DTYPES, particular=True),
     Row(
         ops.AveragePool,
         [Sample(ops.AveragePool((2, 2), (2, 2)), normal((2, 6, 6, 3))), *_MEAN_FORWARD],

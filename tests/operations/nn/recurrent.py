@@ -73,7 +73,6 @@ ROWS = [
         numpy=_steps,
         without={"torch": "it tells its activations nobody: tests/oracle compares the states"},
         dtypes=_DTYPES,
-        tolerance={"float16": (2e-2, 1e-2)},
     ),
     Row(
         LSTMDown,

@@ -83,7 +83,9 @@ def _down(g: np.ndarray, forward: Resize, length: int) -> np.ndarray:
     return along(matrix(length, **how).T, g, forward.axis)
 
 
-_FEW = [(Resize(1, size, mode, how), n) for mode in MODES for n, size in _SMALL for how in COORDINATES]
+_FEW = [
+    (Resize(1, size, mode, how), n) for mode in MODES for (n, size), how in zip(_SMALL, COORDINATES * 2, strict=False)
+]
 _DTYPES = (*FLOATS, "bfloat16")
 
 ROWS = [

@@ -108,7 +108,7 @@ def _factor(*squares: Any, max_norm: float) -> Any:
 
 
 def _row(kind: Any, numpy: Callable[..., Any], *samples: Sample) -> Row:
-    return Row(kind, samples, numpy=numpy, without=_OPTIMIZERS)
+    return Row(kind, samples, numpy=numpy, without=_OPTIMIZERS, by_steps=kind is ops.SgdUpdate)
 
 
 def _squares(random: np.random.Generator) -> list[np.ndarray]:
