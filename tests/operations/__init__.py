@@ -14,21 +14,24 @@ import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation
-from tests.operations.table import Row, Sample
+from tests.operations.table import Row, Sample, Wrong
 
-__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "calls", "operations", "row_of", "samples"]
+__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "operations", "row_of", "samples"]
 
 
-def _rows() -> Iterator[Row]:
+def _listed(name: str) -> Iterator[Any]:
+    """What the files of the table have under a name."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        yield from getattr(import_module(module.name), "ROWS", ())
+        yield from getattr(import_module(module.name), name, ())
 
 
 #: All rows, by name.
 ROWS: dict[str, Row] = {}
-for _row in _rows():
+for _row in _listed("ROWS"):
     assert _row.name not in ROWS, f"{_row.name} has two rows"
     ROWS[_row.name] = _row
+#: What is refused, and with which words.
+WRONG: list[Wrong] = [*_listed("WRONG")]
 
 
 def operations() -> set[type[Operation]]:

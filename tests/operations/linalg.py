@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.linalg import (
     BiasDown,
@@ -24,7 +25,7 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
-from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, complexes, normal
+from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, Wrong, complexes, normal
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = (*_FLOATS, *COMPLEX)
@@ -258,4 +259,50 @@ ROWS = [
         dtypes=_NUMBERS,
         devices=HOST,
     ),
+]
+
+_DOUBLE = ("float64", 2, 3)
+
+WRONG = [
+    *(
+        Wrong(operation, operands, af.ShapeError, match)
+        for operation, operands, match in (
+            (
+                ops.Inner(),
+                [(2, 3), (4, 5)],
+                r"Inner: weight must have x's 3 features on its last axis, got float32\[4, 5\]",
+            ),
+            (ops.Inner(), [(3,), (4, 3)], r"Inner: x must have shape \(batch, ..., in_features\), got float32\[3\]"),
+            (
+                ops.Inner(),
+                [(2, 3), (3,)],
+                r"Inner: weight must have shape \(out_features, in_features\), got float32\[3",
+            ),
+            (ops.Bias(), [(2, 3), (2,)], r"Bias: bias must have the shape of x's last axis \(3,\), got float32\[2\]"),
+            (ops.Bias(), [(), (2,)], r"Bias: x must have shape \(..., features\), got float32\[\]"),
+            (InnerDown(), [(2, 3), (2, 3)], "InnerDown: weight must have g's 3 features on its first axis"),
+            (InnerWeight(), [(2, 3), (3, 3)], r"InnerWeight: x must have g's batch \(2,\)"),
+            (BiasDown(), [()], "BiasDown: g must have shape"),
+            (
+                ops.Matmul(),
+                [(), (3, 2)],
+                r"Matmul: a must have shape \(n,\) or \(..., rows, columns\), got float32\[\]",
+            ),
+            (
+                ops.Matmul(),
+                [(2, 3), (2, 3)],
+                r"Matmul: b must have length 3 on its second last axis, got float32\[2, 3",
+            ),
+            (
+                ops.Matmul(),
+                [(2, 2, 3), (4, 3, 2)],
+                r"Matmul: b must broadcast with a's batch \(2,\), got float32\[4, 3",
+            ),
+            (ops.Matmul(batch=(3,)), [(2, 3, 3), (3, 3)], r"products of batch \(2,\) cannot be summed to \(3,\)"),
+        )
+    ),
+    Wrong(
+        ops.Inner(), [(2, 3), _DOUBLE], af.DTypeError, r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"
+    ),
+    Wrong(ops.Matmul(), [(2, 2), _DOUBLE], af.DTypeError, "Matmul: b must have a's dtype float32"),
 ]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
-from tests.operations.table import INTEGERS, Row, Sample, fixed, flags, integers, normal, whole
+from tests.operations.table import INTEGERS, Row, Sample, Wrong, fixed, flags, integers, normal, whole
 
 AXES = (None, (0,), (1,), (2,), (0, 1), (0, 2))
 NUMBERS = (*("float16", "bfloat16", "float32", "float64"), *INTEGERS)
@@ -150,4 +151,14 @@ ROWS = [
         )
         for kind, name in ((ops.ArgMax, "argmax"), (ops.ArgMin, "argmin"))
     ),
+]
+
+_X = (2, 3)
+
+WRONG = [
+    Wrong(lambda x: ops.sum(x, 2), [_X], af.ShapeError, "ReduceSum: axis must be from -2 to 1, got 2"),
+    Wrong(lambda x: ops.sum(x, (0, -2)), [_X], af.ShapeError, "each axis can be given once"),
+    Wrong(ops.any, [_X], af.DTypeError, "ReduceAny: x must be bool"),
+    Wrong(ops.mean, [("int64", 2)], af.DTypeError, "ReduceMean: x must be floating"),
+    Wrong(lambda x: ops.max(x, 0), [(0, 3)], af.ShapeError, "ReduceMax: x must have at least 1 element"),
 ]

@@ -142,21 +142,26 @@ class Wrong:
 
     Attributes:
         what: The operation, or a function of the operands.
-        operands: Shapes and dtypes of blobs: ``((2, 3), "int8")``, or a shape alone for float32.
+        operands: Types of the operands, blobs: a shape of float32, or dtype and shape, ``("int8", 2, 3)``.
         error: Type of the error that is raised.
         match: A pattern of its message.
     """
 
     what: Any
-    operands: Sequence[Any]
+    operands: Sequence[Sequence[Any]]
     error: type[Exception]
     match: str
 
-    def raise_it(self) -> None:
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Types of the operands."""
+        typed = [("float32", *each) if not each or isinstance(each[0], int) else each for each in self.operands]
+        return [TensorSpec.of(tuple(shape), dtype) for dtype, *shape in typed]
+
+    def apply(self) -> None:
         """Apply it to blobs."""
         graph = af.Graph("wrong")
-        given = [each if each and isinstance(each[0], tuple | list) else (each, "float32") for each in self.operands]
-        blobs = [graph.blob(f"x{i}", *each) for i, each in enumerate(given)]
+        blobs = [graph.blob(f"x{i}", *spec) for i, spec in enumerate(self.specs)]
         if isinstance(self.what, Operation):
             graph.apply(self.what, *blobs)
         else:
@@ -188,7 +193,6 @@ class Row:
         onnx: Operator of an ONNX file of it, besides casts and transpositions; "" where a file cannot have it.
         special: Inputs of numbers where formulas divide by zero, take a logarithm of it, or choose.
         closed: Number of the last axes of each input that cannot be open.
-        wrong: Operands that do not fit.
         drawn: A Hypothesis strategy of further samples, of any shapes and parameters.
     """
 
@@ -212,7 +216,6 @@ class Row:
     onnx: str = ""
     special: Sample | None = None
     closed: int = 0
-    wrong: Sequence[Wrong] = ()
     drawn: Any = None
 
     def __post_init__(self) -> None:

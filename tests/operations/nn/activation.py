@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from tests.operations.elementwise import at_points, dtypes_of
-from tests.operations.table import Row, Sample, normal
+from tests.operations.table import Row, Sample, Wrong, normal
 
 _X = (300, 7)
 _FEW = (3, 4)
@@ -45,4 +46,10 @@ ROWS = [
         dtypes=dtypes_of(ops.Softplus),
         special=Sample(ops.Softplus(), at_points(ops.Softplus)),
     ),
+]
+
+WRONG = [
+    Wrong(ops.LeakyRelu(-0.1), [(3,)], af.GraphError, "LeakyRelu: slope must not be negative, got -0.1"),
+    Wrong(ops.Elu(-1.0), [(3,)], af.GraphError, "Elu: alpha must not be negative, got -1.0"),
+    Wrong(ops.Softplus(0.0), [(3,)], af.GraphError, "Softplus: beta must be positive, got 0.0"),
 ]
