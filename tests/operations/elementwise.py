@@ -167,6 +167,21 @@ WITHOUT = {
 STANDARD = {"absolute": "abs", "power": "pow"}
 
 
+#: Operators of ONNX that have the name of the row; and those that have another.
+SAME_IN_ONNX = [
+    *"Acos Acosh Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh Equal Erf Exp Floor".split(),
+    *"Gelu Greater IsInf Less Log Reciprocal Relu Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Where".split(),
+]
+ONNX = {
+    "Absolute": "Abs", "AtLeast": "Max", "AtMost": "Min", "BitwiseInvert": "BitwiseNot", "Copy": "Identity",
+    "Deviation": "Sqrt", "Divide": "Div", "FloorDivide": "Floor", "Fmod": "Mod", "GeluTanh": "Gelu",
+    "GreaterEqual": "GreaterOrEqual", "IsNan": "IsNaN", "LessEqual": "LessOrEqual", "Log10": "Log", "Log2": "Log",
+    "LogicalAnd": "And", "LogicalNot": "Not", "LogicalOr": "Or", "LogicalXor": "Xor", "Maximum": "Max",
+    "Minimum": "Min", "Multiply": "Mul", "Negative": "Neg", "NotEqual": "Equal", "Positive": "Identity", "Power": "Pow",
+    "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", **{name: name for name in SAME_IN_ONNX},
+}  # fmt: skip
+
+
 def _row(kind: type[Elementwise]) -> Row:
     name = kind.function_name
     own = [Sample(kind(), defined(kind, *shapes)) for shapes in SHAPES[: None if len(kind.arguments) > 1 else 3]]
@@ -180,6 +195,7 @@ def _row(kind: type[Elementwise]) -> Row:
         torch=None if name in WITHOUT else TORCH.get(name, name),
         standard=STANDARD.get(name, name) if has_standard else None,
         without={"torch": WITHOUT[name]} if name in WITHOUT else {},
+        onnx=ONNX.get(kind.__name__, ""),
         widened=kind not in (ops.NextAfter, ops.TruncDivide),  # whose results are others beside a jump
         dtypes=dtypes_of(kind),
         devices=HOST if is_of_the_host(kind) else DEVICES,
@@ -206,6 +222,7 @@ ROWS = [
         torch=lambda torch, *terms: sum(terms[1:], terms[0]),
         standard=lambda xp, *terms: sum(terms[1:], terms[0]),
         dtypes=dtypes_of(ops.Sum),
+        onnx="Add",
     ),
     Row(
         ops.WeightedSum,
@@ -216,6 +233,7 @@ ROWS = [
         numpy=lambda *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
         torch=lambda torch, *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
         dtypes=dtypes_of(ops.WeightedSum),
+        onnx="Mul",
     ),
     Row(
         ops.Scale,
@@ -223,6 +241,7 @@ ROWS = [
         numpy=lambda x, factor: x * factor,
         torch=lambda torch, x, factor: x * factor,
         dtypes=dtypes_of(ops.Scale),
+        onnx="Mul",
     ),
     Row(
         ops.Cast,
@@ -237,12 +256,14 @@ ROWS = [
         numpy=lambda x, dtype: x.astype(dtype),
         torch=lambda torch, x, dtype: x.to(getattr(torch, np.dtype(dtype).name)),
         standard=lambda xp, x, dtype: xp.astype(x, getattr(xp, np.dtype(dtype).name)),
+        onnx="Cast",
     ),
     Row(
         ops.Dummy,
         [Sample(ops.Dummy(), normal((5, 41), (3,)), wrt=(0,))],
         numpy=lambda x, *after: x,
         without={"torch": "an order of ops, which PyTorch does not have"},
+        onnx="Identity",
     ),
 ]
 

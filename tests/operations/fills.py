@@ -34,6 +34,7 @@ ROWS = [
         ],
         numpy=lambda value, spec: np.full(spec.shape, value, spec.dtype),
         torch=lambda torch, value, spec: torch.full(spec.shape, value, dtype=getattr(torch, spec.dtype.name)),
+        onnx="Identity",
     ),
     Row(
         Constant,
@@ -41,6 +42,7 @@ ROWS = [
         numpy=lambda value: value,
         torch=lambda torch, value: torch.tensor(value),
         devices=HOST,
+        onnx="Identity",
     ),
     _random(
         ops.Gaussian,

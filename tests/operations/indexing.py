@@ -88,6 +88,7 @@ ROWS = [
         numpy=lambda x, key: x[_key(key, ())],
         without={"torch": "PyTorch has no negative steps"},
         dtypes=ANYTHING,
+        onnx="Slice",
     ),
     Row(
         AddAt,
@@ -124,6 +125,7 @@ ROWS = [
         torch=lambda torch, x, axis: torch.flip(x, tuple(range(x.ndim)) if axis is None else axis),
         standard="flip",
         dtypes=ANYTHING,
+        onnx="Slice",
     ),
     Row(
         ops.Pad,
@@ -144,6 +146,7 @@ ROWS = [
         numpy=_padded,
         without={"torch": "its modes are of the last axes alone"},
         dtypes=ANYTHING,
+        onnx="Pad",
     ),
     Row(
         PadDown,
@@ -166,6 +169,7 @@ ROWS = [
             tuple(range(indices.ndim)), tuple(range(axis % x.ndim, axis % x.ndim + indices.ndim))
         ),
         dtypes=ANYTHING,
+        onnx="Gather",
     ),
     Row(
         TakeDown,
@@ -190,6 +194,7 @@ ROWS = [
         torch=lambda torch, x, indices, axis: torch.gather(x, axis, indices % x.shape[axis]),
         standard="take_along_axis",
         dtypes=ANYTHING,
+        onnx="GatherElements",
     ),
     Row(
         TakeAlongAxisDown,
@@ -209,6 +214,7 @@ ROWS = [
             getattr(torch, np.dtype(dtype).name)
         ),
         dtypes=INTEGERS,
+        onnx="OneHot",
     ),
 ]
 

@@ -126,6 +126,7 @@ ROWS = [
         numpy=lambda x, weight: x @ weight.T,
         torch="nn.functional.linear",
         dtypes=_FLOATS,
+        onnx="Gemm",
     ),
     Row(
         InnerDown,
@@ -147,6 +148,7 @@ ROWS = [
         numpy=lambda x, bias: x + bias,
         torch="add",
         dtypes=_FLOATS,
+        onnx="Add",
     ),
     Row(
         BiasDown,
@@ -164,8 +166,9 @@ ROWS = [
         numpy=_matmul,
         without={"torch": "sums over a batch, which are NumPy's here"},
         dtypes=_NUMBERS,
+        onnx="MatMul",
     ),
-    _matrices(Det, np.linalg.det, "linalg.det"),
+    _matrices(Det, np.linalg.det, "linalg.det", onnx="Det"),
     _matrices(Inv, np.linalg.inv, "linalg.inv"),
     _matrices(Slogdet, np.linalg.slogdet, "linalg.slogdet"),
     _matrices(
@@ -258,6 +261,7 @@ ROWS = [
         standard=lambda xp, x, axis, keepdims, order: xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=order),
         dtypes=_NUMBERS,
         devices=HOST,
+        onnx="ReduceL2",
     ),
 ]
 

@@ -84,6 +84,7 @@ ROWS = [
             numpy=scanned(ufunc),
             torch=_scanned_by_torch(name),
             dtypes=(*NUMBERS, *COMPLEX),
+            onnx="CumSum" if scan is ops.CumSum else "",
         )
         for scan, ufunc, name in ((ops.CumSum, np.add, "cumsum"), (ops.CumProd, np.multiply, "cumprod"))
     ),

@@ -58,7 +58,7 @@ def _reduction(kind: type[Operation], name: str, torch: Any, samples: list[Sampl
         numpy=_wide(getattr(np, name)),
         torch=torch,
         standard=None if name in ("argmax", "argmin") else name,
-        **{"dtypes": NUMBERS, **more},
+        **{"dtypes": NUMBERS, "onnx": kind.__name__, **more},
     )
 
 
@@ -123,6 +123,7 @@ ROWS = [
         "count_nonzero",
         lambda torch, x, axis, keepdims: (x != 0).sum(tuple(range(x.ndim)) if axis is None else axis, keepdim=keepdims),
         [*_by_axes(ops.CountNonzero, *_SUMS), Sample(ops.CountNonzero(), whole(-3, (_LARGE,)))],
+        onnx="",
     ),
     *(
         _reduction(
@@ -131,8 +132,9 @@ ROWS = [
             _of_torch(name),
             [Sample(kind(axis), flags(shape)) for shape in (_BLOCK, (4, 3, 1)) for axis in AXES],
             dtypes=("bool",),
+            onnx=onnx,
         )
-        for kind, name in ((ops.ReduceAny, "any"), (ops.ReduceAll, "all"))
+        for kind, name, onnx in ((ops.ReduceAny, "any", "ReduceMax"), (ops.ReduceAll, "all", "ReduceMin"))
     ),
     *(
         Row(
@@ -148,6 +150,7 @@ ROWS = [
                 x, axis=None if axis is None else axis[0], keepdims=keepdims
             ),
             dtypes=NUMBERS,
+            onnx=kind.__name__,
         )
         for kind, name in ((ops.ArgMax, "argmax"), (ops.ArgMin, "argmin"))
     ),

@@ -43,6 +43,7 @@ ROWS = [
         torch=lambda torch, x, shape, not_one: x.reshape(shape),
         standard=lambda xp, x, shape, not_one: xp.reshape(x, shape),
         dtypes=ANYTHING,
+        onnx="Reshape",
     ),
     Row(
         ops.Transpose,
@@ -54,6 +55,7 @@ ROWS = [
         torch=lambda torch, x, axes: x.permute(axes),
         standard="permute_dims",
         dtypes=ANYTHING,
+        onnx="Transpose",
     ),
     Row(
         ops.BroadcastTo,
@@ -62,6 +64,7 @@ ROWS = [
         torch=lambda torch, x, shape: x.expand(shape),
         standard="broadcast_to",
         dtypes=ANYTHING,
+        onnx="Expand",
     ),
     Row(
         ops.Concat,
@@ -74,6 +77,7 @@ ROWS = [
         torch=lambda torch, *parts, axis, new: (torch.stack if new else torch.cat)(parts, axis),
         standard=lambda xp, *parts, axis, new: (xp.stack if new else xp.concat)(parts, axis=axis),
         dtypes=ANYTHING,
+        onnx="Concat",
     ),
     Row(
         ops.Split,
@@ -84,6 +88,7 @@ ROWS = [
         numpy=lambda x, lengths, axis: np.split(x, _ends(lengths), axis),
         torch=lambda torch, x, lengths, axis: torch.split(x, lengths, axis),
         dtypes=ANYTHING,
+        onnx="Split",
     ),
 ]
 

@@ -25,6 +25,7 @@ ROWS = [
         torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
         dtypes=dtypes_of(ops.Elu),
         special=Sample(ops.Elu(), at_points(ops.Elu)),
+        onnx="Elu",
     ),
     Row(
         ops.LeakyRelu,
@@ -37,6 +38,7 @@ ROWS = [
         torch=lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope),
         dtypes=dtypes_of(ops.LeakyRelu),
         special=Sample(ops.LeakyRelu(), at_points(ops.LeakyRelu)),
+        onnx="LeakyRelu",
     ),
     Row(
         ops.Softplus,
@@ -45,6 +47,7 @@ ROWS = [
         torch=lambda torch, x, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
         dtypes=dtypes_of(ops.Softplus),
         special=Sample(ops.Softplus(), at_points(ops.Softplus)),
+        onnx="Softplus",
     ),
 ]
 

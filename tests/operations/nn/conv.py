@@ -143,8 +143,8 @@ _TRANSPOSED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 ]
 
 ROWS = [
-    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES),
-    Row(ConvDown, _DOWN, numpy=convolved_down, without=_GRADIENT, dtypes=_DTYPES),
+    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES, onnx="Conv"),
+    Row(ConvDown, _DOWN, numpy=convolved_down, without=_GRADIENT, dtypes=_DTYPES, onnx="ConvTranspose"),
     Row(ConvWeight, _WEIGHT, numpy=convolved_by_weight, without=_GRADIENT, dtypes=_DTYPES),
     Row(
         None,

@@ -103,6 +103,7 @@ ROWS = [
             (x - mean) / (variance + epsilon).sqrt() * scale + shift
         ),
         dtypes=_DTYPES,
+        onnx="BatchNormalization",
     ),
     Row(
         BatchNormInferenceDown,
@@ -121,6 +122,7 @@ ROWS = [
             *(Sample(ops.LayerNorm(n, 0.01), normal(_ROW, *[_ROW[-n:]] * 2)) for n in (1, 2, 3)),
         ],
         numpy=_layer_norm,
+        onnx="LayerNormalization",
         without={"torch": "it tells its mean and variance nobody: tests/oracle compares y"},
         slopes=1,
         dtypes=_DTYPES,

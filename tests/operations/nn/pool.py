@@ -149,7 +149,7 @@ _MEAN_FORWARD, _MEAN_DOWN = _means()
 _BORDERS = {"torch": "its borders are as wide on both sides, and its last windows others: tests/oracle compares some"}
 
 ROWS = [
-    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS)),
+    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS), onnx="MaxPool"),
     Row(MaxPoolDown, _MAX_DOWN, numpy=pooled_down, by_steps=True, without=_GRADIENT, dtypes=_DTYPES, particular=True),
     Row(
         ops.AveragePool,
@@ -157,6 +157,7 @@ ROWS = [
         numpy=averaged,
         without=_BORDERS,
         dtypes=_DTYPES,
+        onnx="AveragePool",
     ),
     Row(
         AveragePoolDown,
@@ -174,6 +175,7 @@ ROWS = [
         numpy=lambda x: x.mean(tuple(range(1, x.ndim - 1))),
         torch=lambda torch, x: x.mean(tuple(range(1, x.ndim - 1))),
         dtypes=_DTYPES,
+        onnx="ReduceMean",
     ),
 ]
 

@@ -104,6 +104,7 @@ ROWS = [
         numpy=_resized,
         without={"torch": "its images are channels-first: tests/oracle"},
         dtypes=_DTYPES,
+        onnx="Resize",
     ),
     Row(
         ResizeDown,

@@ -38,6 +38,7 @@ ROWS = [
         numpy=softmax,
         torch="softmax",
         dtypes=_DTYPES,
+        onnx="Softmax",
     ),
     Row(
         SoftmaxDown,
@@ -59,6 +60,7 @@ ROWS = [
         numpy=log_softmax,
         torch="log_softmax",
         dtypes=_DTYPES,
+        onnx="LogSoftmax",
     ),
 ]
 
