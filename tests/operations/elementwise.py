@@ -168,17 +168,17 @@ STANDARD = {"absolute": "abs", "power": "pow"}
 
 
 #: Operators of ONNX that have the name of the row; and those that have another.
-SAME_IN_ONNX = [
-    *"Acos Acosh Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh Equal Erf Exp Floor".split(),
-    *"Gelu Greater IsInf Less Log Reciprocal Relu Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Where".split(),
-]
+SAME_IN_ONNX = (
+    "Acos Acosh Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh Equal Erf Exp Floor Gelu Greater "
+    "IsInf Less Log Reciprocal Relu Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Where"
+)
 ONNX = {
     "Absolute": "Abs", "AtLeast": "Max", "AtMost": "Min", "BitwiseInvert": "BitwiseNot", "Copy": "Identity",
     "Deviation": "Sqrt", "Divide": "Div", "FloorDivide": "Floor", "Fmod": "Mod", "GeluTanh": "Gelu",
     "GreaterEqual": "GreaterOrEqual", "IsNan": "IsNaN", "LessEqual": "LessOrEqual", "Log10": "Log", "Log2": "Log",
     "LogicalAnd": "And", "LogicalNot": "Not", "LogicalOr": "Or", "LogicalXor": "Xor", "Maximum": "Max",
     "Minimum": "Min", "Multiply": "Mul", "Negative": "Neg", "NotEqual": "Equal", "Positive": "Identity", "Power": "Pow",
-    "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", **{name: name for name in SAME_IN_ONNX},
+    "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", **{name: name for name in SAME_IN_ONNX.split()},
 }  # fmt: skip
 
 
