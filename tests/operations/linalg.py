@@ -25,7 +25,18 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
-from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, Wrong, complexes, normal
+from tests.operations.table import (
+    COMPLEX,
+    HOST,
+    SINGLE_AND_DOUBLE,
+    Make,
+    Row,
+    Sample,
+    Wrong,
+    complexes,
+    normal,
+    refused,
+)
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = (*_FLOATS, *COMPLEX)
@@ -268,6 +279,11 @@ ROWS = [
 _DOUBLE = ("float64", 2, 3)
 
 WRONG = [
+    *refused(
+        af.DTypeError,
+        (ops.Inner(), [(2, 3), _DOUBLE], r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"),
+        (ops.Matmul(), [(2, 2), _DOUBLE], "Matmul: b must have a's dtype float32"),
+    ),
     *(
         Wrong(operation, operands, af.ShapeError, match)
         for operation, operands, match in (
@@ -305,8 +321,4 @@ WRONG = [
             (ops.Matmul(batch=(3,)), [(2, 3, 3), (3, 3)], r"products of batch \(2,\) cannot be summed to \(3,\)"),
         )
     ),
-    Wrong(
-        ops.Inner(), [(2, 3), _DOUBLE], af.DTypeError, r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"
-    ),
-    Wrong(ops.Matmul(), [(2, 2), _DOUBLE], af.DTypeError, "Matmul: b must have a's dtype float32"),
 ]

@@ -10,7 +10,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from tests.operations.nn.softmax import log_softmax, softmax
-from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, fixed
+from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, fixed, refused
 
 REDUCTIONS = ("mean", "sum", "none")
 #: Reduction, scale, label that is ignored.
@@ -197,6 +197,26 @@ _FORMS = [
 ]
 
 WRONG = [
+    *refused(
+        af.ShapeError,
+        (
+            SoftmaxLossDown(),
+            [("float64", 1), ("float64", 2, 3), _LABELS],
+            r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]",
+        ),
+        (ops.nll_loss, [(2, 3), _LABELS, (2, 3)], "weights must have a value for each of 3 classes, got"),
+    ),
+    *refused(
+        af.GraphError,
+        (ops.SoftmaxLoss("max"), [(2, 3), _LABELS], "reduction must be one of mean, sum"),
+        (lambda x, t: ops.huber_loss(x, t, 0), [(2,), (2,)], "HuberLoss: delta must be positive, got 0"),
+    ),
+    Wrong(
+        ops.nll_loss,
+        [(2, 3), _LABELS, ("float64", 3)],
+        af.DTypeError,
+        r"weights must have dtype float32, got float64\[3",
+    ),
     *(
         Wrong(form, operands, error, match)
         for form in (ops.softmax_loss, ops.accuracy)
@@ -214,22 +234,6 @@ WRONG = [
         Wrong(ops.Accuracy(top), [(2, 3), _LABELS], af.GraphError, f"top must be from 1 to x's 3 classes, got {top}")
         for top in (0, 4)
     ),
-    Wrong(
-        SoftmaxLossDown(),
-        [("float64", 1), ("float64", 2, 3), _LABELS],
-        af.ShapeError,
-        r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]",
-    ),
-    Wrong(ops.SoftmaxLoss("max"), [(2, 3), _LABELS], af.GraphError, "reduction must be one of mean, sum"),
-    Wrong(
-        ops.nll_loss, [(2, 3), _LABELS, (2, 3)], af.ShapeError, "weights must have a value for each of 3 classes, got"
-    ),
-    Wrong(
-        ops.nll_loss,
-        [(2, 3), _LABELS, ("float64", 3)],
-        af.DTypeError,
-        r"weights must have dtype float32, got float64\[3",
-    ),
     *(
         Wrong(form, operands, error, match)
         for form in _FORMS
@@ -246,8 +250,5 @@ WRONG = [
             "reduction must be one of mean, sum, none, got 'max'",
         )
         for form in _FORMS
-    ),
-    Wrong(
-        lambda x, t: ops.huber_loss(x, t, 0), [(2,), (2,)], af.GraphError, "HuberLoss: delta must be positive, got 0"
     ),
 ]

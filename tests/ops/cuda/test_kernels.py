@@ -70,7 +70,7 @@ def test_kernels_may_write_over_their_first_input(emulated) -> None:
         specs = operation.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays))
         dtype = str(arrays[0].dtype if arrays else specs[0].dtype)
         kernel = emulated.kernels[registry.KernelKey(operation.kind, "cuda", "cupy", dtype, "any")]
-        if not kernel.inplace:
+        if not kernel.inplace or (arrays[0].shape, arrays[0].dtype) != specs[0]:
             continue
         expected = compute_cpu(operation, *arrays)
         outputs = [arrays[0], *(np.empty(spec.shape, spec.dtype) for spec in specs[1:])]
