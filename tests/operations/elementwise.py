@@ -41,8 +41,8 @@ DTYPES = {
     "c": COMPLEX,
 }
 PAIR = ((5, 41), (5, 41))
-#: Zeros of both signs, ones, ties with their negatives, infinities.
-POINTS = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -0.5, 0.5, np.inf, -np.inf, 3.0, -3.0])
+#: Zeros of both signs, ones, ties with their negatives, infinities, what is not a number.
+POINTS = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -0.5, 0.5, np.inf, -np.inf, 3.0, -3.0, np.nan])
 
 
 def rows() -> list[type[Elementwise]]:
@@ -138,7 +138,9 @@ NUMPY: Mapping[str, Callable[..., Any]] = {
     "at_most": np.minimum,
     "deviation": np.sqrt,
     "erf": _erf,
-    "gelu": lambda x: x * 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
+    # Of infinities the quotient, which the standard prefers to Python's -1 and NaN.
+    "floor_divide": lambda a, b: np.where(np.isinf(a) | np.isinf(b), a / b, np.floor_divide(a, b)).astype(a.dtype),
+    "gelu": lambda x: np.where(x == -np.inf, 0, x * 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "normal_cdf": lambda x: 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
     "normal_density": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),

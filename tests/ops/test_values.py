@@ -49,6 +49,22 @@ def in_layouts(arrays: list[np.ndarray], dtype: str) -> list[list[np.ndarray]]:
     return [arrays, *([laid_out(x, layout) for x in arrays] for layout in ("F", "strided"))]
 
 
+SPECIAL = [row for row in ROWS.values() if row.special and row.kind]
+
+
+@pytest.mark.parametrize("row", SPECIAL, ids=str)
+def test_values_of_special_numbers(compute: Any, row: Row) -> None:
+    """Zeros of both signs, ones, ties, infinities and, where they may be, what is not a number; without a warning."""
+    sample = row.special
+    assert sample is not None
+    assert row.numpy is not None
+    for dtype in ("float32", "float64"):
+        arrays = sample.inputs(dtype)
+        with np.errstate(all="ignore"):
+            expected = row.numpy(*(map(wide, arrays) if row.widened else arrays), **sample.parameters)
+        agree(compute(sample.operation, *arrays), [expected], row, f"{sample} of {dtype}")
+
+
 @pytest.mark.parametrize(("row", "sample"), COMPARED, ids=[f"{row}-{i}" for i, (row, _) in enumerate(COMPARED)])
 def test_values(compute: Any, row: Row, sample: Sample) -> None:
     for dtype in sample.dtypes(row):

@@ -32,11 +32,12 @@ def _labeled(
     classes: int = 7,
     scores: bool = True,
     weighted: bool = False,
+    labels: str = "int64",
 ) -> Make:
     def make(random: np.random.Generator) -> list[np.ndarray]:
         arrays = [np.asarray(random.standard_normal(shape)) for shape in before]
         arrays += [random.standard_normal((*batch, classes))] if scores else []
-        arrays.append(np.asarray(random.integers(0, classes, batch)))
+        arrays.append(np.asarray(random.integers(0, classes, batch)).astype(labels))
         return [*arrays, *([random.random(classes) + 0.1] if weighted else [])]
 
     return make
@@ -89,13 +90,20 @@ def _of_labels() -> dict[Any, list[Sample]]:
         ops.NllLoss: [],
         NllLossDown: [],
     }
+    drawn: dict[str, Any]
     found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(), _labeled(batch=(37,), classes=11)))
     found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(), fixed([[1e4, 0.0], [1e4, 0.0]], [0, 1]), smooth=False))
     found[SoftmaxLossDown].append(Sample(SoftmaxLossDown(), _labeled((), batch=(37,), classes=11)))
+    for labels in ("int32", "uint8", "int8"):
+        for batch in ((), (0,), (3, 2)):
+            drawn = {"batch": batch, "classes": 1 if batch == () else 5, "labels": labels}
+            found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss("sum"), _labeled(**drawn)))
+            found[SoftmaxLossDown].append(Sample(SoftmaxLossDown("sum"), _labeled((), **drawn)))
+            found[ops.NllLoss].append(Sample(ops.NllLoss("sum"), _labeled(**drawn)))
     for how in _HOWS:
         for weighted in (False, True):
             for batch, classes in (((5, 6), 7), ((2, 3), 4)):
-                drawn: dict[str, Any] = {"batch": batch, "classes": classes, "weighted": weighted}
+                drawn = {"batch": batch, "classes": classes, "weighted": weighted}
                 g = batch if how[0] == "none" else ()
                 x, down = (0,), (0, 1)
                 found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(*how), _labeled(**drawn), wrt=x))
