@@ -37,16 +37,24 @@ _SMALL: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = [
 ]
 
 
+def samples_of(how: dict[str, Any], x: tuple[int, ...], weight: tuple[int, ...]) -> tuple[Sample, Sample, Sample]:
+    """A convolution of these shapes, and its gradients by the images and by the weight."""
+    size, kernel = x[1:-1], weight[:-2]
+    g = (x[0], *ops.Conv(**how).windows(size, kernel).out, weight[-1])
+    return (
+        Sample(ops.Conv(**how), normal(x, weight)),
+        Sample(ConvDown(**how, size=size), normal(g, weight)),
+        Sample(ConvWeight(**how, kernel=kernel), normal(g, x)),
+    )
+
+
 def _samples() -> tuple[list[Sample], list[Sample], list[Sample]]:
     """Of the convolution, and of its gradients by the image and by the weight."""
     found: tuple[list[Sample], list[Sample], list[Sample]] = ([], [], [])
 
     def add(how: dict[str, Any], x: tuple[int, ...], weight: tuple[int, ...]) -> None:
-        size, kernel = x[1:-1], weight[:-2]
-        g = (x[0], *ops.Conv(**how).windows(size, kernel).out, weight[-1])
-        found[0].append(Sample(ops.Conv(**how), normal(x, weight)))
-        found[1].append(Sample(ConvDown(**how, size=size), normal(g, weight)))
-        found[2].append(Sample(ConvWeight(**how, kernel=kernel), normal(g, x)))
+        for into, sample in zip(found, samples_of(how, x, weight), strict=True):
+            into.append(sample)
 
     add({"pad": (1, 1)}, (2, 6, 6, 3), (3, 3, 3, 4))
     # Without channels or images sums are 0, and where there is nothing but a border.
