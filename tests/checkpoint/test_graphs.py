@@ -34,12 +34,9 @@ from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.spec import Length, TensorSpec, axis, following, minimum
 from actorflow.transport.local import LocalWorld
-from tests.ops.every_operation import CASES, operations
+from tests.operations import operations, samples
 from tests.support.effort import FULL, slow
 from tests.support.graph_files import Case, differences, half, structure
-from tests.support.kernel_cases import CASES as KERNEL_CASES
-from tests.support.kernel_cases import TENSOR_CASES
-from tests.support.neural_cases import NEURAL_CASES
 from tests.support.open_graphs import OpenGraphs
 from tests.support.random_graphs import RandomGraph
 
@@ -476,13 +473,10 @@ def through_a_file(value: Any, *functions: Any) -> Any:
     return Reader(names, tensors).read(json.loads(text))
 
 
-EVERY_CASE = [*KERNEL_CASES, *TENSOR_CASES, *NEURAL_CASES]
-
-
 def test_every_operation_comes_back() -> None:
-    tried = {type(operation): [operation] for operation, _ in CASES.values()}
-    for case in EVERY_CASE:
-        tried.setdefault(type(case.operation), []).append(case.operation)
+    tried: dict[Any, list[Operation]] = {}
+    for _, sample in samples():
+        tried.setdefault(type(sample.operation), []).append(sample.operation)
     planned = {Followed, Receive, Send, Stage, Together, Transfer}
     every = {kind for kind in operations() - planned if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
     for kind in every - set(tried):

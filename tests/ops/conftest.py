@@ -45,7 +45,7 @@ def compute() -> Compute:
 
 @pytest.fixture(scope="session")
 def laid_out() -> Layout:
-    """``laid_out(array, layout)``: the same values, in memory as "C", "F" or "strided" says."""
+    """``laid_out(array, layout)``: the same values, in memory as one of `LAYOUTS` says."""
     return layouts.laid_out
 
 

@@ -15,7 +15,7 @@ import actorflow.array as xp
 from actorflow import grad, ops
 from actorflow.ops import linalg
 from actorflow.ops.rows import Elementwise
-from tests.support.kernel_cases import rows
+from tests.operations.elementwise import rows
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -21,8 +21,8 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU
+from tests.operations.table import TOLERANCE
 from tests.support.effort import FULL, slow
-from tests.support.kernel_cases import TOLERANCE
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (30, 5)

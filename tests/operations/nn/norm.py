@@ -1,0 +1,183 @@
+"""Normalization over batches and over elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import actorflow as af
+from actorflow import ops
+from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, positive, refused
+
+_DTYPES = (*FLOATS, "bfloat16")
+_X, _ROW = (5, 9, 7), (4, 5, 70)
+_SMALL = (4, 3)
+_GRADIENT = {"torch": "only gradients are made of it"}
+_OF_STATISTICS = {
+    **_GRADIENT,
+    "differences": "its statistics move with x: gradients of gradients of its row are compared",
+}
+
+
+def _batch_norm(
+    x: np.ndarray, scale: np.ndarray, shift: np.ndarray, mean: Any, variance: Any, epsilon: float, momentum: float
+) -> list[np.ndarray]:
+    over = tuple(range(x.ndim - 1))
+    of_batch, spread = x.mean(over), x.var(over)
+    count = math.prod(x.shape[:-1])
+    y = (x - of_batch) / np.sqrt(spread + epsilon) * scale + shift
+    # What is kept for later batches is not biased.
+    moved = [
+        (1 - momentum) * old + momentum * new
+        for old, new in ((mean, of_batch), (variance, spread * count / (count - 1)))
+    ]
+    return [y, of_batch, spread, *moved]
+
+
+def _inference(x: Any, scale: Any, shift: Any, mean: Any, variance: Any, epsilon: float) -> np.ndarray:
+    return (x - mean) / np.sqrt(variance + epsilon) * scale + shift
+
+
+def _down(g: Any, x: Any, scale: Any, mean: Any, variance: Any, epsilon: float) -> list[np.ndarray]:
+    over, deviation = tuple(range(x.ndim - 1)), np.sqrt(variance + epsilon)
+    y = (x - mean) / deviation
+    by_scale, by_shift, count = (g * y).sum(over), g.sum(over), math.prod(x.shape[:-1])
+    return [scale / deviation * (g - (by_shift + y * by_scale) / count), by_scale, by_shift]
+
+
+def _inference_down(g: Any, x: Any, scale: Any, mean: Any, variance: Any, epsilon: float) -> list[np.ndarray]:
+    over, deviation = tuple(range(x.ndim - 1)), np.sqrt(variance + epsilon)
+    return [g * scale / deviation, (g * (x - mean) / deviation).sum(over), g.sum(over)]
+
+
+def _layer_norm(x: Any, scale: Any, shift: Any, axes: int, epsilon: float) -> list[np.ndarray]:
+    over = tuple(range(-axes, 0))
+    mean, variance = x.mean(over, keepdims=True), x.var(over, keepdims=True)
+    y = (x - mean) / np.sqrt(variance + epsilon) * scale + shift
+    return [y, mean.reshape(x.shape[:-axes]), variance.reshape(x.shape[:-axes])]
+
+
+def _layer_down(g: Any, x: Any, scale: Any, mean: Any, variance: Any, axes: int, epsilon: float) -> list[np.ndarray]:
+    own, rows = tuple(range(-axes, 0)), tuple(range(x.ndim - axes))
+    mean, variance = (each.reshape(*each.shape, *(1,) * axes) for each in (mean, variance))
+    deviation = np.sqrt(variance + epsilon)
+    y, scaled = (x - mean) / deviation, g * scale
+    inner = scaled - scaled.mean(own, keepdims=True) - y * (scaled * y).mean(own, keepdims=True)
+    return [inner / deviation, (g * y).sum(rows), g.sum(rows)]
+
+
+def _over_batches(kind: Any, down: bool = False) -> list[Sample]:
+    found = []
+    for shape in (_SMALL, _X):
+        channels = shape[-1:]
+        arrays = [shape, shape, channels] if down else [shape, channels, channels]
+        more = (0.01, 0.3) if kind is ops.BatchNorm else (0.01,)
+        found.append(Sample(kind(*more), positive(*arrays, channels, channels, first=3), wide=(3, 4)))
+    return found
+
+
+ROWS = [
+    Row(
+        ops.BatchNorm,
+        [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNorm)],
+        numpy=_batch_norm,
+        without={"torch": "it writes into the statistics that it is given, and tells those of the batch nobody"},
+        slopes=1,
+        dtypes=_DTYPES,
+    ),
+    Row(
+        BatchNormDown,
+        [Sample(each.what, each.make, each.wide, smooth=False) for each in _over_batches(BatchNormDown, down=True)],
+        numpy=_down,
+        without=_OF_STATISTICS,
+        dtypes=_DTYPES,
+    ),
+    Row(
+        ops.BatchNormInference,
+        [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNormInference)],
+        numpy=_inference,
+        torch=lambda torch, x, scale, shift, mean, variance, epsilon: (
+            (x - mean) / (variance + epsilon).sqrt() * scale + shift
+        ),
+        dtypes=_DTYPES,
+        onnx="BatchNormalization",
+    ),
+    Row(
+        BatchNormInferenceDown,
+        [
+            Sample(each.what, each.make, each.wide, wrt=(0, 1, 2))
+            for each in _over_batches(BatchNormInferenceDown, down=True)
+        ],
+        numpy=_inference_down,
+        without=_GRADIENT,
+        dtypes=_DTYPES,
+    ),
+    Row(
+        ops.LayerNorm,
+        [
+            *(Sample(ops.LayerNorm(n), normal((2, 3, 4), *[(2, 3, 4)[-n:]] * 2)) for n in (1, 2)),
+            *(Sample(ops.LayerNorm(n, 0.01), normal(_ROW, *[_ROW[-n:]] * 2)) for n in (1, 2, 3)),
+        ],
+        numpy=_layer_norm,
+        onnx="LayerNormalization",
+        without={"torch": "it tells its mean and variance nobody: tests/oracle compares y"},
+        slopes=1,
+        dtypes=_DTYPES,
+    ),
+    Row(
+        LayerNormDown,
+        [
+            Sample(
+                LayerNormDown(n, 0.01),
+                positive(shape, shape, shape[-n:], *[shape[:-n]] * 2, first=3),
+                wide=(3, 4),
+                smooth=False,
+            )
+            for shape in ((2, 3, 4), _ROW)
+            for n in (1, 2)
+        ],
+        numpy=_layer_down,
+        without=_OF_STATISTICS,
+        dtypes=_DTYPES,
+    ),
+]
+
+
+def _batches(x: tuple[int, ...], statistic: int, channels: int = 3) -> list[tuple[int, ...]]:
+    return [x, (channels,), (channels,), (statistic,), (statistic,)]
+
+
+WRONG = [
+    Wrong(
+        ops.BatchNorm(),
+        [("float16", 4, 2), *[("float16", 2)] * 3, (2,)],
+        af.DTypeError,
+        r"running_mean must be float32\[2\], got float16\[2\]",
+    ),
+    *refused(
+        af.GraphError,
+        (lambda x: ops.layer_norm(x, epsilon=-1.0), [(2, 3)], "LayerNorm: epsilon must not be negative, got"),
+        (lambda x: ops.lrn(x, size=0), [(2, 3)], "LRN: size must be at least 1, got 0"),
+    ),
+    *refused(
+        af.ShapeError,
+        (ops.layer_norm, [(2, 3), (2, 3)], r"scale must have the shape of x's last axes \(3,\), got float32"),
+        (lambda x: ops.group_norm(x, 4), [(2, 6)], "group_norm: x must have shape .* and 4 groups"),
+    ),
+    *(
+        Wrong(ops.BatchNorm(), operands, af.ShapeError, match)
+        for operands, match in (
+            (_batches((), 1, 1), r"x must have shape \(..., channels\)"),
+            (_batches((1, 3), 3), r"BatchNorm: x must have at least 2 elements per channel .*, got float32\[1, 3\]"),
+            (_batches((0, 3), 3), "x must have at least 2 elements per channel"),
+            (_batches((4, 3), 2), r"running_mean must be float32\[3\], got float32\[2\]"),
+        )
+    ),
+    *(
+        Wrong(lambda x, axes=axes: ops.layer_norm(x, axes=axes), [(2, 3)], af.ShapeError, f"1 to x's 2, got {axes}")
+        for axes in (3, 0)
+    ),
+]
