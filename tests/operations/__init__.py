@@ -16,7 +16,7 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation
 from tests.operations.table import Row, Sample
 
-__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "calls", "operations", "row_of", "samples"]
+__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "calls", "drawn", "operations", "row_of", "samples"]
 
 
 def _rows() -> Iterator[Row]:
@@ -66,3 +66,8 @@ PARTICULAR = frozenset(name for name, row in ROWS.items() if row.particular)
 def calls() -> list[tuple[Row, Sample]]:
     """The samples of functions that are made of several operations, or of one with other parameters."""
     return [(row, sample) for row in ROWS.values() if row.kind is None for sample in row.samples]
+
+
+def drawn(reference: str) -> list[Row]:
+    """The rows that draw further samples, and have a reference."""
+    return [row for row in ROWS.values() if row.drawn is not None and reference not in row.without]
