@@ -14,21 +14,24 @@ import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation
-from tests.operations.table import Row, Sample
+from tests.operations.table import Row, Sample, Wrong
 
-__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "calls", "drawn", "operations", "row_of", "samples"]
+__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "drawn", "operations", "row_of", "samples"]
 
 
-def _rows() -> Iterator[Row]:
+def _listed(name: str) -> Iterator[Any]:
+    """What the files of the table have under a name."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        yield from getattr(import_module(module.name), "ROWS", ())
+        yield from getattr(import_module(module.name), name, ())
 
 
 #: All rows, by name.
 ROWS: dict[str, Row] = {}
-for _row in _rows():
+for _row in _listed("ROWS"):
     assert _row.name not in ROWS, f"{_row.name} has two rows"
     ROWS[_row.name] = _row
+#: What is refused, and with which words.
+WRONG: list[Wrong] = [*_listed("WRONG")]
 
 
 def operations() -> set[type[Operation]]:
@@ -64,10 +67,10 @@ PARTICULAR = frozenset(name for name, row in ROWS.items() if row.particular)
 
 
 def calls() -> list[tuple[Row, Sample]]:
-    """The samples of functions that are made of several operations, or of one with other parameters."""
-    return [(row, sample) for row in ROWS.values() if row.kind is None for sample in row.samples]
+    """The samples of functions of blobs and arrays: of several operations, or of one with other parameters."""
+    return [(row, each) for row in ROWS.values() if row.kind is None and row.drawn is None for each in row.samples]
 
 
 def drawn(reference: str) -> list[Row]:
-    """The rows that draw further samples, and have a reference."""
+    """The rows of functions of arrays, which draw their samples, if they have a reference."""
     return [row for row in ROWS.values() if row.drawn is not None and reference not in row.without]

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-import actorflow.ops.nn.activation  # noqa: F401  has rows, too
+import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
-from actorflow.ops.rows import Elementwise
+from actorflow.ops.nn.activation import NormalCdf, NormalDensity, ReluDown
+from actorflow.ops.rows import ZERO, Elementwise
 from tests.operations.table import (
     COMPLEX,
     DEVICES,
@@ -22,6 +23,7 @@ from tests.operations.table import (
     Make,
     Row,
     Sample,
+    Wrong,
     flags,
     integers,
     normal,
@@ -63,16 +65,18 @@ def dtypes_of(kind: type[Elementwise]) -> list[str]:
     return [name for each in kind.kinds for name in DTYPES[each]]
 
 
-def defined(kind: type[Elementwise]) -> Make:
-    """Numbers that a row is defined for, and that are nowhere near a jump."""
+def defined(kind: type[Elementwise], *shapes: tuple[int, ...]) -> Make:
+    """Numbers that a row is defined for, and that are nowhere near a jump; of shapes that broadcast."""
     dtype = "bool" if kind.kinds == "b" else "int64" if kind.kinds in ("iu", "biu") else "float64"
-    count = len(kind.arguments) - kind.conditions
+    given = [(shapes or ((5, 41),))[i % max(1, len(shapes))] for i in range(len(kind.arguments))]
 
     def make(random: np.random.Generator) -> list[np.ndarray]:
-        conditions = [random.random((5, 41)) < 0.5 for _ in range(kind.conditions)]
+        conditions = [random.random(shape) < 0.5 for shape in given[: kind.conditions]]
+        numbers = given[kind.conditions :]
         if dtype != "float64":
-            return [*conditions, *random.integers(0, 2 if dtype == "bool" else 6, (count, 5, 41)).astype(dtype)]
-        return [*conditions, *(random.uniform(0.1, 0.9, (count, 5, 41)) + (kind is ops.Acosh))]
+            high = 2 if dtype == "bool" else 6
+            return [*conditions, *(np.asarray(random.integers(0, high, shape)).astype(dtype) for shape in numbers)]
+        return [*conditions, *(random.uniform(0.1, 0.9, shape) + (kind is ops.Acosh) for shape in numbers)]
 
     return make
 
@@ -91,6 +95,16 @@ def at_points(kind: type[Elementwise]) -> Make:
 def _chosen(random: np.random.Generator) -> list[np.ndarray]:
     return [random.random((5, 41)) < 0.5, *random.standard_normal((2, 5, 41))]
 
+
+#: Shapes of the operands of a row: of all, or such that they broadcast.
+SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
+    (),
+    ((),),
+    ((2, 0, 3),),
+    ((2, 3), (3,)),
+    ((2, 1), (3,)),
+    ((4,), ()),
+)
 
 #: Further inputs of some rows: with ties, of integers, broadcast.
 MORE: dict[type[Operation], list[Make]] = {
@@ -112,8 +126,8 @@ MORE: dict[type[Operation], list[Make]] = {
     ops.Copy: [normal(shape) for shape in [(), (0, 3), (4, 70)]],
     **{kind: [normal((300, 7))] for kind in (ops.Relu, ops.Sigmoid, ops.Tanh, ops.Silu, ops.Gelu, ops.GeluTanh)},
 }
-MORE[ops.nn.activation.NormalCdf] = MORE[ops.nn.activation.NormalDensity] = [normal((300, 7))]
-MORE[ops.nn.activation.ReluDown] = [normal((300, 7), (300, 7))]
+MORE[NormalCdf] = MORE[NormalDensity] = [normal((300, 7))]
+MORE[ReluDown] = [normal((300, 7), (300, 7))]
 #: Rows whose further inputs have ties.
 _TIES = (ops.Maximum, ops.Minimum, ops.Absolute)
 
@@ -153,9 +167,24 @@ WITHOUT = {
 STANDARD = {"absolute": "abs", "power": "pow"}
 
 
+#: Operators of ONNX that have the name of the row; and those that have another.
+SAME_IN_ONNX = (
+    "Acos Acosh Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh Equal Erf Exp Floor Gelu Greater "
+    "IsInf Less Log Reciprocal Relu Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Where"
+)
+ONNX = {
+    "Absolute": "Abs", "AtLeast": "Max", "AtMost": "Min", "BitwiseInvert": "BitwiseNot", "Copy": "Identity",
+    "Deviation": "Sqrt", "Divide": "Div", "FloorDivide": "Floor", "Fmod": "Mod", "GeluTanh": "Gelu",
+    "GreaterEqual": "GreaterOrEqual", "IsNan": "IsNaN", "LessEqual": "LessOrEqual", "Log10": "Log", "Log2": "Log",
+    "LogicalAnd": "And", "LogicalNot": "Not", "LogicalOr": "Or", "LogicalXor": "Xor", "Maximum": "Max",
+    "Minimum": "Min", "Multiply": "Mul", "Negative": "Neg", "NotEqual": "Equal", "Positive": "Identity", "Power": "Pow",
+    "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", **{name: name for name in SAME_IN_ONNX.split()},
+}  # fmt: skip
+
+
 def _row(kind: type[Elementwise]) -> Row:
     name = kind.function_name
-    own = [Sample(kind(), defined(kind))]
+    own = [Sample(kind(), defined(kind, *shapes)) for shapes in SHAPES[: None if len(kind.arguments) > 1 else 3]]
     more = [Sample(kind(), make, smooth=kind not in _TIES) for make in MORE.get(kind, [])]
     floating = set(kind.kinds) & set("fV")
     has_standard = kind.__module__.endswith("elementwise") and name not in ("at_least", "at_most", "deviation", "erf")
@@ -166,9 +195,12 @@ def _row(kind: type[Elementwise]) -> Row:
         torch=None if name in WITHOUT else TORCH.get(name, name),
         standard=STANDARD.get(name, name) if has_standard else None,
         without={"torch": WITHOUT[name]} if name in WITHOUT else {},
+        onnx=ONNX.get(kind.__name__, ""),
+        widened=kind not in (ops.NextAfter, ops.TruncDivide),  # whose results are others beside a jump
         dtypes=dtypes_of(kind),
         devices=HOST if is_of_the_host(kind) else DEVICES,
         special=Sample(kind(), at_points(kind)) if floating else None,
+        orders=1 if all(rule is ZERO for rule in kind.rules) or kind in (ops.Imag, ops.Sign) else 2,
     )
 
 
@@ -186,9 +218,11 @@ ROWS = [
             Sample(ops.Sum(), normal((2, 3), (3,), (2, 1))),
         ],
         numpy=_added,
+        by_steps=True,
         torch=lambda torch, *terms: sum(terms[1:], terms[0]),
         standard=lambda xp, *terms: sum(terms[1:], terms[0]),
         dtypes=dtypes_of(ops.Sum),
+        onnx="Add",
     ),
     Row(
         ops.WeightedSum,
@@ -199,6 +233,7 @@ ROWS = [
         numpy=lambda *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
         torch=lambda torch, *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
         dtypes=dtypes_of(ops.WeightedSum),
+        onnx="Mul",
     ),
     Row(
         ops.Scale,
@@ -206,6 +241,7 @@ ROWS = [
         numpy=lambda x, factor: x * factor,
         torch=lambda torch, x, factor: x * factor,
         dtypes=dtypes_of(ops.Scale),
+        onnx="Mul",
     ),
     Row(
         ops.Cast,
@@ -220,11 +256,55 @@ ROWS = [
         numpy=lambda x, dtype: x.astype(dtype),
         torch=lambda torch, x, dtype: x.to(getattr(torch, np.dtype(dtype).name)),
         standard=lambda xp, x, dtype: xp.astype(x, getattr(xp, np.dtype(dtype).name)),
+        onnx="Cast",
     ),
     Row(
         ops.Dummy,
         [Sample(ops.Dummy(), normal((5, 41), (3,)), wrt=(0,))],
         numpy=lambda x, *after: x,
         without={"torch": "an order of ops, which PyTorch does not have"},
+        onnx="Identity",
+    ),
+]
+
+_X, _N = (2, 3), ("int64", 2, 3)
+
+WRONG = [
+    Wrong(ops.add, [_X, (4, 5)], af.ShapeError, r"Sum: terms\[1\] must broadcast with terms\[0\]'s shape \(2, 3"),
+    Wrong(
+        ops.add,
+        [(3,), (3,), (4,)],
+        af.ShapeError,
+        r"Sum: terms\[2\] must broadcast with the shape of those before it, \(3,\), got ",
+    ),
+    Wrong(
+        ops.add,
+        [(3,), ("float64", 3)],
+        af.DTypeError,
+        r"Sum: terms\[1\] must have terms\[0\]'s dtype float32, got float64\[3\]",
+    ),
+    Wrong(ops.add, [("bool", 1)], af.DTypeError, r"Sum: terms\[0\] must be numeric, got bool\[1\]"),
+    Wrong(ops.add, [], af.GraphError, "Sum: give at least one blob"),
+    Wrong(lambda x: ops.add(x, np.ones(3)), [_X], af.GraphError, "Sum: terms must be a blob or an array, got ndarray"),
+    Wrong(
+        ops.multiply, [(3,), (4,)], af.ShapeError, r"Multiply: b must broadcast with a's shape \(3,\), got float32\[4"
+    ),
+    Wrong(ops.multiply, [_X, _N], af.DTypeError, r"Multiply: b must have a's dtype float32, got int64\[2, 3"),
+    Wrong(lambda x: ops.multiply(x, np.ones(3)), [_X], af.GraphError, "Multiply: b must be a blob or an array, got nd"),
+    Wrong(ops.divide, [_N, _N], af.DTypeError, "Divide: a must be floating"),
+    Wrong(lambda n: ops.maximum(n, 0.5), [_N], af.DTypeError, "the number 0.5 does not fit to blob 'x0'"),
+    Wrong(ops.logical_not, [_X], af.DTypeError, "LogicalNot: x must be bool, got float32"),
+    Wrong(ops.where, [_X, _X, _X], af.DTypeError, "Where: condition must be bool"),
+    Wrong(ops.where, [("bool", 2, 3), _X, _N], af.DTypeError, "Where: b must have a's dtype float32"),
+    Wrong(lambda x: ops.weighted_sum([x, x], [1.0]), [_X], af.GraphError, "a weight for each of 2 terms, got 1"),
+    Wrong(lambda x: ops.clip(x, 2.0, 1.0), [_X], af.GraphError, "clip: low must not be more than high"),
+    Wrong(lambda n: ops.clip(n, 0.5), [_N], af.DTypeError, "the number 0.5 does not fit"),
+    Wrong(ops.negative, [("uint8", 2)], af.DTypeError, "Negative: x must be numeric and signed"),
+    Wrong(ops.relu, [("int32", 3)], af.DTypeError, r"Relu: x must be real and floating, got int32\[3\]"),
+    Wrong(
+        ReluDown(),
+        [("float64", 2), ("float64", 3)],
+        af.ShapeError,
+        r"ReluDown: y must broadcast with g's shape \(2,\), got float64\[3\]",
     ),
 ]

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.fills import Constant
 from actorflow.spec import TensorSpec
-from tests.operations.table import HOST, Row, Sample, normal
+from tests.operations.table import HOST, Row, Sample, Wrong, normal
 
 _SPEC = TensorSpec.of((4, 3), "float32")
 _RANDOM = {
-    "numpy": "its bits are those that all devices draw: tests/ops/test_fills.py has the distributions",
+    "numpy": "its bits are those that all devices draw: tests/ops/test_tensor_operations.py has the distributions",
     "torch": "PyTorch draws other numbers",
 }
 _SPECS = (TensorSpec.of((5, 41), "float32"), TensorSpec.of((205,), "float64"))
@@ -33,6 +34,7 @@ ROWS = [
         ],
         numpy=lambda value, spec: np.full(spec.shape, value, spec.dtype),
         torch=lambda torch, value, spec: torch.full(spec.shape, value, dtype=getattr(torch, spec.dtype.name)),
+        onnx="Identity",
     ),
     Row(
         Constant,
@@ -40,6 +42,7 @@ ROWS = [
         numpy=lambda value: value,
         torch=lambda torch, value: torch.tensor(value),
         devices=HOST,
+        onnx="Identity",
     ),
     _random(
         ops.Gaussian,
@@ -51,4 +54,14 @@ ROWS = [
         *(ops.Bernoulli(spec, 7, 0.3) for spec in _SPECS),
         *(ops.Bernoulli(TensorSpec.of((5, 41), dtype), 7, 0.3) for dtype in ("bool", "int32", "float16")),
     ),
+]
+
+_X = (2,)
+
+WRONG = [
+    Wrong(lambda x: ops.gaussian(x.graph, 2, std=-1.0), [_X], af.GraphError, "Gaussian: std must not be negative"),
+    Wrong(lambda x: ops.uniform(x.graph, 2, 1.0, 0.0), [_X], af.GraphError, "Uniform: high must be at least low"),
+    Wrong(lambda x: ops.bernoulli(x.graph, 2, 1.5), [_X], af.GraphError, "Bernoulli: probability must be from 0 to 1"),
+    Wrong(lambda x: ops.uniform(x.graph, 2, seed=-1), [_X], af.GraphError, "Uniform: seed must be from 0"),
+    Wrong(lambda x: ops.gaussian(x.graph, 2, dtype="int8"), [_X], af.DTypeError, "Gaussian: spec must be floating"),
 ]

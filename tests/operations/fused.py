@@ -63,6 +63,7 @@ ROWS = [
             Sample(_reduced((0, 1)), normal((3, 2100), (3, 1))),
         ],
         numpy=_by_steps,
+        by_steps=True,
         without={"torch": "plans make it of other operations"},
         differentiable=False,
     ),

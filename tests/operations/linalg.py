@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.linalg import (
     BiasDown,
@@ -24,7 +25,7 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
-from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, complexes, normal
+from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, Wrong, complexes, normal
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = (*_FLOATS, *COMPLEX)
@@ -125,6 +126,7 @@ ROWS = [
         numpy=lambda x, weight: x @ weight.T,
         torch="nn.functional.linear",
         dtypes=_FLOATS,
+        onnx="Gemm",
     ),
     Row(
         InnerDown,
@@ -146,6 +148,7 @@ ROWS = [
         numpy=lambda x, bias: x + bias,
         torch="add",
         dtypes=_FLOATS,
+        onnx="Add",
     ),
     Row(
         BiasDown,
@@ -163,8 +166,9 @@ ROWS = [
         numpy=_matmul,
         without={"torch": "sums over a batch, which are NumPy's here"},
         dtypes=_NUMBERS,
+        onnx="MatMul",
     ),
-    _matrices(Det, np.linalg.det, "linalg.det"),
+    _matrices(Det, np.linalg.det, "linalg.det", onnx="Det"),
     _matrices(Inv, np.linalg.inv, "linalg.inv"),
     _matrices(Slogdet, np.linalg.slogdet, "linalg.slogdet"),
     _matrices(
@@ -198,6 +202,7 @@ ROWS = [
             for is_complex in (False, True)
             for vectors in (True, False)
         ),
+        without={"differences": "its gradient is that of Hermitian matrices: a function of tests/array makes them"},
     ),
     _matrices(
         Eig,
@@ -208,6 +213,7 @@ ROWS = [
             for is_complex in (False, True)
             for vectors in (True, False)
         ),
+        without={"differences": "its vectors turn: a function of tests/array has what does not depend on that"},
     ),
     _matrices(
         Cholesky,
@@ -218,6 +224,7 @@ ROWS = [
             for is_complex in (False, True)
             for upper in (False, True)
         ),
+        without={"differences": "its gradient is that of Hermitian matrices: a function of tests/array makes them"},
     ),
     _matrices(
         Cofactors,
@@ -230,8 +237,8 @@ ROWS = [
         Pinv,
         lambda x, rtol: np.linalg.pinv(x, rtol=rtol),
         lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
-        Sample(Pinv(), _with_tolerance),
-        Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])]),
+        Sample(Pinv(), _with_tolerance, wrt=(0,)),
+        Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])], smooth=False),
     ),
     _matrices(
         Solve,
@@ -254,5 +261,52 @@ ROWS = [
         standard=lambda xp, x, axis, keepdims, order: xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=order),
         dtypes=_NUMBERS,
         devices=HOST,
+        onnx="ReduceL2",
     ),
+]
+
+_DOUBLE = ("float64", 2, 3)
+
+WRONG = [
+    *(
+        Wrong(operation, operands, af.ShapeError, match)
+        for operation, operands, match in (
+            (
+                ops.Inner(),
+                [(2, 3), (4, 5)],
+                r"Inner: weight must have x's 3 features on its last axis, got float32\[4, 5\]",
+            ),
+            (ops.Inner(), [(3,), (4, 3)], r"Inner: x must have shape \(batch, ..., in_features\), got float32\[3\]"),
+            (
+                ops.Inner(),
+                [(2, 3), (3,)],
+                r"Inner: weight must have shape \(out_features, in_features\), got float32\[3",
+            ),
+            (ops.Bias(), [(2, 3), (2,)], r"Bias: bias must have the shape of x's last axis \(3,\), got float32\[2\]"),
+            (ops.Bias(), [(), (2,)], r"Bias: x must have shape \(..., features\), got float32\[\]"),
+            (InnerDown(), [(2, 3), (2, 3)], "InnerDown: weight must have g's 3 features on its first axis"),
+            (InnerWeight(), [(2, 3), (3, 3)], r"InnerWeight: x must have g's batch \(2,\)"),
+            (BiasDown(), [()], "BiasDown: g must have shape"),
+            (
+                ops.Matmul(),
+                [(), (3, 2)],
+                r"Matmul: a must have shape \(n,\) or \(..., rows, columns\), got float32\[\]",
+            ),
+            (
+                ops.Matmul(),
+                [(2, 3), (2, 3)],
+                r"Matmul: b must have length 3 on its second last axis, got float32\[2, 3",
+            ),
+            (
+                ops.Matmul(),
+                [(2, 2, 3), (4, 3, 2)],
+                r"Matmul: b must broadcast with a's batch \(2,\), got float32\[4, 3",
+            ),
+            (ops.Matmul(batch=(3,)), [(2, 3, 3), (3, 3)], r"products of batch \(2,\) cannot be summed to \(3,\)"),
+        )
+    ),
+    Wrong(
+        ops.Inner(), [(2, 3), _DOUBLE], af.DTypeError, r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"
+    ),
+    Wrong(ops.Matmul(), [(2, 2), _DOUBLE], af.DTypeError, "Matmul: b must have a's dtype float32"),
 ]

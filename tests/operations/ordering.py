@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.ordering import Recurrence
-from tests.operations.table import COMPLEX, HOST, INTEGERS, Row, Sample, flags, normal, whole
+from tests.operations.table import COMPLEX, HOST, INTEGERS, Row, Sample, Wrong, flags, normal, whole
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", *INTEGERS)
 
@@ -83,6 +84,7 @@ ROWS = [
             numpy=scanned(ufunc),
             torch=_scanned_by_torch(name),
             dtypes=(*NUMBERS, *COMPLEX),
+            onnx="CumSum" if scan is ops.CumSum else "",
         )
         for scan, ufunc, name in ((ops.CumSum, np.add, "cumsum"), (ops.CumProd, np.multiply, "cumprod"))
     ),
@@ -90,6 +92,7 @@ ROWS = [
         Recurrence,
         [Sample(Recurrence(-1, reverse), normal((4, 30), (4, 30))) for reverse in (False, True)],
         numpy=_recurrence,
+        by_steps=True,
         without={"torch": "only gradients are made of it"},
         devices=HOST,
     ),
@@ -138,4 +141,15 @@ ROWS = [
         dtypes=("float16", "float32", "float64", *INTEGERS),
         devices=HOST,
     ),
+]
+
+_CUBE = ("float64", 3, 4, 5)
+
+WRONG = [
+    Wrong(lambda x: ops.cumsum(x, 3), [_CUBE], af.AxisError, "CumSum: axis must be from -3 to 2, got 3"),
+    Wrong(ops.cumsum, [("bool", 3)], af.DTypeError, "CumSum: x must be numeric"),
+    Wrong(lambda x: ops.top_k(x, 5, axis=1), [_CUBE], af.ShapeError, "top_k: k must be from 0 to 4, got 5"),
+    Wrong(ops.searchsorted, [_CUBE, _CUBE], af.ShapeError, "searchsorted: x1 must have one axis"),
+    Wrong(lambda x, v: ops.searchsorted(x, v, "up"), [(5,), _CUBE], af.GraphError, "side must be 'left' or 'right'"),
+    Wrong(lambda x: ops.nonzero(x, -1), [_CUBE], af.ShapeError, "size must not be negative"),
 ]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
-from tests.operations.table import INTEGERS, Row, Sample, fixed, flags, integers, normal, whole
+from tests.operations.table import INTEGERS, Row, Sample, Wrong, fixed, flags, integers, normal, whole
 
 AXES = (None, (0,), (1,), (2,), (0, 1), (0, 2))
 NUMBERS = (*("float16", "bfloat16", "float32", "float64"), *INTEGERS)
@@ -57,7 +58,7 @@ def _reduction(kind: type[Operation], name: str, torch: Any, samples: list[Sampl
         numpy=_wide(getattr(np, name)),
         torch=torch,
         standard=None if name in ("argmax", "argmin") else name,
-        **{"dtypes": NUMBERS, **more},
+        **{"dtypes": NUMBERS, "onnx": kind.__name__, **more},
     )
 
 
@@ -122,6 +123,7 @@ ROWS = [
         "count_nonzero",
         lambda torch, x, axis, keepdims: (x != 0).sum(tuple(range(x.ndim)) if axis is None else axis, keepdim=keepdims),
         [*_by_axes(ops.CountNonzero, *_SUMS), Sample(ops.CountNonzero(), whole(-3, (_LARGE,)))],
+        onnx="",
     ),
     *(
         _reduction(
@@ -130,8 +132,9 @@ ROWS = [
             _of_torch(name),
             [Sample(kind(axis), flags(shape)) for shape in (_BLOCK, (4, 3, 1)) for axis in AXES],
             dtypes=("bool",),
+            onnx=onnx,
         )
-        for kind, name in ((ops.ReduceAny, "any"), (ops.ReduceAll, "all"))
+        for kind, name, onnx in ((ops.ReduceAny, "any", "ReduceMax"), (ops.ReduceAll, "all", "ReduceMin"))
     ),
     *(
         Row(
@@ -147,7 +150,18 @@ ROWS = [
                 x, axis=None if axis is None else axis[0], keepdims=keepdims
             ),
             dtypes=NUMBERS,
+            onnx=kind.__name__,
         )
         for kind, name in ((ops.ArgMax, "argmax"), (ops.ArgMin, "argmin"))
     ),
+]
+
+_X = (2, 3)
+
+WRONG = [
+    Wrong(lambda x: ops.sum(x, 2), [_X], af.ShapeError, "ReduceSum: axis must be from -2 to 1, got 2"),
+    Wrong(lambda x: ops.sum(x, (0, -2)), [_X], af.ShapeError, "each axis can be given once"),
+    Wrong(ops.any, [_X], af.DTypeError, "ReduceAny: x must be bool"),
+    Wrong(ops.mean, [("int64", 2)], af.DTypeError, "ReduceMean: x must be floating"),
+    Wrong(lambda x: ops.max(x, 0), [(0, 3)], af.ShapeError, "ReduceMax: x must have at least 1 element"),
 ]

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
-from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, normal
+from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, Wrong, normal
 
 ANYTHING = ("bool", *INTEGERS, *FLOATS, "bfloat16", *COMPLEX)
 
@@ -42,6 +43,7 @@ ROWS = [
         torch=lambda torch, x, shape, not_one: x.reshape(shape),
         standard=lambda xp, x, shape, not_one: xp.reshape(x, shape),
         dtypes=ANYTHING,
+        onnx="Reshape",
     ),
     Row(
         ops.Transpose,
@@ -53,6 +55,7 @@ ROWS = [
         torch=lambda torch, x, axes: x.permute(axes),
         standard="permute_dims",
         dtypes=ANYTHING,
+        onnx="Transpose",
     ),
     Row(
         ops.BroadcastTo,
@@ -61,6 +64,7 @@ ROWS = [
         torch=lambda torch, x, shape: x.expand(shape),
         standard="broadcast_to",
         dtypes=ANYTHING,
+        onnx="Expand",
     ),
     Row(
         ops.Concat,
@@ -73,6 +77,7 @@ ROWS = [
         torch=lambda torch, *parts, axis, new: (torch.stack if new else torch.cat)(parts, axis),
         standard=lambda xp, *parts, axis, new: (xp.stack if new else xp.concat)(parts, axis=axis),
         dtypes=ANYTHING,
+        onnx="Concat",
     ),
     Row(
         ops.Split,
@@ -83,6 +88,7 @@ ROWS = [
         numpy=lambda x, lengths, axis: np.split(x, _ends(lengths), axis),
         torch=lambda torch, x, lengths, axis: torch.split(x, lengths, axis),
         dtypes=ANYTHING,
+        onnx="Split",
     ),
 ]
 
@@ -90,3 +96,24 @@ ROWS = [
 def parts(found: Any) -> list[Any]:
     """The results of a reference."""
     return [*found] if isinstance(found, tuple | list) else [found]
+
+
+_X, _Y = (2, 3), (4, 5)
+
+WRONG = [
+    *(
+        Wrong(ops.Reshape(new), [(2, 6)], af.ShapeError, "Reshape: x of 12 elements cannot have shape")
+        for new in [(5,), (-1, -1), (-1, 5), (0, -1), (-2, 6)]
+    ),
+    Wrong(ops.flatten, [()], af.ShapeError, r"flatten: x must have shape \(batch, ...\)"),
+    Wrong(ops.BroadcastTo((2, 4)), [_X], af.ShapeError, r"BroadcastTo: x must broadcast to shape \(2, 4\)"),
+    Wrong(lambda x: ops.squeeze(x, 1), [_X], af.ShapeError, "squeeze: x must have length 1 on axis 1"),
+    Wrong(lambda x: ops.expand_dims(x, 3), [_X], af.ShapeError, "expand_dims: axis must be from -3 to 2"),
+    Wrong(ops.Concat(), [_X, _Y], af.ShapeError, r"Concat: parts\[1\] must have parts\[0\]'s shape beside"),
+    Wrong(ops.Concat(), [_X, ("int64", 2, 3)], af.DTypeError, r"Concat: parts\[1\] must have parts\[0\]'s dtype"),
+    Wrong(lambda *x: ops.concat(x), [], af.ShapeError, "concat: give at least one part"),
+    Wrong(lambda *x: ops.stack(x), [_X, _Y], af.ShapeError, r"stack: parts\[1\] must have parts\[0\]'s shape"),
+    Wrong(lambda x: ops.split(x, 2, 1), [_X], af.ShapeError, "split: x must have a length on axis 1 that 2 divides"),
+    Wrong(ops.Split((1, 3), 1), [_X], af.ShapeError, r"Split: lengths \(1, 3\) must add up"),
+    Wrong(lambda x: ops.roll(x, (1, 2), 0), [(3, 4)], af.ShapeError, "roll: give one shift, or one for each of 1 axes"),
+]

@@ -142,21 +142,26 @@ class Wrong:
 
     Attributes:
         what: The operation, or a function of the operands.
-        operands: Shapes and dtypes of blobs: ``((2, 3), "int8")``, or a shape alone for float32.
+        operands: Types of the operands, blobs: a shape of float32, or dtype and shape, ``("int8", 2, 3)``.
         error: Type of the error that is raised.
         match: A pattern of its message.
     """
 
     what: Any
-    operands: Sequence[Any]
+    operands: Sequence[Sequence[Any]]
     error: type[Exception]
     match: str
 
-    def raise_it(self) -> None:
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Types of the operands."""
+        typed = [("float32", *each) if not each or isinstance(each[0], int) else each for each in self.operands]
+        return [TensorSpec.of(tuple(shape), dtype) for dtype, *shape in typed]
+
+    def apply(self) -> None:
         """Apply it to blobs."""
         graph = af.Graph("wrong")
-        given = [each if each and isinstance(each[0], tuple | list) else (each, "float32") for each in self.operands]
-        blobs = [graph.blob(f"x{i}", *each) for i, each in enumerate(given)]
+        blobs = [graph.blob(f"x{i}", *spec) for i, spec in enumerate(self.specs)]
         if isinstance(self.what, Operation):
             graph.apply(self.what, *blobs)
         else:
@@ -171,43 +176,46 @@ class Row:
         kind: Class of the operation; None for a function.
         samples: Inputs, the first small: what every device and every library is tried with.
         name: Name of the row: that of the class, or of the function with its module ("linalg.svd").
-        numpy: What the results are: ``numpy(*arrays, **sample.parameters)``, an array or several. Floating inputs come
-            as float64.
+        numpy: What the results are: ``numpy(*arrays, **sample.parameters)``, an array or several.
+        widened: Whether the floating inputs of that come as float64.
         torch: The same in PyTorch: a name in ``torch``, or ``torch(torch, *tensors, **parameters)``.
         standard: The same in the array API standard: a name, or ``standard(xp, *arrays, **parameters)``.
-        without: For each reference that there is none of ("numpy", "torch"), why.
+        without: For each reference that there is none of ("numpy", "torch", "differences"), why.
         dtypes: Dtypes that the numbers of samples may have.
         tolerance: How far results may lie apart where that is not `TOLERANCE`, by dtype.
+        by_steps: Whether numbers of 16 bits are rounded after each step, not once at the end.
         devices: Kinds of devices that compute it.
         differentiable: Whether it has a gradient; that of the class if left out.
         orders: Orders of gradients that are compared with differences and PyTorch.
+        slopes: How many of its results have a gradient, from the first; None for all.
         particular: Whether inputs must be those of a sample: they have to suit each other, or not all numbers will do.
         random: Whether results are drawn: each frame has its own.
         onnx: Operator of an ONNX file of it, besides casts and transpositions; "" where a file cannot have it.
         special: Inputs of numbers where formulas divide by zero, take a logarithm of it, or choose.
         closed: Number of the last axes of each input that cannot be open.
-        wrong: Operands that do not fit.
-        drawn: A Hypothesis strategy of further samples, of any shapes and parameters.
+        drawn: Draws the sample of a number, of any shapes and parameters: `tests.operations.functions.draws`.
     """
 
     kind: type[Operation] | None
     samples: Sequence[Sample]
     name: str = ""
     numpy: Callable[..., Any] | None = None
+    widened: bool = True
     torch: str | Callable[..., Any] | None = None
     standard: str | Callable[..., Any] | None = None
     without: Mapping[str, str] = field(default_factory=dict)
     dtypes: Sequence[str] = FLOATS
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_steps: bool = False
     devices: Sequence[str] = DEVICES
     differentiable: bool | None = None
     orders: int = 2
+    slopes: int | None = None
     particular: bool = False
     random: bool = False
     onnx: str = ""
     special: Sample | None = None
     closed: int = 0
-    wrong: Sequence[Wrong] = ()
     drawn: Any = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -15,7 +14,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from actorflow.testing import check_gradient
+from tests.operations.nn.pool import averaged, averaged_down, flat, pooled, pooled_down
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -62,19 +61,6 @@ def patched(case: Case) -> Any:
     return mock.patch.multiple(kernels, _PIECE_BYTES=case.piece_bytes, _IMAGE_BYTES=2 * case.piece_bytes)
 
 
-def windows(case: Case, out: tuple[int, ...], dilation: tuple[int, ...]):
-    """Output index, the window's elements of the image, and its size with border (not beyond it)."""
-    for window in np.ndindex(*out):
-        spans, sizes = [], []
-        axes = zip(window, case.size, case.kernel, case.stride, case.pad, dilation, strict=True)
-        for index, n, k, s, (before, after), d in axes:
-            start = index * s - before
-            seen = range(start, min(start + k * d, n + after), d)
-            sizes.append(len(seen))
-            spans.append([i for i in seen if 0 <= i < n])
-        yield window, list(itertools.product(*spans)), int(np.prod(sizes))
-
-
 def steps(case: Case, dilated: bool) -> tuple[int, ...]:
     """A dilation of 2 on the axes where it fits."""
     axes = zip(case.kernel, case.size, case.pad, strict=True)
@@ -106,15 +92,10 @@ def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case:
     dilation = steps(case, dilated)
     how = (*case.how, dilation)
     x, g, h = drawn(case, ops.MaxPool(*how))
-    y, dx, picked = np.full_like(g, -np.inf), np.zeros_like(x), np.zeros_like(g)
-    indices = np.full(g.shape, -1)
-    for window, elements, _ in windows(case, g.shape[1:-1], dilation):
-        for n, c in np.ndindex(case.batch, case.channels) if elements else ():
-            best = max(elements, key=lambda i: x[(n, *i, c)])  # the first one of them
-            y[(n, *window, c)] = x[(n, *best, c)]
-            dx[(n, *best, c)] += g[(n, *window, c)]
-            picked[(n, *window, c)] = h[(n, *best, c)]
-            indices[(n, *window, c)] = np.ravel_multi_index(best, case.size)
+    y, indices = pooled(x, *how, return_indices=True)
+    dx = pooled_down(g, x, y, *how)
+    at = flat(indices)
+    picked = np.where(at >= 0, np.take_along_axis(flat(h), np.maximum(at, 0), 1), 0).reshape(g.shape)
     x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
     with patched(case):
         np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
@@ -130,41 +111,13 @@ def test_average_pool_and_its_gradient_are_what_loops_give(
 ) -> None:
     how, dilation = (*case.how, count_pad), steps(case, dilated)
     x, g, _ = drawn(case, ops.AveragePool(*how, dilation=dilation))
-    y, dx = np.zeros_like(g), np.zeros_like(x)
-    for window, elements, size in windows(case, g.shape[1:-1], dilation):
-        for element in elements:
-            count = size if count_pad else len(elements)
-            y[(slice(None), *window)] += x[(slice(None), *element)] / count
-            dx[(slice(None), *element)] += g[(slice(None), *window)] / count
+    y, dx = averaged(x, *case.how, dilation, count_pad), averaged_down(g, case.size, *case.how, dilation, count_pad)
     x, g = laid_out(x, case.layout), laid_out(g, case.layout)
     with patched(case):
         (mean,) = compute(ops.AveragePool(*how, dilation=dilation), x)
         found = [mean, *compute(AveragePoolDown(*how, size=case.size, dilation=dilation), g)]
     for actual, expected in zip(found, (y, dx), strict=True):
         np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_dtypes_are_added_up_in_float32(compute, dtype) -> None:
-    narrow = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    x = np.linspace(1, 2, 2 * 12 * 12 * 3).reshape(2, 12, 12, 3).astype(narrow)
-    wide, step = x.astype("float32"), float(ml_dtypes.finfo(narrow).eps)
-    for operation in (ops.AveragePool(12), ops.AveragePool(11, 1), ops.GlobalAverage()):
-        np.testing.assert_allclose(compute(operation, x)[0].astype("f"), compute(operation, wide)[0], rtol=step)
-    down = AveragePoolDown(3, 1, size=(14, 14))
-    np.testing.assert_allclose(compute(down, x)[0].astype("f"), compute(down, wide)[0], rtol=2 * step)
-    y = compute(ops.MaxPool(3, 2, 1), x)[0]
-    np.testing.assert_array_equal(y.astype("f"), compute(ops.MaxPool(3, 2, 1), wide)[0])
-    dx = compute(MaxPoolDown(3, 2, 1), y, x, y)[0]
-    assert float(dx.astype("f").sum()) == pytest.approx(float(y.astype("f").sum()), rel=0.01)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
-def test_integers_have_maxima(compute, dtype) -> None:
-    x = np.array([3, 1, 2, 5]).astype(dtype).reshape(1, 4, 1)
-    (y,) = compute(ops.MaxPool(2, 2, 1), x)
-    np.testing.assert_array_equal(y.reshape(-1), [3, 2, 5])
-    assert y.dtype == dtype
 
 
 @pytest.mark.parametrize("how", [(2, 2), (2, 1)])
@@ -241,52 +194,6 @@ def test_no_window_starts_beyond_the_image() -> None:
     assert ops.average_pool(x, 2, 3, pad=1).shape == (1, 2, 2, 1)
 
 
-HOWS = [
-    ((5, 4), (2, 2)),
-    ((5, 4), ((3, 2), (2, 1), ((1, 0), 1))),
-    ((5, 4), (2, 3, 1, False)),
-    ((7,), (3, 2, ((0, 2),))),
-    ((3, 2, 3), (2, 1)),
-    ((3, 4), ((3, 4),)),
-]
-
-
-@pytest.mark.parametrize(("size", "how"), HOWS)
-def test_gradients_and_their_gradients(compute, size, how) -> None:
-    random = np.random.default_rng(0)
-    x = random.permutation(2 * int(np.prod(size)) * 2).reshape(2, *size, 2) / 10  # no two alike
-    check_gradient(ops.MaxPool(*how), x)
-    check_gradient(ops.AveragePool(*how), x)
-    check_gradient(ops.AveragePool(*how, count_pad=False), x)
-    check_gradient(ops.AveragePool(2, 1, 1, dilation=2), x)
-    (y,) = compute(ops.MaxPool(*how), x)
-    g = random.standard_normal(y.shape)
-    check_gradient(MaxPoolDown(*how), g, x, y, wrt=[0])
-    check_gradient(AveragePoolDown(*how, size=size), g)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
-    st.integers(0, 3),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided"]),
-)
-def test_global_average(compute, laid_out, tolerance, size, batch, dtype, layout) -> None:
-    random = np.random.default_rng(0)
-    x = random.standard_normal((batch, *size, 3)).astype(dtype)
-    y = np.zeros((batch, 3), dtype)
-    for place in np.ndindex(*size):
-        y += x[(slice(None), *place)] / np.prod(size, dtype=dtype)
-    np.testing.assert_allclose(compute(ops.GlobalAverage(), laid_out(x, layout))[0], y, **tolerance(dtype))
-
-
-@pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
-def test_global_average_gradients(size) -> None:
-    random = np.random.default_rng(0)
-    check_gradient(ops.GlobalAverage(), random.standard_normal((2, *size, 4)))
-
-
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
 def test_global_max_is_the_maximum_of_each_channel(size) -> None:
     graph = af.Graph("g")
@@ -301,53 +208,3 @@ def test_global_max_is_the_maximum_of_each_channel(size) -> None:
     expected = np.zeros_like(flat)
     np.put_along_axis(expected, flat.argmax(axis=1)[:, np.newaxis], np.float32(1 / 8), axis=1)
     np.testing.assert_array_equal(result[dx].reshape(flat.shape), expected)
-
-
-@pytest.mark.parametrize(
-    ("how", "error", "message"),
-    [
-        (
-            {"kernel": 2, "pad": 2},
-            af.GraphError,
-            r"pad must be less than the kernel \(2, 2\), got \(\(2, 2\), \(2, 2\)\)",
-        ),
-        ({"kernel": 2, "pad": ((0, 2), 0)}, af.GraphError, "pad must be less than the kernel"),
-        ({"kernel": 0}, af.GraphError, r"kernel must be at least 1, got \(0, 0\)"),
-        ({"kernel": 5}, af.ShapeError, r"kernel \(5, 5\) is larger than the image \(4, 4\) with padding \(0, 0\)"),
-        ({"kernel": (2, 2, 2)}, af.GraphError, "kernel must be a number, or one for each of 2 spatial axes"),
-        ({"kernel": 2, "stride": (1, 0)}, af.GraphError, r"stride must be at least 1, got \(1, 0\)"),
-    ],
-)
-@pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
-def test_parameters_that_do_not_fit_are_errors(pool, how, error, message) -> None:
-    with pytest.raises(error, match=message):
-        pool(af.Graph("g").blob("x", (1, 4, 4, 1)), **how)
-
-
-def test_images_that_do_not_fit_are_errors() -> None:
-    graph = af.Graph("g")
-    for name, pool in (("max", ops.max_pool), ("average", ops.average_pool)):
-        with pytest.raises(
-            af.ShapeError, match="Pool: x must have shape \\(batch, 1 to 3 spatial axes, channels\\), got"
-        ):
-            pool(graph.blob(f"{name}_flat", (4, 4)), 2)
-        with pytest.raises(af.ShapeError, match="x must have a spatial size of at least 1"):
-            pool(graph.blob(f"{name}_empty", (1, 0, 4, 1)), 2, pad=1)
-    with pytest.raises(af.ShapeError, match="global_max: x must have shape"):
-        ops.global_max(graph.blob("row", (4, 4)))
-    with pytest.raises(af.GraphError, match="global_max: x must be a blob or an array, got list"):
-        ops.global_max([1.0])
-    with pytest.raises(af.DTypeError, match="AveragePool: x must be floating, got int64"):
-        ops.average_pool(graph.blob("n", (1, 4, 1), "int64"), 2)
-    with pytest.raises(af.DTypeError, match="MaxPool: x must be floating or integers, got bool"):
-        ops.max_pool(graph.blob("b", (1, 4, 1), "bool"), 2)
-
-
-def test_gradient_operations_check_their_inputs(compute) -> None:
-    g, x = np.ones((1, 3, 3, 1)), np.ones((1, 4, 4, 1))
-    with pytest.raises(af.ShapeError, match=r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"):
-        compute(MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
-    with pytest.raises(af.ShapeError, match=r"AveragePoolDown: g must have spatial size \(2, 2\), got"):
-        compute(AveragePoolDown(2, size=(4, 4)), g)
-    with pytest.raises(af.ShapeError, match="spatial size of at least 1"):
-        compute(ops.GlobalAverage(), np.ones((1, 0, 2, 1)))

@@ -12,8 +12,7 @@ import actorflow.ops.cpu
 import actorflow.ops.sim
 from actorflow import ops
 from actorflow.ops import Operation
-from actorflow.ops.registry import lookup
-from tests.operations import EACH, operations
+from tests.operations import EACH
 
 
 def spread(*shape: int) -> np.ndarray:
@@ -113,20 +112,6 @@ async def test_compositions(name: str) -> None:
             grads = af.gradient(ops.sum(ops.square(y)), [*feeds][:3])
         found.append(await computed(graph, feeds, [y, *grads], place))
     assert_same(*found)
-
-
-def test_every_operation_is_here() -> None:
-    """Every operation has a case here, but for those that no kernel computes, or only one of a plan for the host."""
-    planned = {"Followed", "Together"}
-    assert set(EACH) == {kind.__name__ for kind in operations()} - {"Function", "AllReduce", "Numbers"} - planned
-    assert all(type(operation).__name__ == name for name, (operation, _) in EACH.items())
-
-
-def test_every_kernel_of_the_cpu_has_a_partner() -> None:
-    for operation, inputs in EACH.values():
-        dtype = np.asarray(inputs[0]).dtype if inputs else np.dtype("f")
-        assert lookup(operation, "cpu", "numpy", dtype), operation
-        assert lookup(operation, "sim", "sim", dtype), operation
 
 
 def classifier(place: str) -> tuple[af.Graph, af.Blob, af.Blob]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from tests.operations.elementwise import at_points, dtypes_of
-from tests.operations.table import Row, Sample, normal
+from tests.operations.table import Row, Sample, Wrong, normal
 
 _X = (300, 7)
 _FEW = (3, 4)
@@ -24,6 +25,7 @@ ROWS = [
         torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
         dtypes=dtypes_of(ops.Elu),
         special=Sample(ops.Elu(), at_points(ops.Elu)),
+        onnx="Elu",
     ),
     Row(
         ops.LeakyRelu,
@@ -36,6 +38,7 @@ ROWS = [
         torch=lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope),
         dtypes=dtypes_of(ops.LeakyRelu),
         special=Sample(ops.LeakyRelu(), at_points(ops.LeakyRelu)),
+        onnx="LeakyRelu",
     ),
     Row(
         ops.Softplus,
@@ -44,5 +47,12 @@ ROWS = [
         torch=lambda torch, x, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
         dtypes=dtypes_of(ops.Softplus),
         special=Sample(ops.Softplus(), at_points(ops.Softplus)),
+        onnx="Softplus",
     ),
+]
+
+WRONG = [
+    Wrong(ops.LeakyRelu(-0.1), [(3,)], af.GraphError, "LeakyRelu: slope must not be negative, got -0.1"),
+    Wrong(ops.Elu(-1.0), [(3,)], af.GraphError, "Elu: alpha must not be negative, got -1.0"),
+    Wrong(ops.Softplus(0.0), [(3,)], af.GraphError, "Softplus: beta must be positive, got 0.0"),
 ]

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from tests.operations.nn.windows import axes, out_of, pairs, per_axis, windows
-from tests.operations.table import FLOATS, Row, Sample, normal
+from tests.operations.table import FLOATS, Row, Sample, Wrong, call, normal
 
 #: Kernel, and how: all of it two axes of 9 and 7, and 3 and 4 channels, if nothing else is said.
 _HOWS: list[tuple[int, dict[str, Any]]] = [
@@ -48,6 +49,10 @@ def _samples() -> tuple[list[Sample], list[Sample], list[Sample]]:
         found[2].append(Sample(ConvWeight(**how, kernel=kernel), normal(g, x)))
 
     add({"pad": (1, 1)}, (2, 6, 6, 3), (3, 3, 3, 4))
+    # Without channels or images sums are 0, and where there is nothing but a border.
+    add({}, (1, 3, 3, 0), (2, 2, 0, 1))
+    add({}, (0, 3, 3, 2), (2, 2, 2, 3))
+    add({"pad": 1}, (2, 0, 3, 2), (2, 2, 2, 3))
     for size, kernel, how, groups in _SMALL:
         add(how, (2, *size, 4), (*kernel, 4 // groups, 8))
     for side, given in _HOWS:
@@ -73,15 +78,17 @@ def convolved(x: np.ndarray, weight: np.ndarray, stride: Any, pad: Any, dilation
     return y
 
 
-def _down(g: np.ndarray, weight: np.ndarray, size: Any, **how: Any) -> np.ndarray:
-    """Image by image, as these do not meet."""
+def convolved_down(g: np.ndarray, weight: np.ndarray, size: Any, **how: Any) -> np.ndarray:
+    """The gradient by the images: one by one, as these do not meet."""
     shape = (*size, weight.shape[-2] * how["groups"])
-    basis = np.eye(int(np.prod(shape))).reshape(-1, *shape)
+    size = int(np.prod(shape))
+    basis = np.eye(size).reshape(size, *shape)
     found = np.tensordot(g, convolved(basis, weight, **how), (range(1, g.ndim), range(1, g.ndim)))
     return found.reshape(len(g), *shape)
 
 
-def _by_weight(g: np.ndarray, x: np.ndarray, kernel: Any, groups: int, **how: Any) -> np.ndarray:
+def convolved_by_weight(g: np.ndarray, x: np.ndarray, kernel: Any, groups: int, **how: Any) -> np.ndarray:
+    """The gradient by the weight."""
     along = axes(x.shape[1:-1], kernel, **how)
     inputs, outputs = x.shape[-1] // groups, g.shape[-1] // groups
     found = np.zeros((*kernel, inputs, g.shape[-1]), x.dtype)
@@ -105,11 +112,151 @@ def _of_torch(torch: Any, x: Any, weight: Any, stride: Any, pad: Any, dilation: 
 
 _FORWARD, _DOWN, _WEIGHT = _samples()
 _DTYPES = (*FLOATS, "bfloat16")
-_TOLERANCE = {"float32": (1e-4, 1e-4), "float16": (4e-3, 8e-3)}
 _GRADIENT = {"torch": "only gradients are made of it"}
 
+
+def transposed(x: np.ndarray, weight: np.ndarray, **how: Any) -> np.ndarray:
+    """Each element of an image sends its product with the kernel to its windows."""
+    rank = x.ndim - 2
+    defaults = {"stride": 1, "dilation": 1, "output_pad": 0}
+    stride, dilation, output_pad = (per_axis(how.get(name, n), rank) for name, n in defaults.items())
+    border = pairs(how.get("pad", 0), rank)
+    lengths = zip(x.shape[1:-1], stride, dilation, weight.shape, border, output_pad, strict=False)
+    size = [(n - 1) * s + d * (k - 1) + 1 - sum(p) + more for n, s, d, k, p, more in lengths]
+    y = np.zeros((len(x), *size, weight.shape[-2]), x.dtype)
+    for place in np.ndindex(*x.shape[1:-1]):
+        for offset in np.ndindex(*weight.shape[:-2]):
+            to = tuple(
+                i * s + a * d - p for i, s, a, d, (p, _) in zip(place, stride, offset, dilation, border, strict=True)
+            )
+            if all(0 <= at < n for at, n in zip(to, size, strict=True)):
+                y[(slice(None), *to)] += x[(slice(None), *place)] @ weight[offset].T
+    return y
+
+
+_TRANSPOSED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((4, 5), {"stride": 2, "pad": 1, "output_pad": 1}),
+    ((4, 5), {"stride": (2, 3), "output_pad": (0, 2)}),
+    ((4, 5), {"dilation": 2, "pad": ((0, 1), 2)}),
+    ((3,), {"stride": 3}),
+    ((2, 2, 2), {"stride": 2}),
+]
+
 ROWS = [
-    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES),
-    Row(ConvDown, _DOWN, numpy=_down, without=_GRADIENT, dtypes=_DTYPES),
-    Row(ConvWeight, _WEIGHT, numpy=_by_weight, without=_GRADIENT, dtypes=_DTYPES),
+    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES, onnx="Conv"),
+    Row(ConvDown, _DOWN, numpy=convolved_down, without=_GRADIENT, dtypes=_DTYPES, onnx="ConvTranspose"),
+    Row(ConvWeight, _WEIGHT, numpy=convolved_by_weight, without=_GRADIENT, dtypes=_DTYPES),
+    Row(
+        None,
+        [
+            call(ops.conv_transpose, normal((1, *size, 2), (*(3,) * len(size), 4, 2)), **how)
+            for size, how in _TRANSPOSED
+        ],
+        name="conv_transpose",
+        numpy=transposed,
+    ),
+]
+
+_IMAGE, _ONE = (1, 4, 4, 1), (1, 1, 1, 1)
+
+
+def _conv(**how: Any) -> Any:
+    return lambda x, weight: ops.conv(x, weight, **how)
+
+
+def _transpose(**how: Any) -> Any:
+    return lambda x, weight: ops.conv_transpose(x, weight, **how)
+
+
+WRONG = [
+    *(
+        Wrong(_transpose(**how), [x, weight], error, match)
+        for x, weight, how, error, match in (
+            (
+                (1, 4, 2),
+                (3, 1, 2),
+                {"output_pad": 1},
+                af.GraphError,
+                r"output_pad must be less than the stride \(1,\) or the dilation \(1,\), got",
+            ),
+            ((1, 4, 2), (3, 1, 3), {}, af.ShapeError, r"weight must have shape \(\*kernel, out_ch"),
+            ((1, 2, 2), (1, 1, 2), {"pad": 1}, af.ShapeError, r"nothing is left of \(2,\) with kernel"),
+            ((1, 0, 2), (1, 1, 2), {}, af.ShapeError, "x must have a spatial size of at least 1"),
+            ((1, 4, 3), (3, 1, 3), {"groups": 2}, af.ShapeError, "channels, 3, must be a multiple of groups, 2"),
+        )
+    ),
+    Wrong(
+        lambda x: ops.conv_transpose(x, np.ones((3, 1, 2))),
+        [(1, 4, 2)],
+        af.GraphError,
+        "conv_transpose: weight must be a blob or an array, got ndarray",
+    ),
+    *(
+        Wrong(_conv(**how), [(1, 2, 6, 1), (5, 5, 1, 1)], af.ShapeError, match)
+        for how, match in (
+            ({"pad": 1}, r"Conv: kernel \(5, 5\) is larger than the image \(2, 6\) with padding \(1, 1\)"),
+            ({"pad": ((0, 1), 0)}, r"is larger than the image \(2, 6\) with padding \(\(0, 1\), \(0, 0\)\)"),
+            ({"dilation": 2, "pad": 3}, r"with dilation \(2, 2\), \(9, 9\) in all, is larger than the image"),
+        )
+    ),
+    *(
+        Wrong(_conv(groups=groups), [x, weight], af.ShapeError, f"Conv: {match}")
+        for x, weight, groups, match in (
+            ((1, 4), (1, 1), 1, r"x must have shape \(batch, 1 to 3 spatial axes, channels\)"),
+            ((1, 1, 1, 1, 1, 1), (1,) * 6, 1, "x must have shape"),
+            (
+                (1, 4, 4, 2),
+                (1, 1, 2),
+                1,
+                r"weight must have shape \(\*kernel, in_.* with x's 4 axes, got",
+            ),
+            ((1, 4, 4, 2), (1, 1, 3, 1), 1, r"weight must have x's 2 channels on axis -2, got float32"),
+            ((1, 4, 4, 4), (1, 1, 4, 2), 2, "weight must have x's 4 channels / 2 groups on axis -2, got"),
+            ((1, 4, 4, 3), (1, 1, 1, 2), 2, "x's channels, 3, must be a multiple of groups, 2"),
+            ((1, 4, 4, 4), (1, 1, 2, 3), 2, "weight's output channels, 3, must be a multiple of groups, 2"),
+        )
+    ),
+    Wrong(ops.conv, [(1, 4, 4, 4), (0, 1, 4, 3)], af.GraphError, r"Conv: kernel must be at least 1, got \(0, 1\)"),
+    *(
+        Wrong(_conv(**how), [_IMAGE, _ONE], af.GraphError, match)
+        for how, match in (
+            ({"stride": 0}, "stride must be at least 1, got"),
+            ({"stride": 1.5}, "stride must be at least 1, got"),
+            ({"stride": (1, 1, 1)}, r"stride must be a number, or one for each of 2 spatial axes, got"),
+            ({"dilation": 0}, "dilation must be at least 1"),
+            ({"pad": -1}, "pad must be at least 0, got -1"),
+            ({"pad": ((1, 2, 3), 0)}, r"pad must be a number, or a number or \(before, after\) for each"),
+            ({"groups": 0}, "groups must be at least 1, got 0"),
+        )
+    ),
+    Wrong(
+        ops.conv,
+        [(1, 4, 1), ("float64", 1, 1, 1)],
+        af.DTypeError,
+        "Conv: weight must have x's dtype float32, got",
+    ),
+    Wrong(ops.conv, [("int64", 1, 4, 1), (1, 1, 1)], af.DTypeError, "Conv: x must be floating, got int64"),
+    *(
+        Wrong(operation, operands, error, match)
+        for operation, operands, error, match in (
+            (
+                ConvDown(size=(5, 5)),
+                [(1, 2, 2, 3), (3, 3, 2, 3)],
+                af.ShapeError,
+                r"ConvDown: g must have shape \(batch, 3, 3, 3\), got",
+            ),
+            (
+                ConvWeight(kernel=(3, 3)),
+                [(1, 2, 2, 3), (1, 5, 5, 2)],
+                af.ShapeError,
+                r"ConvWeight: g must have shape \(1, 3, 3, out_channels\), got",
+            ),
+            (
+                ConvDown(),
+                [(1, 2, 2, 3), (3, 3, 2, 3)],
+                af.GraphError,
+                "ConvDown: size must be a number, or one for each of 2 spatial axes",
+            ),
+        )
+    ),
 ]

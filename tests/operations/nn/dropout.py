@@ -14,6 +14,7 @@ ROWS = [
             "torch": "PyTorch draws another mask",
         },
         dtypes=(*FLOATS, "bfloat16"),
+        orders=1,  # each application of arrays draws another mask
         random=True,
     ),
 ]

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from tests.operations.nn.softmax import log_softmax, softmax
-from tests.operations.table import FLOATS, TOLERANCE, Make, Row, Sample, fixed
+from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, fixed
 
 REDUCTIONS = ("mean", "sum", "none")
 #: Reduction, scale, label that is ignored.
@@ -185,7 +186,68 @@ ROWS = [
         numpy=_share,
         torch=lambda torch, x, labels, top: (x.topk(top).indices == labels[..., None]).any(-1).float().mean(),
         dtypes=_DTYPES,
-        tolerance={"float64": TOLERANCE["float32"]},  # the share is of float32
     ),
     *map(_pair, PairLoss.__subclasses__()),
+]
+
+_LABELS = ("int64", 2)
+_FORMS = [
+    *(ops.mse_loss, ops.l1_loss, ops.huber_loss, ops.hinge_loss),
+    *(ops.binary_cross_entropy_with_logits, ops.binary_cross_entropy),
+]
+
+WRONG = [
+    *(
+        Wrong(form, operands, error, match)
+        for form in (ops.softmax_loss, ops.accuracy)
+        for operands, error, match in (
+            (
+                [(2, 3), ("int64", 3)],
+                af.ShapeError,
+                r"labels must have x's shape without classes \(2,\), got int64\[3\]",
+            ),
+            ([(2, 3), (2,)], af.DTypeError, r"labels must be integers, got float32\[2\]"),
+            ([(2, 0), _LABELS], af.ShapeError, r"x must have shape \(..., classes\) with at least 1 class"),
+        )
+    ),
+    *(
+        Wrong(ops.Accuracy(top), [(2, 3), _LABELS], af.GraphError, f"top must be from 1 to x's 3 classes, got {top}")
+        for top in (0, 4)
+    ),
+    Wrong(
+        SoftmaxLossDown(),
+        [("float64", 1), ("float64", 2, 3), _LABELS],
+        af.ShapeError,
+        r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]",
+    ),
+    Wrong(ops.SoftmaxLoss("max"), [(2, 3), _LABELS], af.GraphError, "reduction must be one of mean, sum"),
+    Wrong(
+        ops.nll_loss, [(2, 3), _LABELS, (2, 3)], af.ShapeError, "weights must have a value for each of 3 classes, got"
+    ),
+    Wrong(
+        ops.nll_loss,
+        [(2, 3), _LABELS, ("float64", 3)],
+        af.DTypeError,
+        r"weights must have dtype float32, got float64\[3",
+    ),
+    *(
+        Wrong(form, operands, error, match)
+        for form in _FORMS
+        for operands, error, match in (
+            ([(2, 3), (3,)], af.ShapeError, r"target must have x's shape \(2, 3\), got float32\[3\]"),
+            ([(2, 3), ("int64", 2, 3)], af.DTypeError, "target must have x's dtype float32, got int64"),
+        )
+    ),
+    *(
+        Wrong(
+            lambda x, t, form=form: form(x, t, reduction="max"),
+            [(2, 3), (2, 3)],
+            af.GraphError,
+            "reduction must be one of mean, sum, none, got 'max'",
+        )
+        for form in _FORMS
+    ),
+    Wrong(
+        lambda x, t: ops.huber_loss(x, t, 0), [(2,), (2,)], af.GraphError, "HuberLoss: delta must be positive, got 0"
+    ),
 ]

@@ -38,6 +38,7 @@ ROWS = [
             *(Sample(ops.LRN(0.5, beta, 5, 2.0), normal((3, 5, 9))) for beta in (0.75, 0.6)),
         ],
         numpy=_normalized,
+        onnx="LRN",
         without={"torch": "its window is of channels-first images, and its scale is not a result: tests/oracle"},
         dtypes=_DTYPES,
     ),

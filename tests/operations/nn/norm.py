@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
-from tests.operations.table import FLOATS, Row, Sample, normal, positive
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, positive
 
 _DTYPES = (*FLOATS, "bfloat16")
 _X, _ROW = (5, 9, 7), (4, 5, 70)
 _SMALL = (4, 3)
 _GRADIENT = {"torch": "only gradients are made of it"}
+_OF_STATISTICS = {
+    **_GRADIENT,
+    "differences": "its statistics move with x: gradients of gradients of its row are compared",
+}
 
 
 def _batch_norm(
@@ -80,13 +85,14 @@ ROWS = [
         [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNorm)],
         numpy=_batch_norm,
         without={"torch": "it writes into the statistics that it is given, and tells those of the batch nobody"},
+        slopes=1,
         dtypes=_DTYPES,
     ),
     Row(
         BatchNormDown,
         [Sample(each.what, each.make, each.wide, smooth=False) for each in _over_batches(BatchNormDown, down=True)],
         numpy=_down,
-        without=_GRADIENT,
+        without=_OF_STATISTICS,
         dtypes=_DTYPES,
     ),
     Row(
@@ -97,6 +103,7 @@ ROWS = [
             (x - mean) / (variance + epsilon).sqrt() * scale + shift
         ),
         dtypes=_DTYPES,
+        onnx="BatchNormalization",
     ),
     Row(
         BatchNormInferenceDown,
@@ -115,7 +122,9 @@ ROWS = [
             *(Sample(ops.LayerNorm(n, 0.01), normal(_ROW, *[_ROW[-n:]] * 2)) for n in (1, 2, 3)),
         ],
         numpy=_layer_norm,
+        onnx="LayerNormalization",
         without={"torch": "it tells its mean and variance nobody: tests/oracle compares y"},
+        slopes=1,
         dtypes=_DTYPES,
     ),
     Row(
@@ -131,7 +140,48 @@ ROWS = [
             for n in (1, 2)
         ],
         numpy=_layer_down,
-        without=_GRADIENT,
+        without=_OF_STATISTICS,
         dtypes=_DTYPES,
     ),
+]
+
+
+def _batches(x: tuple[int, ...], statistic: int, channels: int = 3) -> list[tuple[int, ...]]:
+    return [x, (channels,), (channels,), (statistic,), (statistic,)]
+
+
+WRONG = [
+    *(
+        Wrong(ops.BatchNorm(), operands, af.ShapeError, match)
+        for operands, match in (
+            (_batches((), 1, 1), r"x must have shape \(..., channels\)"),
+            (_batches((1, 3), 3), r"BatchNorm: x must have at least 2 elements per channel .*, got float32\[1, 3\]"),
+            (_batches((0, 3), 3), "x must have at least 2 elements per channel"),
+            (_batches((4, 3), 2), r"running_mean must be float32\[3\], got float32\[2\]"),
+        )
+    ),
+    Wrong(
+        ops.BatchNorm(),
+        [("float16", 4, 2), *[("float16", 2)] * 3, (2,)],
+        af.DTypeError,
+        r"running_mean must be float32\[2\], got float16\[2\]",
+    ),
+    *(
+        Wrong(lambda x, axes=axes: ops.layer_norm(x, axes=axes), [(2, 3)], af.ShapeError, f"1 to x's 2, got {axes}")
+        for axes in (3, 0)
+    ),
+    Wrong(
+        lambda x: ops.layer_norm(x, epsilon=-1.0),
+        [(2, 3)],
+        af.GraphError,
+        "LayerNorm: epsilon must not be negative, got",
+    ),
+    Wrong(
+        ops.layer_norm,
+        [(2, 3), (2, 3)],
+        af.ShapeError,
+        r"scale must have the shape of x's last axes \(3,\), got float32",
+    ),
+    Wrong(lambda x: ops.lrn(x, size=0), [(2, 3)], af.GraphError, "LRN: size must be at least 1, got 0"),
+    Wrong(lambda x: ops.group_norm(x, 4), [(2, 6)], af.ShapeError, "group_norm: x must have shape .* and 4 groups"),
 ]

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from tests.operations.nn.windows import axes, out_of, windows
-from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, normal
+from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, Wrong, normal
 
 #: Kernel, stride and so on of maxima, and sizes of images.
 _MAXIMA: list[tuple[tuple[Any, ...], tuple[int, ...]]] = [
@@ -48,6 +49,11 @@ def _no_ties(size: tuple[int, ...]) -> Make:
     return lambda random: [random.permutation(4 * int(np.prod(size))).reshape(2, *size, 2) / 10]
 
 
+def flat(x: np.ndarray) -> np.ndarray:
+    """Images with one axis of pixels."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:-1])), x.shape[-1])
+
+
 def pooled(
     x: np.ndarray, kernel: Any, stride: Any, pad: Any, ceil: bool, dilation: Any, return_indices: bool = False
 ) -> Any:
@@ -57,7 +63,7 @@ def pooled(
     y, at = np.full(shape, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min, x.dtype), np.full(shape, -1)
     places = np.arange(int(np.prod(x.shape[1:-1]))).reshape(x.shape[1:-1])
     for index, _, elements, _ in windows(along):
-        seen = x[(slice(None), *np.ix_(*elements))].reshape(len(x), -1, x.shape[-1])
+        seen = flat(x[(slice(None), *np.ix_(*elements))])
         if seen.shape[1]:
             first = seen.argmax(1)
             y[(slice(None), *index)] = np.take_along_axis(seen, first[:, None], 1)[:, 0]
@@ -65,12 +71,13 @@ def pooled(
     return (y, at) if return_indices else y
 
 
-def _pooled_down(g: np.ndarray, x: np.ndarray, y: np.ndarray, **how: Any) -> np.ndarray:
-    _, at = pooled(x, **how, return_indices=True)
+def pooled_down(g: np.ndarray, x: np.ndarray, y: np.ndarray, *how: Any, **more: Any) -> np.ndarray:
+    """Each window's gradient, at its first maximum."""
+    _, at = pooled(x, *how, **more, return_indices=True)
     dx = np.zeros((len(x), int(np.prod(x.shape[1:-1])), x.shape[-1]), g.dtype)
-    flat, at = g.reshape(len(g), -1, g.shape[-1]), at.reshape(len(g), -1, g.shape[-1])
+    by, at = flat(g), flat(at)
     n, i, c = np.nonzero(at >= 0)
-    np.add.at(dx, (n, at[n, i, c], c), flat[n, i, c])
+    np.add.at(dx, (n, at[n, i, c], c), by[n, i, c])
     return dx.reshape(x.shape)
 
 
@@ -81,16 +88,16 @@ def averaged(
     along = axes(x.shape[1:-1], kernel, stride, pad, ceil, dilation)
     y = np.zeros((x.shape[0], *out_of(along), x.shape[-1]), x.dtype)
     for index, _, elements, size in windows(along):
-        seen = x[(slice(None), *np.ix_(*elements))].reshape(len(x), -1, x.shape[-1])
+        seen = flat(x[(slice(None), *np.ix_(*elements))])
         y[(slice(None), *index)] = seen.sum(1) / max(1, size if count_pad else seen.shape[1])
     return y
 
 
-def _averaged_down(g: np.ndarray, size: Any, **how: Any) -> np.ndarray:
-    """Image by image and channel by channel, as these do not meet."""
+def averaged_down(g: np.ndarray, size: Any, *how: Any, **more: Any) -> np.ndarray:
+    """Each window's gradient, over its elements: one image and channel at a time, as these do not meet."""
     basis = np.eye(int(np.prod(size))).reshape(-1, *size, 1)
-    matrix = averaged(basis, **how).reshape(len(basis), -1)
-    found = np.einsum("iw,nwc->nic", matrix, g.reshape(len(g), -1, g.shape[-1]))
+    matrix = averaged(basis, *how, **more).reshape(len(basis), -1)
+    found = np.einsum("iw,nwc->nic", matrix, flat(g))
     return found.reshape(len(g), *size, g.shape[-1])
 
 
@@ -142,19 +149,20 @@ _MEAN_FORWARD, _MEAN_DOWN = _means()
 _BORDERS = {"torch": "its borders are as wide on both sides, and its last windows others: tests/oracle compares some"}
 
 ROWS = [
-    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS)),
-    Row(MaxPoolDown, _MAX_DOWN, numpy=_pooled_down, without=_GRADIENT, dtypes=_DTYPES, particular=True),
+    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS), onnx="MaxPool"),
+    Row(MaxPoolDown, _MAX_DOWN, numpy=pooled_down, by_steps=True, without=_GRADIENT, dtypes=_DTYPES, particular=True),
     Row(
         ops.AveragePool,
         [Sample(ops.AveragePool((2, 2), (2, 2)), normal((2, 6, 6, 3))), *_MEAN_FORWARD],
         numpy=averaged,
         without=_BORDERS,
         dtypes=_DTYPES,
+        onnx="AveragePool",
     ),
     Row(
         AveragePoolDown,
         [Sample(AveragePoolDown((2, 2), (2, 2), size=(6, 6)), normal((2, 3, 3, 3))), *_MEAN_DOWN],
-        numpy=_averaged_down,
+        numpy=averaged_down,
         without=_GRADIENT,
         dtypes=_DTYPES,
     ),
@@ -167,5 +175,57 @@ ROWS = [
         numpy=lambda x: x.mean(tuple(range(1, x.ndim - 1))),
         torch=lambda torch, x: x.mean(tuple(range(1, x.ndim - 1))),
         dtypes=_DTYPES,
+        onnx="ReduceMean",
     ),
+]
+
+_IMAGE = (1, 4, 4, 1)
+
+
+def _with(pool: Any, **how: Any) -> Any:
+    return lambda x: pool(x, **how)
+
+
+WRONG = [
+    *(
+        Wrong(_with(pool, **how), [_IMAGE], error, match)
+        for pool in (ops.max_pool, ops.average_pool)
+        for how, error, match in (
+            (
+                {"kernel": 2, "pad": 2},
+                af.GraphError,
+                r"pad must be less than the kernel \(2, 2\), got \(\(2, 2\), \(2, 2\)\)",
+            ),
+            ({"kernel": 2, "pad": ((0, 2), 0)}, af.GraphError, "pad must be less than the kernel"),
+            ({"kernel": 0}, af.GraphError, r"kernel must be at least 1, got \(0, 0\)"),
+            ({"kernel": 5}, af.ShapeError, r"kernel \(5, 5\) is larger than the image \(4, 4\) with padding \(0, 0\)"),
+            ({"kernel": (2, 2, 2)}, af.GraphError, "kernel must be a number, or one for each of 2 spatial axes"),
+            ({"kernel": 2, "stride": (1, 0)}, af.GraphError, r"stride must be at least 1, got \(1, 0\)"),
+        )
+    ),
+    *(
+        Wrong(pool, [shape], af.ShapeError, match)
+        for pool in (ops.MaxPool(2, pad=1), ops.AveragePool(2, pad=1))
+        for shape, match in (
+            ((4, 4), r"Pool: x must have shape \(batch, 1 to 3 spatial axes, channels\), got"),
+            ((1, 0, 4, 1), "x must have a spatial size of at least 1"),
+        )
+    ),
+    Wrong(ops.global_max, [(4, 4)], af.ShapeError, "global_max: x must have shape"),
+    Wrong(lambda: ops.global_max([1.0]), [], af.GraphError, "global_max: x must be a blob or an array, got list"),
+    Wrong(ops.AveragePool(2), [("int64", 1, 4, 1)], af.DTypeError, "AveragePool: x must be floating, got int64"),
+    Wrong(ops.MaxPool(2), [("bool", 1, 4, 1)], af.DTypeError, "MaxPool: x must be floating or integers, got bool"),
+    Wrong(
+        MaxPoolDown(2),
+        [(1, 3, 3, 1), _IMAGE, (1, 2, 2, 1)],
+        af.ShapeError,
+        r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got",
+    ),
+    Wrong(
+        AveragePoolDown(2, size=(4, 4)),
+        [(1, 3, 3, 1)],
+        af.ShapeError,
+        r"AveragePoolDown: g must have spatial size \(2, 2\), got",
+    ),
+    Wrong(ops.GlobalAverage(), [(1, 0, 2, 1)], af.ShapeError, "spatial size of at least 1"),
 ]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
-from tests.operations.table import FLOATS, Row, Sample, normal
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
 
 _DTYPES = (*FLOATS, "bfloat16")
 _GRADIENT = {
@@ -58,6 +59,7 @@ ROWS = [
         ops.LSTMGates,
         [Sample(ops.LSTMGates(), normal((n, 4 * width), (n, width))) for n, width in ((2, 3), (3, 6))],
         numpy=_step,
+        onnx="Tanh",
         without={"torch": "tests/oracle compares whole sequences"},
         dtypes=_DTYPES,
     ),
@@ -73,12 +75,32 @@ ROWS = [
         numpy=_steps,
         without={"torch": "it tells its activations nobody: tests/oracle compares the states"},
         dtypes=_DTYPES,
-        tolerance={"float16": (2e-2, 1e-2)},
     ),
     Row(
         LSTMDown,
         [Sample(LSTMDown(), normal(*_down(*sizes))) for sizes in (*_SMALL, (4, 3, 5, 6))],
         without=_GRADIENT,
         dtypes=_DTYPES,
+    ),
+]
+
+_SHAPES = _sequence(*_SMALL[0])
+
+WRONG = [
+    *(
+        Wrong(ops.LSTM(), [*_SHAPES[:position], shape, *_SHAPES[position + 1 :]], af.ShapeError, f"LSTM: {match}, got")
+        for position, shape, match in (
+            (0, (2, 3), r"x must have shape \(steps, batch, features\)"),
+            (1, (3, 2), r"hidden must have shape \(batch, hidden\), here \(2, 2\)"),
+            (2, (2, 3), r"cell must have shape \(batch, hidden\), here \(2, 2\)"),
+            (3, (8, 4), r"weight_x must have shape \(4 \* hidden, features\), here \(8, 3\)"),
+            (5, (2,), r"bias must have shape \(4 \* hidden\), here \(8,\)"),
+        )
+    ),
+    Wrong(
+        ops.LSTMGates(),
+        [(2, 8), (2, 3)],
+        af.ShapeError,
+        r"LSTMGates: gates must have shape \(batch, 4 \* hidden\), here \(2, 12\)",
     ),
 ]

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+import actorflow as af
+from actorflow import ops
 from actorflow.ops.nn.resize import MODES, Resize, ResizeDown
-from tests.operations.table import FLOATS, Row, Sample, normal
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _RESIZED = [
@@ -74,16 +76,22 @@ def along(weights: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
 
 
+def parameters_of(operation: Resize) -> dict[str, Any]:
+    """What the matrix follows from, besides the length."""
+    return {name: getattr(operation, name) for name in ("size", "mode", "coordinates", "rounding", "cubic", "scale")}
+
+
 def _resized(x: np.ndarray, axis: int, **how: Any) -> np.ndarray:
     return along(matrix(x.shape[axis], **how), x, axis)
 
 
 def _down(g: np.ndarray, forward: Resize, length: int) -> np.ndarray:
-    how = {name: getattr(forward, name) for name in ("size", "mode", "coordinates", "rounding", "cubic", "scale")}
-    return along(matrix(length, **how).T, g, forward.axis)
+    return along(matrix(length, **parameters_of(forward)).T, g, forward.axis)
 
 
-_FEW = [(Resize(1, size, mode, how), n) for mode in MODES for n, size in _SMALL for how in COORDINATES]
+_FEW = [
+    (Resize(1, size, mode, how), n) for mode in MODES for (n, size), how in zip(_SMALL, COORDINATES * 2, strict=False)
+]
 _DTYPES = (*FLOATS, "bfloat16")
 
 ROWS = [
@@ -96,6 +104,7 @@ ROWS = [
         numpy=_resized,
         without={"torch": "its images are channels-first: tests/oracle"},
         dtypes=_DTYPES,
+        onnx="Resize",
     ),
     Row(
         ResizeDown,
@@ -107,4 +116,35 @@ ROWS = [
         without={"torch": "only gradients are made of it"},
         dtypes=_DTYPES,
     ),
+]
+
+_IMAGE = (1, 4, 4, 1)
+
+WRONG = [
+    *(
+        Wrong(lambda x, how=how: ops.resize(x, **how), [_IMAGE], af.GraphError, match)
+        for how, match in (
+            ({}, "resize: either size or scale must be a number, or one for each spatial axis, got None and"),
+            ({"size": 2, "scale": 2.0}, "either size or scale must be a number"),
+            ({"size": (2, 2, 2)}, r"got \(2, 2, 2\) and None; x is float32\[1, 4, 4, 1\]"),
+            ({"size": 0}, "size must be at least 1 and scale positive, got 0 and None"),
+            ({"scale": 0.1}, "size must be at least 1 and scale positive, got 0 and 0.1"),
+            ({"scale": -1.0}, "size must be at least 1 and scale positive"),
+            ({"size": 2, "mode": "area"}, "mode must be one of nearest, linear, cubic, got 'area'"),
+            ({"size": 2, "coordinates": "other"}, "coordinates must be one of half_pixel, pytorch_half_pixel"),
+            ({"size": 2, "rounding": "up"}, "rounding must be one of floor, ceil, round_prefer_floor"),
+        )
+    ),
+    Wrong(
+        lambda x: ops.resize(x, 2), [(1, 0, 4, 1)], af.ShapeError, "Resize: x must have at least 1 element on axis 1"
+    ),
+    Wrong(lambda x: ops.resize(x, 2), [("int64", 1, 4, 1)], af.DTypeError, "Resize: x must be floating, got int64"),
+    Wrong(lambda: ops.resize([1.0], 2), [], af.GraphError, "resize: x must be a blob or an array, got list"),
+    Wrong(
+        lambda x: ops.resize(x, 2),
+        [(4, 1)],
+        af.GraphError,
+        r"one for each spatial axis, got 2 and None; x is float32\[4, 1\]",
+    ),
+    Wrong(ResizeDown(Resize(1, 3), 2), [(1, 4, 1)], af.ShapeError, "ResizeDown: g must have length 3 on axis 1, got"),
 ]

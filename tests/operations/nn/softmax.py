@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.softmax import SoftmaxDown
-from tests.operations.table import FLOATS, Row, Sample, normal
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
 
 _WIDE = (4, 90, 6)
 _DTYPES = (*FLOATS, "bfloat16")
@@ -37,6 +38,7 @@ ROWS = [
         numpy=softmax,
         torch="softmax",
         dtypes=_DTYPES,
+        onnx="Softmax",
     ),
     Row(
         SoftmaxDown,
@@ -58,5 +60,11 @@ ROWS = [
         numpy=log_softmax,
         torch="log_softmax",
         dtypes=_DTYPES,
+        onnx="LogSoftmax",
     ),
+]
+
+WRONG = [
+    Wrong(ops.Softmax(axis), [shape], af.ShapeError, rf"Softmax: x must have .* axis {axis}, got float32")
+    for shape, axis in [((2,), 1), ((), -1), ((2, 0), -1)]
 ]
