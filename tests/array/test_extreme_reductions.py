@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
@@ -13,9 +13,12 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.conftest import BLOCK, LONG
+from actorflow.array.record import work
+from actorflow.ops.cpu import blocks
 from tests.array.test_random_programs import PROGRAMS
 
+#: Elements of a block here, and from which on there are several.
+BLOCK, LONG = 64, 128
 #: Whatever the numbers are, NumPy's results to the last bit; and those that are rounded on the way.
 EXACT = ("prod", "max", "min", "all", "any", "count_nonzero", "argmax", "argmin", "cumulative_sum", "cumulative_prod")
 ROUNDED = ("sum", "mean", "var")
@@ -23,7 +26,12 @@ OF_COMPLEX = ("prod", "all", "any", "count_nonzero", "cumulative_sum", "cumulati
 ALONG_ONE_AXIS = ("argmax", "argmin", "cumulative_sum", "cumulative_prod")
 
 
-pytestmark = pytest.mark.usefixtures("small_blocks")
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", BLOCK)
+        patch.setattr(work, "_LONG", LONG)
+        yield
 
 
 def extremes(dtype: np.dtype[Any]) -> list[Any]:

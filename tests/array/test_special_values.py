@@ -16,10 +16,8 @@ from tests.support.effort import FULL
 
 INF, NAN = math.inf, math.nan
 #: An array of one number, whose operations are computed at once; of some, in one sequence; of many, in blocks.
-SIZES = (None, 3, 200)
+SIZES = (None, 3, 40_000)
 EACH = 1_000 if FULL else 40
-
-pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def drawn(dtype: str, count: int = EACH) -> list[Any]:
@@ -28,7 +26,7 @@ def drawn(dtype: str, count: int = EACH) -> list[Any]:
 
 
 def filled(value: complex, size: int | None, dtype: str) -> xp.Array:
-    return xp.asarray(value if size is None else [value] * size, dtype=getattr(xp, dtype))
+    return xp.asarray(np.full(() if size is None else size, value, dtype))
 
 
 def is_same(found: complex, expected: complex) -> bool:

@@ -43,11 +43,11 @@ def _elementwise(name: str, count: int, dtypes: tuple[str, ...]) -> Row:
         is_base = d.is_smooth and name == "pow"
         return d(_within(d, name, x) if is_base else x, y if is_base else _within(d, name, y))
 
-    return function(name, draw, differentiable=name != "nextafter")
+    without = {"torch": "it has no derivative of it"} if name == "floor_divide" else {}
+    return function(name, draw, differentiable=name != "nextafter", without=without)
 
 
 _ROWS = [row for row in elementwise.ROWS if isinstance(row.standard, str)]
-_OTHER = ("where", "copy", "fmod", "trunc_divide")
 
 
 def _astype(xp: Any, x: Any, dtype: str, **options: Any) -> Any:
@@ -141,13 +141,13 @@ ROWS = [
             DTYPES.get(row.standard) or tuple(name for name in row.dtypes if name in ALL),
         )
         for row in _ROWS
-        if isinstance(row.standard, str) and row.standard not in _OTHER
+        if isinstance(row.standard, str) and row.standard != "where"
     ),
     _elementwise("add", 2, NUMERIC),
     function("powers by numbers", lambda d: d(abs(d.array(FLOATS, small=True)) + 0.3), lambda xp, x: x**3.0 + 2.0**x),
     function("numbers beside arrays", lambda d: d(d.array(FLOATS) + 5), lambda xp, x: 1.0 - 2.0 / x - (x - 3.0) * 0.5),
     function("times a complex number", lambda d: d(d.array(("complex128",))), lambda xp, x: x * (1.0 + 2.0j) * x),
-    function("where", _drawn_where, _where),
+    function("where", _drawn_where, _where, without={"torch": "it does not mix real and complex numbers"}),
     function("where of a comparison", lambda d: d(*d.pair(FLOATS)), lambda xp, x, y: xp.where(x > y, x * y, y)),
     function("where of bool", lambda d: d(*d.pair(BOOL)), lambda xp, x, y: xp.where(x, y, x)),
     function("clip", _drawn_clip),

@@ -17,12 +17,13 @@ _NORMS = ("backward", "ortho", "forward")
 
 def _products(d: Draws) -> Call:
     """Operands of a product of matrices or vectors, or of several."""
-    dtypes = d.among(INEXACT) if d.is_smooth else d.one((_SIGNED, INTEGERS[4:], INEXACT))
+    dtypes = INEXACT if d.is_smooth else d.one((_SIGNED, INTEGERS[4:], INEXACT))
     m, n, p = (d.whole(0 if not d.is_smooth else 1, 3) for _ in range(3))
     left, right = d.among(
         ((m, n), (n, p)), ((n,), (n,)), ((n,), (3, n, p)), ((2, m, n), (n,)), ((2, 1, m, n), (3, n, p))
     )
-    return d(*(d.array(dtypes, shape, small=True) for shape in (left, right)))
+    a = d.array(dtypes, left, small=True)
+    return d(a, d.array((d.dtype,) if d.is_smooth else dtypes, right, small=True))
 
 
 def _vectors(d: Draws, axis: int = -1) -> Call:
@@ -152,9 +153,9 @@ def _matrix_norm(d: Draws) -> Call:
 def _transform(name: str, dtypes: tuple[str, ...]) -> Row:
     def draw(d: Draws) -> Call:
         n, norm = d.among(None, 1, 4, 5, 9), d.among(*_NORMS)
-        return d(
-            d.array(dtypes, (d.whole(2, 5), d.whole(2, 6)), small=True), n=n, axis=d.one((-2, -1, 0, 1)), norm=norm
-        )
+        kinds = INEXACT if d.is_smooth and name in ("fft", "ifft") else dtypes  # of real numbers, too
+        x = d.array(kinds, (d.whole(2, 5), d.whole(2, 6)), small=True)
+        return d(x, n=n, axis=d.one((-2, -1, 0, 1)), norm=norm)
 
     return function(f"fft.{name}", draw)
 

@@ -104,7 +104,7 @@ ROWS = [
         "spread",
         lambda d: d(
             d.array(FLOATS, (d.whole(3, 6), 2), small=True),
-            correction=d.among(0, 1, 0.5, 2.0),
+            correction=d.among(0, 1) if d.is_smooth else d.among(0, 1, 0.5, 2.0),
             keepdims=d.among(False, True),
         ),
         _spread,

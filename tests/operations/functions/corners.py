@@ -31,6 +31,10 @@ def _spread(xp: Any, x: Any) -> Any:
     return xp.var(x, axis=1, correction=1) + xp.std(x, correction=1)
 
 
+def _sign(xp: Any, x: Any) -> Any:
+    return xp.sgn(x) if hasattr(xp, "sgn") else xp.sign(x)  # as PyTorch has it of complex numbers
+
+
 def _norm(order: float) -> Callable[..., Any]:
     return lambda xp, x: xp.linalg.vector_norm(x, ord=order, axis=(0, 2), keepdims=True)
 
@@ -42,7 +46,7 @@ CORNERS = [
     for name, form, arrays, slopes in (
         ("abs", lambda xp, x: xp.abs(x), [np.zeros(3)], [[0, 0, 0]]),
         ("sqrt", lambda xp, x: xp.sqrt(x), [np.zeros(2)], [[np.inf, np.inf]]),
-        ("sign of 0j", lambda xp, x: xp.sign(x), [np.zeros(2, complex)], None),
+        ("sign of 0j", _sign, [np.zeros(2, complex)], [np.zeros(2)]),
         (
             "maximum",
             lambda xp, x, y: xp.maximum(x, y),
