@@ -117,7 +117,7 @@ def _of_both(name: str) -> Callable[..., Any]:
 
 
 def _trace(d: Draws) -> Call:
-    x = d.array(NUMERIC, dims=(2, 3), least=1, small=True)
+    x = d.nonempty(NUMERIC, 2, small=True)
     return d(x, offset=d.among(0, 1, -2, 3, -3), dtype=d.above(d.dtype))
 
 
@@ -142,7 +142,7 @@ def _outer(d: Draws) -> Call:
 def _vector_norm(d: Draws) -> Call:
     order = d.among(1, 2, 3, math.inf, -math.inf, 2.5, *((0.5, -1) if d.is_smooth else (0,)))
     keepdims = d.among(False, True)
-    return d(d.array(INEXACT, dims=(1, 3), least=1, small=True), axis=d.axes(), keepdims=keepdims, ord=order)
+    return d(d.nonempty(INEXACT, small=True), axis=d.axes(), keepdims=keepdims, ord=order)
 
 
 def _matrix_norm(d: Draws) -> Call:
@@ -176,9 +176,7 @@ ROWS = [
     function("vecdot along an axis", lambda d: _vectors(d, -2), lambda xp, a, b: _of_both("vecdot")(xp, a, b, axis=-2)),
     function("tensordot", _tensordot, _of_both("tensordot")),
     function(
-        "matrix_transpose",
-        lambda d: d(d.array(ALL, dims=(2, 3), least=1)),
-        lambda xp, x: (*_of_both("matrix_transpose")(xp, x), x.mT),
+        "matrix_transpose", lambda d: d(d.nonempty(ALL, 2)), lambda xp, x: (*_of_both("matrix_transpose")(xp, x), x.mT)
     ),
     *(function(f"linalg.{name}", lambda d: d(square(d))) for name in ("det", "inv", "svdvals", "matrix_norm", "pinv")),
     function("linalg.matrix_rank", lambda d: d(square(d)), differentiable=False),

@@ -10,7 +10,6 @@ from tests.operations.functions.draws import ALL, FLOATS, INEXACT, NUMERIC, REAL
 
 _CUBE = (2, 3, 4)
 _BACKWARDS = {"torch": "PyTorch has no negative steps"}
-_BACKWARDS = {"torch": "PyTorch has no negative steps"}
 
 
 def _several(d: Draws, count: int, dtypes: tuple[str, ...] = NUMERIC) -> list[np.ndarray]:
@@ -21,29 +20,31 @@ def _several(d: Draws, count: int, dtypes: tuple[str, ...] = NUMERIC) -> list[np
 
 
 def _drawn_reshape(d: Draws) -> Call:
-    x = d.array(ALL, dims=(1, 3), least=1)
+    x = d.nonempty(ALL)
     shape = d.among((-1, x.shape[0]), x.shape[::-1], (-1,))
     return d(x, shape=shape, copy=None if d.is_smooth else d.among(None, True))
 
 
 def _moved(d: Draws) -> Call:
+    """One axis, or several."""
+    if d.among(False, True):
+        return d(d.nonempty(), source=d.axis(), to=d.axis())
     x, count = d.array(ALL, _CUBE), d.whole(0, 3)
     source, target = (tuple(d.random.permutation((0, 1, -1))[:count].tolist()) for _ in range(2))
     return d(x, source=source, to=target)
 
 
-def _with_axes_moved(xp: Any, x: Any, source: Any, to: Any) -> Any:
-    return xp.moveaxis(x, source, to)
-
-
 def _rolled(d: Draws) -> Call:
+    """Along one axis, all, or several."""
+    if d.among(False, True):
+        return d(d.nonempty(), shift=d.whole(-5, 5), axis=d.one((None, d.axis())))
     x = d.array(ALL, _CUBE)
     axes = tuple(d.random.permutation((0, 1, -1))[: d.whole(1, 3)].tolist())
     return d(x, shift=tuple(d.whole(-5, 5) for _ in axes), axis=axes)
 
 
 def _repeated(d: Draws) -> Call:
-    x = d.array(ALL, dims=(1, 3), least=1)
+    x = d.nonempty(ALL)
     axis = d.axis()
     return d(x, d.random.integers(0, 4, x.shape[axis]), axis=axis)
 
@@ -54,7 +55,7 @@ def _broadcast(d: Draws) -> Call:
 
 
 def _drawn_assignment(d: Draws) -> Call:
-    x = d.array(FLOATS, dims=(1, 3), least=1)
+    x = d.nonempty(FLOATS)
     return d(x, d.array((d.dtype,), ()), key=d.key())
 
 
@@ -95,7 +96,7 @@ def _of_mask(xp: Any, x: Any) -> Any:
 
 
 def _at(d: Draws) -> Call:
-    x = d.array(ALL, dims=(1, 3), least=1)
+    x = d.nonempty(ALL)
     axis = d.axis()
     return d(x, d.random.integers(0, x.shape[axis], d.whole(0, 4)), axis=axis)
 
@@ -107,14 +108,10 @@ def _places(d: Draws) -> Call:
 
 
 def _along(d: Draws) -> Call:
-    x = d.array(REAL, dims=(1, 3), least=1)
+    x = d.nonempty(REAL)
     axis = d.axis()
     shape = tuple(d.whole(1, 4) if i == axis % x.ndim else n for i, n in enumerate(x.shape))
     return d(x, d.random.integers(0, x.shape[axis], shape), axis=axis)
-
-
-def _axis_of(d: Draws, **options: Any) -> Call:
-    return d(d.array(**{"dims": (1, 3), "least": 1, **options}), axis=d.axis())
 
 
 ROWS = [
@@ -125,25 +122,23 @@ ROWS = [
     ),
     function(
         "stack",
-        lambda d: d(*_several(d, 2, ALL), axis=d.axis() - d.whole(0, 1)),
+        lambda d: d(*_several(d, 2, ALL), axis=d.axis(extra=1)),
         lambda xp, x, y, axis: xp.stack([x, y], axis=axis),
     ),
-    function("unstack", _axis_of, lambda xp, x, axis: tuple(xp.unstack(x, axis=axis))),
+    function("unstack", lambda d: d(d.nonempty(), axis=d.axis()), lambda xp, x, axis: tuple(xp.unstack(x, axis=axis))),
     function("reshape", _drawn_reshape),
     function(
         "squeeze", lambda d: d(d.array(ALL, (1, d.whole(0, 2), 1)), axis=d.among(0, 2, -1, -3, (0, 2), (-1, 0), ()))
     ),
     function(
         "expand_dims",
-        lambda d: d(d.array(), axis=d.axis(extra=0) if d.shape else 0),
-        lambda xp, x, axis: (xp.expand_dims(x, axis=axis), xp.squeeze(xp.expand_dims(x, axis=-1), -1)),
+        lambda d: d(d.array(), axis=d.axis(extra=1)),
+        lambda xp, x, axis: (xp.expand_dims(x, axis=axis), xp.squeeze(xp.expand_dims(x, axis=axis), axis)),
     ),
     function("permute_dims", lambda d: d(d.array(), axes=tuple(d.random.permutation(len(d.shape)).tolist()))),
-    function("moveaxis", lambda d: d(d.array(dims=(1, 3)), source=d.axis(), to=d.axis()), _with_axes_moved),
-    function("moveaxis of several", _moved, _with_axes_moved),
+    function("moveaxis", _moved, lambda xp, x, source, to: xp.moveaxis(x, source, to)),
     function("flip", lambda d: d(d.array(), axis=d.axes())),
-    function("roll", lambda d: d(d.array(dims=(1, 3), least=1), shift=d.whole(-5, 5), axis=d.one((None, d.axis())))),
-    function("roll of several", _rolled, lambda xp, x, **how: xp.roll(x, how["shift"], axis=how["axis"])),
+    function("roll", _rolled),
     function(
         "tile",
         lambda d: d(d.array(), repetitions=tuple(d.whole(0, 3) for _ in range(d.whole(0, 4)))),
@@ -151,7 +146,7 @@ ROWS = [
     ),
     function(
         "repeat",
-        lambda d: d(d.array(dims=(1, 3), least=1), times=d.whole(0, 3), axis=d.axis()),
+        lambda d: d(d.nonempty(), times=d.whole(0, 3), axis=d.axis()),
         lambda xp, x, times, axis: (xp.repeat(x, times, axis=axis), xp.repeat(x, times)),
     ),
     function("repeat by counts", _repeated, lambda xp, x, n, axis: xp.repeat(x, n, axis=axis)),
@@ -164,14 +159,11 @@ ROWS = [
     ),
     function(
         "triangles",
-        lambda d: d(d.array(dims=(2, 3), least=1), k=d.whole(-3, 3)),
+        lambda d: d(d.nonempty(dims=2), k=d.whole(-3, 3)),
         lambda xp, x, k: (xp.tril(x, k=k), xp.triu(x, k=k), xp.tril(x), xp.triu(x)),
     ),
     function(
-        "x[key]",
-        lambda d: d(d.array(dims=(1, 3), least=1), key=d.key(is_new=True)),
-        lambda xp, x, key: x[key],
-        without=_BACKWARDS,
+        "x[key]", lambda d: d(d.nonempty(), key=d.key(is_new=True)), lambda xp, x, key: x[key], without=_BACKWARDS
     ),
     function(
         "x[::-1]",
@@ -181,7 +173,7 @@ ROWS = [
     function("x[key] = y", _drawn_assignment, _assigned, without=_BACKWARDS),
     function("x[part] = y", _drawn_part(_PARTS), _assigned),
     function("x[part], x[:, 1:] = y", _drawn_part(_PARTS[1:2], (slice(None), slice(1, None), Ellipsis)), _assigned),
-    function("x[mask]", lambda d: d(d.array(FLOATS, dims=(1, 3), least=1, small=True)), _of_mask, differentiable=False),
+    function("x[mask]", lambda d: d(d.nonempty(FLOATS, small=True)), _of_mask, differentiable=False),
     function(
         "x[known mask]",
         lambda d: d(d.array(INEXACT, _CUBE)),
@@ -227,7 +219,7 @@ ROWS = [
         lambda xp, x: (
             xp.tensordot(xp.asarray([[4.0, 1.0], [0.0, 2.0]]), x, axes=1),
             xp.linalg.outer(x[0, :], xp.asarray([1.0, 3.0])) * xp.take(x, xp.asarray([1, 1]), axis=0),
-            _assigned(xp, x, xp.asarray([5.0, 6.0]), key=(1, Ellipsis)),
-        )[:2],
+            *_assigned(xp, x, xp.asarray([5.0, 6.0]), key=(1, Ellipsis)),
+        ),
     ),
 ]

@@ -17,7 +17,7 @@ def _named(xp: Any, dtype: str | None) -> Any:
 def _reduction(name: str, dtypes: tuple[str, ...], **more: Any) -> Row:
     def draw(d: Draws) -> Call:
         keepdims = d.among(False, True)
-        x = d.array(dtypes, dims=(0, 3), least=1, small=True)
+        x = d.nonempty(dtypes, 0, small=True)
         if d.is_smooth and name == "prod":
             x = np.where(d.random.random(x.shape) < 0.2, 0.0, x)
         return d(x, axis=d.axes(), keepdims=keepdims)
@@ -40,7 +40,7 @@ def _spread(xp: Any, x: Any, correction: float, **how: Any) -> Any:
 
 def _cumulative(name: str) -> Row:
     def draw(d: Draws) -> Call:
-        x = d.array(NUMERIC, dims=(1, 3), least=1, small=True)
+        x = d.nonempty(NUMERIC, small=True)
         if d.is_smooth and d.among(False, True):
             x = np.where(d.random.random(x.shape) < 0.3, 0.0, x)
         axis = d.one((None, d.axis())) if x.ndim == 1 else d.axis()
@@ -56,20 +56,20 @@ def _differences(xp: Any, x: Any, axis: int, n: int, before: bool, after: bool) 
 
 
 def _drawn_differences(d: Draws) -> Call:
-    x = d.array(NUMERIC, dims=(1, 3), least=1, small=True)
+    x = d.nonempty(NUMERIC, small=True)
     axis = d.axis()
     n = min(d.whole(0, 2), x.shape[axis] - 1)
     return d(x, axis=axis, n=n, before=d.among(False, True), after=d.among(False, True))
 
 
 def _drawn_place(d: Draws) -> Call:
-    x = d.array(REAL, dims=(1, 3), least=1)
+    x = d.nonempty(REAL)
     return d(x, axis=d.one((None, d.axis())), keepdims=d.among(False, True))
 
 
 def _ordered(name: str, *stable: dict[str, bool]) -> Row:
     def draw(d: Draws) -> Call:
-        x = d.array(REAL, dims=(1, 3), least=1, small=True)
+        x = d.nonempty(REAL, small=True)
         return d(x, axis=d.axis(), descending=d.among(False, True), **d.among(*stable))
 
     return function(name, draw)
@@ -116,11 +116,11 @@ ROWS = [
     _ordered("sort", {"stable": True}, {"stable": False}),
     _ordered("argsort", {"stable": True}, {}),
     function("searchsorted", _drawn_search, _search),
-    function("nonzero", lambda d: d(d.array(dims=(1, 3), least=1)), differentiable=False),
+    function("nonzero", lambda d: d(d.nonempty()), differentiable=False),
     *(
         function(
             name,
-            lambda d: d(d.array(REAL, dims=(1, 3), least=1, small=True)),
+            lambda d: d(d.nonempty(REAL, small=True)),
             lambda xp, x, name=name: tuple(getattr(xp, name)(x)),
             differentiable=False,
         )
@@ -129,7 +129,7 @@ ROWS = [
     # In any order, the standard says.
     function(
         "unique_values",
-        lambda d: d(d.array(REAL, dims=(1, 3), least=1, small=True)),
+        lambda d: d(d.nonempty(REAL, small=True)),
         lambda xp, x: xp.sort(xp.unique_values(x)),
         differentiable=False,
     ),

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.operations.functions.draws import found
+
 
 class Corner(NamedTuple):
     """A function at a point.
@@ -20,66 +22,49 @@ class Corner(NamedTuple):
 
     name: str
     form: Callable[..., Any]
-    arrays: tuple[np.ndarray, ...]
+    arrays: list[np.ndarray]
     slopes: list[Any] | None
 
     def __str__(self) -> str:
         return self.name
 
 
-def _spread(xp: Any, x: Any) -> Any:
-    return xp.var(x, axis=1, correction=1) + xp.std(x, correction=1)
+def _at(name: str, *arrays: Any, slopes: list[Any] | None = None, **parameters: Any) -> Corner:
+    """A function by its name in the standard; that in PyTorch is another one for complex signs."""
+
+    def form(xp: Any, *operands: Any) -> Any:
+        own = xp.sgn if name == "sign" and hasattr(xp, "sgn") else found(xp, name)
+        return own(*operands, **parameters)
+
+    return Corner(name, form, [np.asarray(x) for x in arrays], slopes)
 
 
-def _sign(xp: Any, x: Any) -> Any:
-    return xp.sgn(x) if hasattr(xp, "sgn") else xp.sign(x)  # as PyTorch has it of complex numbers
-
-
-def _norm(order: float) -> Callable[..., Any]:
-    return lambda xp, x: xp.linalg.vector_norm(x, ord=order, axis=(0, 2), keepdims=True)
+def _norm(point: Any, order: float, slopes: Any = None) -> Corner:
+    return _at("linalg.vector_norm", point, slopes=slopes, ord=order, axis=(0, 2), keepdims=True)
 
 
 _ZEROS, _TIES = np.zeros((2, 2, 2)), np.array([[2.0], [1.0], [2.0], [1.0]])
 
 CORNERS = [
-    Corner(name, form, tuple(map(np.asarray, arrays)), slopes)
-    for name, form, arrays, slopes in (
-        ("abs", lambda xp, x: xp.abs(x), [np.zeros(3)], [[0, 0, 0]]),
-        ("sqrt", lambda xp, x: xp.sqrt(x), [np.zeros(2)], [[np.inf, np.inf]]),
-        ("sign of 0j", _sign, [np.zeros(2, complex)], [np.zeros(2)]),
-        (
-            "maximum",
-            lambda xp, x, y: xp.maximum(x, y),
-            [[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]],
-            [[0.5, 1, 0.5], [0.5, 0, 0.5]],
-        ),
-        ("minimum", lambda xp, x, y: xp.minimum(x, y), [[[1.0, 2.0], [0.0, 2.0]], [1.0, 2.0]], None),
-        ("clip", lambda xp, x: xp.clip(x, -0.5, 0.7), [[-0.5, 0.7, 0.0, -2.0, 2.0]], [[1, 1, 1, 0, 0]]),
-        ("clip from below", lambda xp, x: xp.clip(x, min=0.0), [[0.0, -0.0, 1.0]], [[1, 1, 1]]),
-        ("max", lambda xp, x: xp.max(x), [[[[1.0, 3.0], [3.0, 3.0]]]], [[[[0, 1 / 3], [1 / 3, 1 / 3]]]]),
-        (
-            "max along an axis",
-            lambda xp, x: xp.max(x, axis=0, keepdims=True),
-            [[[[1.0, 3.0]], [[1.0, 2.0]]]],
-            [[[[0.5, 1]], [[0.5, 0]]]],
-        ),
-        ("min along axes", lambda xp, x: xp.min(x, axis=(0, 2)), [np.ones((2, 3, 2))], None),
-        ("spread", _spread, [np.ones((2, 3))], [np.zeros((2, 3))]),
-        (
-            "pow",
-            lambda xp, x, y: xp.pow(x, y),
-            [[0.0, 0.0, 0.0, 2.0], [0.0, 2.0, 1.0, 0.0]],
-            [[0, 0, 1, 0], [0, 0, 0, np.log(2)]],
-        ),
-        ("vector_norm 2", _norm(2), [_ZEROS], [_ZEROS]),
-        ("vector_norm 1", _norm(1), [_ZEROS], [_ZEROS]),
-        ("vector_norm 3", _norm(3), [[[[0.0, 2.0]], [[0.0, 1.0]]]], None),
-        ("vector_norm inf", _norm(np.inf), [[[[2.0, -2.0]], [[0.0, 1.0]]]], None),
-        ("matrix_norm", lambda xp, x: xp.linalg.matrix_norm(x), [np.zeros((1, 2, 2))], [np.zeros((1, 2, 2))]),
-        ("sort", lambda xp, x: xp.sort(x, axis=0), [_TIES], None),
-        ("sort downwards", lambda xp, x: xp.sort(x, axis=0, descending=True), [_TIES], None),
-        ("cumulative_prod", lambda xp, x: xp.cumulative_prod(x, axis=1), [np.zeros((2, 4))], None),
-        ("det of rank 1", lambda xp, x: xp.linalg.det(x), [[[1.0, 2.0], [2.0, 4.0]]], [[[4, -2], [-2, 1]]]),
-        ("det of rank 2", lambda xp, x: xp.linalg.det(x), [np.diag([1.0, 2.0, 0.0])], [np.diag([0, 0, 2])]),
-    )
+    _at("abs", [0.0, 0.0, 0.0], slopes=[[0, 0, 0]]),
+    _at("sqrt", [0.0, 0.0], slopes=[[np.inf, np.inf]]),
+    _at("sign", [0j, 0j], slopes=[[0, 0]]),
+    _at("maximum", [1.0, 2.0, 0.0], [1.0, 0.0, 0.0], slopes=[[0.5, 1, 0.5], [0.5, 0, 0.5]]),
+    _at("minimum", [[1.0, 2.0], [0.0, 2.0]], [1.0, 2.0]),
+    _at("clip", [-0.5, 0.7, 0.0, -2.0, 2.0], slopes=[[1, 1, 1, 0, 0]], min=-0.5, max=0.7),
+    _at("clip", [0.0, -0.0, 1.0], slopes=[[1, 1, 1]], min=0.0),
+    _at("max", [[[1.0, 3.0], [3.0, 3.0]]], slopes=[[[[0, 1 / 3], [1 / 3, 1 / 3]]]]),
+    _at("max", [[[1.0, 3.0]], [[1.0, 2.0]]], slopes=[[[[0.5, 1]], [[0.5, 0]]]], axis=0, keepdims=True),
+    _at("min", np.ones((2, 3, 2)), axis=(0, 2)),
+    _at("var", np.ones((2, 3)), slopes=[np.zeros((2, 3))], axis=1, correction=1),
+    _at("std", np.ones((2, 3)), slopes=[np.zeros((2, 3))], correction=1),
+    _at("pow", [0.0, 0.0, 0.0, 2.0], [0.0, 2.0, 1.0, 0.0], slopes=[[0, 0, 1, 0], [0, 0, 0, np.log(2)]]),
+    *(_norm(_ZEROS, order, [_ZEROS]) for order in (1, 2)),
+    _norm([[[0.0, 2.0]], [[0.0, 1.0]]], 3),
+    _norm([[[2.0, -2.0]], [[0.0, 1.0]]], np.inf),
+    _at("linalg.matrix_norm", np.zeros((1, 2, 2)), slopes=[np.zeros((1, 2, 2))]),
+    *(_at("sort", _TIES, axis=0, descending=descending) for descending in (False, True)),
+    _at("cumulative_prod", np.zeros((2, 4)), axis=1),
+    _at("linalg.det", [[1.0, 2.0], [2.0, 4.0]], slopes=[[[4, -2], [-2, 1]]]),
+    _at("linalg.det", np.diag([1.0, 2.0, 0.0]), slopes=[np.diag([0, 0, 2])]),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ NUMERIC = (*REAL, *COMPLEX)
 ALL = (*BOOL, *NUMERIC)
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, 2.5, -3.5, 1e-30, 1e30)
 FEW = (*range(-4, 5), 0.5, -1.5, 2.25)
-
 
 #: Arrays, and parameters by name.
 Call = tuple[tuple[np.ndarray, ...], dict[str, Any]]
@@ -82,6 +81,10 @@ class Draws:
         self.shape = shape
         return self.elements(np.dtype(self.dtype), shape, small)
 
+    def nonempty(self, dtypes: tuple[str, ...] = ALL, dims: int = 1, small: bool = False) -> np.ndarray:
+        """An array with elements, and so many axes or more."""
+        return self.array(dtypes, dims=(dims, 3), least=1, small=small)
+
     def elements(self, dtype: np.dtype[Any], shape: tuple[int, ...], small: bool) -> np.ndarray:
         """Elements of an array."""
         random = self.random
@@ -134,9 +137,9 @@ class Draws:
         """Numbers, slices, and maybe new axes, which index the last array, and an ellipsis, as the standard wants."""
         parts: list[Any] = []
         for n in self.shape[: self.whole(0, len(self.shape))]:
-            ends = [self.one((None, *range(-n, n + 1))) for _ in "ab"]
             step = self.one((None, 1, 2, -1, -2))
-            piece = slice(*((None, None) if (step or 1) < 0 else ends), step)  # ends of backward ones are others
+            ends = (None, *range(-n, n + (step is None or step > 0)))
+            piece = slice(self.one(ends), self.one(ends), step)
             parts.append(self.whole(-n, n - 1) if n and self.random.random() < 0.3 else piece)
             parts += [None] * (is_new and self.random.random() < 0.2)
         return (*parts, Ellipsis) if self.random.random() < 0.7 else (Ellipsis, *([slice(None)] if self.shape else []))
@@ -162,6 +165,30 @@ def found(library: Any, name: str) -> Any:
     return library
 
 
+class Drawn(NamedTuple):
+    """Samples of a function, by their numbers.
+
+    Attributes:
+        draw: Draws arrays and parameters.
+        form: What is done: ``form(xp, *arrays, **parameters)``.
+    """
+
+    draw: Callable[[Draws], Call]
+    form: Callable[..., Any]
+
+    def __call__(self, number: int, is_smooth: bool = False) -> Sample:
+        arrays, parameters = self.draw(Draws(number, is_smooth))
+        return Sample(partial(self.form, xp, **parameters), fixed(*arrays))
+
+    def smooth(self, least: int, most: int) -> Iterator[Sample]:
+        """Samples with all combinations of parameters if they are few, or with some."""
+        draws = Draws(0, is_smooth=True)
+        self.draw(draws)
+        some = np.random.default_rng(0).integers(0, 1 << 40, most).tolist()
+        for number in some if draws.count > most else range(max(draws.count, least)):
+            yield self(number, is_smooth=True)
+
+
 def function(name: str, draw: Callable[[Draws], Call], form: Callable[..., Any] | None = None, **more: Any) -> Row:
     """The row of a function of arrays, by its name in the standard.
 
@@ -171,24 +198,6 @@ def function(name: str, draw: Callable[[Draws], Call], form: Callable[..., Any] 
         form: What is done: ``form(xp, *arrays, **parameters)``.
         more: Other fields of the row.
     """
-    made = form or (lambda xp, *arrays, **parameters: found(xp, name)(*arrays, **parameters))
-
-    def drawn(number: int, is_smooth: bool = False) -> Sample:
-        arrays, parameters = draw(Draws(number, is_smooth))
-        return Sample(partial(made, xp, **parameters), fixed(*arrays))
-
-    def combinations() -> int:
-        draws = Draws(0, is_smooth=True)
-        draw(draws)
-        return draws.count
-
-    drawn.combinations = combinations  # type: ignore[attr-defined]
-    return Row(None, [drawn(0, is_smooth=True)], name=f"array.{name}", standard=made, drawn=drawn, **more)
-
-
-def numbers_of(row: Row, least: int, most: int) -> Iterator[int]:
-    """Numbers of smooth samples: of all combinations of parameters if they are few, or of some."""
-    count = row.drawn.combinations()
-    if count > most:
-        return map(int, np.random.default_rng(count).integers(0, 1 << 40, most))
-    return iter(range(max(count, least)))
+    form = form or (lambda xp, *arrays, **parameters: found(xp, name)(*arrays, **parameters))
+    drawn = Drawn(draw, form)
+    return Row(None, [drawn(0, is_smooth=True)], name=f"array.{name}", standard=form, drawn=drawn, **more)
