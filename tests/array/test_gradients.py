@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -101,8 +101,8 @@ def directions_of(arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
     return [draws.elements(x.dtype, x.shape, small=False) for x in arrays]
 
 
-def check_gradients(row: Row, sample: Sample, order: int) -> None:
-    """Compare gradients, or gradients of these along a direction, with differences of NumPy's results."""
+def check_gradients(row: Row, sample: Sample, order: int) -> bool:
+    """Compare gradients, and gradients of these along a direction, with differences; returns whether there were."""
     given = sample.drawn()
     floating = [x for x in given if x.dtype.kind in "fc"]
     ahead, aside = directions_of(floating, 1), directions_of(floating, 2)
@@ -117,24 +117,45 @@ def check_gradients(row: Row, sample: Sample, order: int) -> None:
     found = [g.to_numpy() for g in slopes(*map(xp.asarray, floating))]
     for g, x in zip(found, floating, strict=True):
         assert (g.shape, g.dtype) == (x.shape, x.dtype)
-    scale, h, k = max(1.0, abs(phi(0, 0))), 1e-4, 2e-3
-    once = (phi(-2 * h, 0) - 8 * phi(-h, 0) + 8 * phi(h, 0) - phi(2 * h, 0)) / (12 * h)
-    np.testing.assert_allclose(projected(np, found, ahead), once, rtol=1e-7, atol=1e-8 * scale)
+    scale = max(1.0, abs(phi(0, 0)))
+    compared = compare(projected(np, found, ahead), partial(slope_of, phi), 1e-4, rtol=1e-7, atol=1e-8 * scale)
     if order > 1:
-        near, far = ((phi(s, s) - phi(s, -s) - phi(-s, s) + phi(-s, -s)) / (4 * s * s) for s in (k, 2 * k))
         twice = af.grad(lambda *moved: projected(xp, slopes(*moved), ahead), every)(*map(xp.asarray, floating))
         along = projected(np, [g.to_numpy() for g in twice], aside)
-        np.testing.assert_allclose(along, (4 * near - far) / 3, rtol=1e-5, atol=1e-6 * scale)
+        compared &= compare(along, partial(bend_of, phi), 1e-3, rtol=1e-5, atol=1e-6 * scale)
+    return compared
+
+
+def slope_of(phi: Callable[[float, float], float], h: float) -> float:
+    """The derivative by the first variable at 0."""
+    return (phi(-2 * h, 0) - 8 * phi(-h, 0) + 8 * phi(h, 0) - phi(2 * h, 0)) / (12 * h)
+
+
+def bend_of(phi: Callable[[float, float], float], h: float) -> float:
+    """The derivative by both variables at 0."""
+    near, far = ((phi(s, s) - phi(s, -s) - phi(-s, s) + phi(-s, -s)) / (4 * s * s) for s in (h, 2 * h))
+    return (4 * near - far) / 3
+
+
+def compare(found: float, differences: Callable[[float], float], step: float, **tolerance: float) -> bool:
+    """Compare with differences, unless those of half the step are others, as near a corner; returns whether so."""
+    expected = differences(step)
+    if np.allclose(found, expected, **tolerance):
+        return True
+    if np.allclose(differences(step / 2), expected, **tolerance):
+        np.testing.assert_allclose(found, expected, **tolerance)
+    return False
 
 
 @pytest.mark.parametrize("row", FUNCTIONS, ids=str)
 def test_gradients_are_those_of_differences(row: Row) -> None:
-    seen = set()
+    seen, compared = set(), []
     for sample in smooth(row):
         kinds = str([x.dtype.kind for x in sample.drawn()])
         with noted(row, sample):  # twice for real and for complex numbers
-            check_gradients(row, sample, order=row.orders if FULL or kinds not in seen else 1)
+            compared.append(check_gradients(row, sample, order=row.orders if FULL or kinds not in seen else 1))
         seen.add(kinds)
+    assert sum(compared) > len(compared) / 2
 
 
 @pytest.mark.parametrize("row", FUNCTIONS, ids=str)

@@ -118,7 +118,7 @@ def _of_both(name: str) -> Callable[..., Any]:
 
 def _trace(d: Draws) -> Call:
     x = d.nonempty(NUMERIC, 2, small=True)
-    return d(x, offset=d.among(0, 1, -2, 3, -3), dtype=d.above(d.dtype))
+    return d(x, offset=d.whole(-3, 3), dtype=d.above(d.dtype))
 
 
 def _diagonal(xp: Any, x: Any, offset: int, dtype: str | None) -> Any:
