@@ -10,7 +10,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.fills import Constant
 from actorflow.spec import TensorSpec
-from tests.operations.table import HOST, Row, Sample, Wrong, normal
+from tests.operations.table import HOST, Row, Sample, Wrong, normal, refused
 
 _SPEC = TensorSpec.of((4, 3), "float32")
 _RANDOM = {
@@ -59,9 +59,12 @@ ROWS = [
 _X = (2,)
 
 WRONG = [
-    Wrong(lambda x: ops.gaussian(x.graph, 2, std=-1.0), [_X], af.GraphError, "Gaussian: std must not be negative"),
-    Wrong(lambda x: ops.uniform(x.graph, 2, 1.0, 0.0), [_X], af.GraphError, "Uniform: high must be at least low"),
-    Wrong(lambda x: ops.bernoulli(x.graph, 2, 1.5), [_X], af.GraphError, "Bernoulli: probability must be from 0 to 1"),
-    Wrong(lambda x: ops.uniform(x.graph, 2, seed=-1), [_X], af.GraphError, "Uniform: seed must be from 0"),
+    *refused(
+        af.GraphError,
+        (lambda x: ops.gaussian(x.graph, 2, std=-1.0), [_X], "Gaussian: std must not be negative"),
+        (lambda x: ops.uniform(x.graph, 2, 1.0, 0.0), [_X], "Uniform: high must be at least low"),
+        (lambda x: ops.bernoulli(x.graph, 2, 1.5), [_X], "Bernoulli: probability must be from 0 to 1"),
+        (lambda x: ops.uniform(x.graph, 2, seed=-1), [_X], "Uniform: seed must be from 0"),
+    ),
     Wrong(lambda x: ops.gaussian(x.graph, 2, dtype="int8"), [_X], af.DTypeError, "Gaussian: spec must be floating"),
 ]

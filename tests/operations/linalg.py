@@ -25,7 +25,18 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
-from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, Wrong, complexes, normal
+from tests.operations.table import (
+    COMPLEX,
+    HOST,
+    SINGLE_AND_DOUBLE,
+    Make,
+    Row,
+    Sample,
+    Wrong,
+    complexes,
+    normal,
+    refused,
+)
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = (*_FLOATS, *COMPLEX)
@@ -118,10 +129,18 @@ _BATCHES = [
 ]
 _GRADIENT = {"torch": "only gradients are made of it"}
 
+#: Rows of the left operand, depth, columns: of two axes, of three, and with lengths of 0.
+_PRODUCTS = [((2,), 5, 4), ((9,), 20, 6), ((2, 3), 5, 4), ((0,), 5, 4), ((2,), 0, 4), ((2,), 5, 0)]
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    return x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1])
+
+
 ROWS = [
     Row(
         ops.Inner,
-        [Sample(ops.Inner(), normal(x, w)) for x, w in (((2, 5), (4, 5)), ((9, 20), (6, 20)), ((2, 3, 5), (4, 5)))],
+        [Sample(ops.Inner(), normal((*rows, depth), (columns, depth))) for rows, depth, columns in _PRODUCTS],
         numpy=lambda x, weight: x @ weight.T,
         torch="nn.functional.linear",
         dtypes=_FLOATS,
@@ -129,15 +148,15 @@ ROWS = [
     ),
     Row(
         InnerDown,
-        [Sample(InnerDown(), normal(g, w)) for g, w in (((2, 4), (4, 5)), ((9, 6), (6, 20)), ((2, 3, 4), (4, 5)))],
+        [Sample(InnerDown(), normal((*rows, columns), (columns, depth))) for rows, depth, columns in _PRODUCTS],
         numpy=lambda g, weight: g @ weight,
         without=_GRADIENT,
         dtypes=_FLOATS,
     ),
     Row(
         InnerWeight,
-        [Sample(InnerWeight(), normal(g, x)) for g, x in (((2, 4), (2, 5)), ((9, 6), (9, 20)), ((2, 3, 4), (2, 3, 5)))],
-        numpy=lambda g, x: g.reshape(-1, g.shape[-1]).T @ x.reshape(-1, x.shape[-1]),
+        [Sample(InnerWeight(), normal((*rows, columns), (*rows, depth))) for rows, depth, columns in _PRODUCTS],
+        numpy=lambda g, x: _rows(g).T @ _rows(x),
         without=_GRADIENT,
         dtypes=_FLOATS,
     ),
@@ -273,6 +292,11 @@ ROWS = [
 _DOUBLE = ("float64", 2, 3)
 
 WRONG = [
+    *refused(
+        af.DTypeError,
+        (ops.Inner(), [(2, 3), _DOUBLE], r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"),
+        (ops.Matmul(), [(2, 2), _DOUBLE], "Matmul: b must have a's dtype float32"),
+    ),
     *(
         Wrong(operation, operands, af.ShapeError, match)
         for operation, operands, match in (
@@ -310,8 +334,4 @@ WRONG = [
             (ops.Matmul(batch=(3,)), [(2, 3, 3), (3, 3)], r"products of batch \(2,\) cannot be summed to \(3,\)"),
         )
     ),
-    Wrong(
-        ops.Inner(), [(2, 3), _DOUBLE], af.DTypeError, r"Inner: weight must have x's dtype float32, got float64\[2, 3\]"
-    ),
-    Wrong(ops.Matmul(), [(2, 2), _DOUBLE], af.DTypeError, "Matmul: b must have a's dtype float32"),
 ]

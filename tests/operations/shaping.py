@@ -9,7 +9,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow import ops
-from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, Wrong, normal
+from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, Wrong, normal, refused
 
 ANYTHING = ("bool", *INTEGERS, *FLOATS, "bfloat16", *COMPLEX)
 
@@ -101,19 +101,22 @@ def parts(found: Any) -> list[Any]:
 _X, _Y = (2, 3), (4, 5)
 
 WRONG = [
+    *refused(
+        af.ShapeError,
+        (ops.flatten, [()], r"flatten: x must have shape \(batch, ...\)"),
+        (ops.BroadcastTo((2, 4)), [_X], r"BroadcastTo: x must broadcast to shape \(2, 4\)"),
+        (lambda x: ops.squeeze(x, 1), [_X], "squeeze: x must have length 1 on axis 1"),
+        (lambda x: ops.expand_dims(x, 3), [_X], "expand_dims: axis must be from -3 to 2"),
+        (ops.Concat(), [_X, _Y], r"Concat: parts\[1\] must have parts\[0\]'s shape beside"),
+        (lambda *x: ops.concat(x), [], "concat: give at least one part"),
+        (lambda *x: ops.stack(x), [_X, _Y], r"stack: parts\[1\] must have parts\[0\]'s shape"),
+        (lambda x: ops.split(x, 2, 1), [_X], "split: x must have a length on axis 1 that 2 divides"),
+        (ops.Split((1, 3), 1), [_X], r"Split: lengths \(1, 3\) must add up"),
+        (lambda x: ops.roll(x, (1, 2), 0), [(3, 4)], "roll: give one shift, or one for each of 1 axes"),
+    ),
+    Wrong(ops.Concat(), [_X, ("int64", 2, 3)], af.DTypeError, r"Concat: parts\[1\] must have parts\[0\]'s dtype"),
     *(
         Wrong(ops.Reshape(new), [(2, 6)], af.ShapeError, "Reshape: x of 12 elements cannot have shape")
         for new in [(5,), (-1, -1), (-1, 5), (0, -1), (-2, 6)]
     ),
-    Wrong(ops.flatten, [()], af.ShapeError, r"flatten: x must have shape \(batch, ...\)"),
-    Wrong(ops.BroadcastTo((2, 4)), [_X], af.ShapeError, r"BroadcastTo: x must broadcast to shape \(2, 4\)"),
-    Wrong(lambda x: ops.squeeze(x, 1), [_X], af.ShapeError, "squeeze: x must have length 1 on axis 1"),
-    Wrong(lambda x: ops.expand_dims(x, 3), [_X], af.ShapeError, "expand_dims: axis must be from -3 to 2"),
-    Wrong(ops.Concat(), [_X, _Y], af.ShapeError, r"Concat: parts\[1\] must have parts\[0\]'s shape beside"),
-    Wrong(ops.Concat(), [_X, ("int64", 2, 3)], af.DTypeError, r"Concat: parts\[1\] must have parts\[0\]'s dtype"),
-    Wrong(lambda *x: ops.concat(x), [], af.ShapeError, "concat: give at least one part"),
-    Wrong(lambda *x: ops.stack(x), [_X, _Y], af.ShapeError, r"stack: parts\[1\] must have parts\[0\]'s shape"),
-    Wrong(lambda x: ops.split(x, 2, 1), [_X], af.ShapeError, "split: x must have a length on axis 1 that 2 divides"),
-    Wrong(ops.Split((1, 3), 1), [_X], af.ShapeError, r"Split: lengths \(1, 3\) must add up"),
-    Wrong(lambda x: ops.roll(x, (1, 2), 0), [(3, 4)], af.ShapeError, "roll: give one shift, or one for each of 1 axes"),
 ]

@@ -313,3 +313,8 @@ def adjoint(function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]
     size = int(np.prod(shape))
     basis = np.eye(size).reshape(size, *shape)
     return np.array([np.sum(function(e) * g) for e in basis]).reshape(shape)
+
+
+def refused(error: type[Exception], *cases: tuple[Any, Sequence[Sequence[Any]], str]) -> list[Wrong]:
+    """What is refused with errors of one type: what it is, the types of its operands, what is said of them."""
+    return [Wrong(what, operands, error, match) for what, operands, match in cases]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -16,107 +15,33 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
-from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from tests.operations.nn.conv import convolved, convolved_by_weight, convolved_down
-
-ml_dtypes = pytest.importorskip("ml_dtypes")
-
-
-class Case(NamedTuple):
-    batch: int
-    size: tuple[int, ...]
-    channels: tuple[int, int]  # of a group
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int
-    dtype: str
-    layout: str
-    piece_bytes: int  # small ones force bands, large ones several images per piece
-    short_row: int = 16  # rows of fewer windows are added up across the images of a piece
-    short_run_bytes: int = 0  # columns of shorter runs are gathered plane by plane
-    turned_channels: int = 8  # data gradients of so many channels are convolutions, where they can
-
-    @property
-    def how(self) -> dict[str, Any]:
-        return {"stride": self.stride, "pad": self.pad, "dilation": self.dilation, "groups": self.groups}
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return tuple(
-            (n + sum(p) - d * (k - 1) - 1) // s + 1
-            for n, k, s, p, d in zip(self.size, self.kernel, self.stride, self.pad, self.dilation, strict=True)
-        )
-
-    @property
-    def operations(self) -> tuple[ops.Conv, ConvDown, ConvWeight]:
-        how = self.how
-        return ops.Conv(**how), ConvDown(**how, size=self.size), ConvWeight(**how, kernel=self.kernel)
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
-    kernel, dilation = draw(axis(1, 3)), draw(axis(1, 2))
-    pad = draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2))] * rank))
-    least = [max(0, d * (k - 1) + 1 - sum(p)) for k, d, p in zip(kernel, dilation, pad, strict=True)]
-    size = tuple(n + more for n, more in zip(least, draw(axis(0, 4)), strict=True))
-    return Case(
-        draw(st.integers(0, 3)),
-        size,
-        draw(st.tuples(st.sampled_from([1, 2, 17]), st.integers(1, 3))),
-        kernel,
-        draw(axis(1, 3)),
-        pad,
-        dilation,
-        draw(st.sampled_from([1, 1, 2, 3, 4])),
-        draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided"])),
-        draw(st.sampled_from([64, 512, 1 << 20])),
-        draw(st.sampled_from([0, 16])),
-        draw(st.sampled_from([0, 1 << 20])),
-        draw(st.sampled_from([1, 99])),
-    )
-
-
-def drawn(case: Case, dtype: str) -> list[np.ndarray]:
-    """x, weight, g."""
-    random = np.random.default_rng(0)
-    inputs, outputs = case.channels[0] * case.groups, case.channels[1] * case.groups
-    shapes = (
-        (case.batch, *case.size, inputs),
-        (*case.kernel, case.channels[0], outputs),
-        (case.batch, *case.out, outputs),
-    )
-    return [random.standard_normal(shape).astype(dtype) for shape in shapes]
+from actorflow.ops.nn.conv import ConvDown
+from tests.operations import row_of
+from tests.operations.nn.drawn import convolutions
+from tests.ops.test_values import check_values
 
 
 @settings(deadline=None)
-@given(cases())
-def test_convolution_and_its_gradients_are_what_loops_give(compute, laid_out, tolerance, case: Case) -> None:
-    x, weight, g = drawn(case, case.dtype)
-    forward, down, of_weight = case.operations
-    how = case.how
-    wanted = [
-        convolved(x, weight, **how),
-        convolved_down(g, weight, case.size, **how),
-        convolved_by_weight(g, x, case.kernel, **how),
-    ]
-    x, weight, g = (laid_out(array, case.layout) for array in (x, weight, g))
+@given(
+    convolutions(),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["C", "F", "strided"]),
+    st.sampled_from([64, 512, 1 << 20]),  # small pieces force bands, large ones have several images
+    st.sampled_from([0, 16]),  # rows of fewer windows are added up across the images of a piece
+    st.sampled_from([0, 1 << 20]),  # columns of shorter runs are gathered plane by plane
+    st.sampled_from([1, 99]),  # data gradients of so many channels are convolutions, where they can
+)
+def test_convolutions_are_what_loops_give(
+    compute, drawn, dtype, layout, piece_bytes, short_row, short_run_bytes, turned_channels
+) -> None:
     with (
-        mock.patch.object(kernels, "_PIECE_BYTES", case.piece_bytes),
-        mock.patch.object(kernels, "_IMAGE_BYTES", 2 * case.piece_bytes),
-        mock.patch.object(kernels, "_SHORT_ROW", case.short_row),
-        mock.patch.object(kernels, "_SHORT_RUN_BYTES", case.short_run_bytes),
-        mock.patch.object(kernels, "_TURNED_CHANNELS", case.turned_channels),
+        mock.patch.multiple(kernels, _PIECE_BYTES=piece_bytes, _IMAGE_BYTES=2 * piece_bytes, _SHORT_ROW=short_row),
+        mock.patch.multiple(kernels, _SHORT_RUN_BYTES=short_run_bytes, _TURNED_CHANNELS=turned_channels),
         mock.patch.multiple(kernels, _TURNED_RATIO=99, _TURNED_WINDOWS=0),
-        mock.patch.object(depthwise, "_PIECE_BYTES", case.piece_bytes),
+        mock.patch.object(depthwise, "_PIECE_BYTES", piece_bytes),
     ):
-        found = [*compute(forward, x, weight), *compute(down, g, weight), *compute(of_weight, g, x)]
-    for actual, right in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(actual, right, **tolerance(case.dtype))
+        for sample in drawn:
+            check_values(compute, row_of(sample.operation), sample, dtype, layout)
 
 
 def test_scratch_memory_is_needed_for_a_piece_not_for_the_batch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -13,111 +12,37 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
-from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from tests.operations.nn.pool import averaged, averaged_down, flat, pooled, pooled_down
-
-ml_dtypes = pytest.importorskip("ml_dtypes")
-
-
-class Case(NamedTuple):
-    batch: int
-    size: tuple[int, ...]
-    channels: int
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[tuple[int, int], ...]
-    ceil: bool
-    dtype: str
-    layout: str
-    piece_bytes: int
-
-    @property
-    def how(self) -> tuple[Any, ...]:
-        return self.kernel, self.stride, self.pad, self.ceil
+from actorflow.ops.nn.pool import MaxPoolDown
+from tests.operations import row_of
+from tests.operations.nn.drawn import poolings
+from tests.ops.test_values import check_values
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
-    kernel = draw(axis(1, 4))
-    pad = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in kernel)
-    size = tuple(max(1, k - sum(p)) + more for k, p, more in zip(kernel, pad, draw(axis(0, 4)), strict=True))
-    return Case(
-        draw(st.integers(0, 3)),
-        size,
-        draw(st.integers(1, 3)),
-        kernel,
-        draw(axis(1, 5)),
-        pad,
-        draw(st.booleans()),
-        draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided"])),
-        draw(st.sampled_from([64, 1 << 19])),
-    )
-
-
-def patched(case: Case) -> Any:
-    return mock.patch.multiple(kernels, _PIECE_BYTES=case.piece_bytes, _IMAGE_BYTES=2 * case.piece_bytes)
-
-
-def steps(case: Case, dilated: bool) -> tuple[int, ...]:
-    """A dilation of 2 on the axes where it fits."""
-    axes = zip(case.kernel, case.size, case.pad, strict=True)
-    return tuple(2 if dilated and (k - 1) * 2 < n + sum(p) else 1 for k, n, p in axes)
-
-
-def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, g, h."""
-    random = np.random.default_rng(0)
-    # Few different values, so that many windows have several maxima.
-    x = random.integers(-2, 3, (case.batch, *case.size, case.channels)).astype(case.dtype)
-    (spec,) = operation.infer(af.TensorSpec.of(x.shape, case.dtype))
-    g, h = random.standard_normal(spec.shape), random.standard_normal(x.shape)
-    return x, g.astype(case.dtype), h.astype(case.dtype)
-
-
-def second_gradient(how: tuple[Any, ...], h: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def second_gradient(down: ops.Operation, h: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The gradient of `MaxPoolDown` by its gradient, for ``h``."""
     graph = af.Graph("second")
     blobs = [graph.blob(name, array.shape, array.dtype) for name, array in {"g": y, "x": x, "y": y, "h": h}.items()]
-    dx = graph.apply(MaxPoolDown(*how), *blobs[:3])
+    dx = graph.apply(down, *blobs[:3])
     dg = af.gradient(ops.sum(ops.multiply(dx, blobs[3])), blobs[0])
     return graph.run_sync(dict(zip(blobs, (y, x, y, h), strict=True)), fetch=[dg])[dg]
 
 
 @settings(deadline=None)
-@given(cases(), st.booleans())
-def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case: Case, dilated: bool) -> None:
-    dilation = steps(case, dilated)
-    how = (*case.how, dilation)
-    x, g, h = drawn(case, ops.MaxPool(*how))
-    y, indices = pooled(x, *how, return_indices=True)
-    dx = pooled_down(g, x, y, *how)
-    at = flat(indices)
-    picked = np.where(at >= 0, np.take_along_axis(flat(h), np.maximum(at, 0), 1), 0).reshape(g.shape)
-    x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
-    with patched(case):
-        np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
-        np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], indices, strict=True)
-        np.testing.assert_allclose(compute(MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(second_gradient(how, h, x, y), picked)
-
-
-@settings(deadline=None)
-@given(cases(), st.booleans(), st.booleans())
-def test_average_pool_and_its_gradient_are_what_loops_give(
-    compute, laid_out, tolerance, case: Case, count_pad: bool, dilated: bool
-) -> None:
-    how, dilation = (*case.how, count_pad), steps(case, dilated)
-    x, g, _ = drawn(case, ops.AveragePool(*how, dilation=dilation))
-    y, dx = averaged(x, *case.how, dilation, count_pad), averaged_down(g, case.size, *case.how, dilation, count_pad)
-    x, g = laid_out(x, case.layout), laid_out(g, case.layout)
-    with patched(case):
-        (mean,) = compute(ops.AveragePool(*how, dilation=dilation), x)
-        found = [mean, *compute(AveragePoolDown(*how, size=case.size, dilation=dilation), g)]
-    for actual, expected in zip(found, (y, dx), strict=True):
-        np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
+@given(
+    poolings(),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["C", "F", "strided"]),
+    st.sampled_from([64, 1 << 19]),
+)
+def test_poolings_are_what_loops_give(compute, drawn, dtype, layout, piece_bytes) -> None:
+    with mock.patch.multiple(kernels, _PIECE_BYTES=piece_bytes, _IMAGE_BYTES=2 * piece_bytes):
+        for sample in drawn:
+            check_values(compute, row_of(sample.operation), sample, dtype, layout)
+        down = drawn[2]
+        g, x, y = down.inputs("float64")
+        h = np.random.default_rng(1).standard_normal(x.shape)
+        along = (h * compute(down.operation, g, x, y)[0]).sum()
+        np.testing.assert_allclose((g * second_gradient(down.operation, h, x, y)).sum(), along, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("how", [(2, 2), (2, 1)])
@@ -138,7 +63,7 @@ def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
         (dx,) = compute(MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
         np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
         h = np.array([np.inf] * 3 + [1.0]).reshape(x.shape)
-        np.testing.assert_array_equal(second_gradient(how, h, x, y), np.ones_like(y))
+        np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), h, x, y), np.ones_like(y))
 
 
 @pytest.mark.parametrize("how", [((1, 2), (1, 2)), ((1, 4), (1, 4))])
@@ -148,7 +73,7 @@ def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, h
     assert np.isnan(y[0, 0, 0, 0])
     (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
-    np.testing.assert_array_equal(second_gradient(how, x, x, y).reshape(-1), [0, 4][: y.size])
+    np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), x, x, y).reshape(-1), [0, 4][: y.size])
     indices = compute(ops.MaxPool(*how, return_indices=True), x)[1]
     np.testing.assert_array_equal(indices.reshape(-1), [1, 3][: y.size])
 
@@ -160,7 +85,7 @@ def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
     np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
     np.testing.assert_array_equal(compute(MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
     np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], np.full((1, 1, 1), -1))
-    np.testing.assert_array_equal(second_gradient(how, x, x, y), np.zeros_like(y))
+    np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), x, x, y), np.zeros_like(y))
     for count_pad in (False, True):
         np.testing.assert_array_equal(compute(ops.AveragePool(*how[:4], count_pad, dilation=3), x)[0], np.zeros_like(y))
 

@@ -44,12 +44,7 @@ def test_sums_of_half_precision_are_computed_in_float32(compute, dtype) -> None:
     np.testing.assert_allclose(column, [[5000]], rtol=1e-2)
 
 
-def test_what_is_infinite_or_no_number_is_no_warning(compute) -> None:
-    x = np.array([0.0, -1.0, np.inf, np.nan])
-    np.testing.assert_array_equal(compute(ops.Log(), x)[0], [-np.inf, np.nan, np.inf, np.nan])
-    np.testing.assert_array_equal(compute(ops.Sqrt(), x)[0], [0, np.nan, np.inf, np.nan])
-    np.testing.assert_array_equal(compute(ops.Reciprocal(), x)[0], [np.inf, -1, 0, np.nan])
-    np.testing.assert_array_equal(compute(ops.Divide(), x, np.zeros(4))[0], [np.nan, -np.inf, np.inf, np.nan])
+def test_a_mean_of_nothing_is_no_number_and_no_warning(compute) -> None:
     np.testing.assert_array_equal(compute(ops.ReduceMean((0,)), np.zeros((0, 2)))[0], [np.nan, np.nan])
 
 

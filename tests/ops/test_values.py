@@ -42,19 +42,29 @@ def bounds(row: Row, dtype: str) -> tuple[float, float]:
     return rounded.get(dtype, row.bounds(dtype)) if not row.by_steps else row.bounds(dtype)
 
 
-def in_layouts(arrays: list[np.ndarray], dtype: str) -> list[list[np.ndarray]]:
-    """The inputs; of one dtype in other orders in memory, too."""
-    if dtype != "float32":
-        return [arrays]
-    return [arrays, *([laid_out(x, layout) for x in arrays] for layout in ("F", "strided"))]
+def check_values(compute: Any, row: Row, sample: Sample, dtype: str, *layouts: str) -> None:
+    """Compare results with the reference of the row, for inputs in some orders in memory."""
+    assert row.numpy is not None
+    arrays = sample.inputs(dtype)
+    with np.errstate(all="ignore"):
+        expected = parts(row.numpy(*(map(wide, arrays) if row.widened else arrays), **sample.parameters))
+    for layout in layouts:
+        found = compute(sample.operation, *(laid_out(x, layout) for x in arrays))
+        agree(found, expected, row, f"{sample} of {dtype}")
+
+
+SPECIAL = [row for row in ROWS.values() if row.special and row.kind]
+
+
+@pytest.mark.parametrize("row", SPECIAL, ids=str)
+def test_values_of_special_numbers(compute: Any, row: Row) -> None:
+    """Zeros of both signs, ones, ties, infinities and, where they may be, what is not a number; without a warning."""
+    assert row.special is not None
+    for dtype in ("float32", "float64"):
+        check_values(compute, row, row.special, dtype, "C")
 
 
 @pytest.mark.parametrize(("row", "sample"), COMPARED, ids=[f"{row}-{i}" for i, (row, _) in enumerate(COMPARED)])
 def test_values(compute: Any, row: Row, sample: Sample) -> None:
     for dtype in sample.dtypes(row):
-        arrays = sample.inputs(dtype)
-        with np.errstate(all="ignore"):
-            assert row.numpy is not None
-            expected = parts(row.numpy(*(map(wide, arrays) if row.widened else arrays), **sample.parameters))
-        for inputs in in_layouts(arrays, dtype):
-            agree(compute(sample.operation, *inputs), expected, row, f"{sample} of {dtype}")
+        check_values(compute, row, sample, dtype, *(("C", "F", "strided") if dtype == "float32" else ("C",)))

@@ -10,6 +10,7 @@ import numpy as np
 from actorflow.ops import Operation, find_kernel, registry
 from actorflow.spec import TensorSpec
 from tests.operations import Row, Sample, operations
+from tests.support.layouts import laid_out
 
 
 def kernel_on_cpu(key: registry.KernelKey) -> registry.Kernel:
@@ -32,15 +33,17 @@ def compute_cpu(operation: Operation, *arrays: np.ndarray, frame: int = 0) -> li
     return outputs
 
 
-def check(row: Row, sample: Sample, dtype: str, compute: Callable[..., list[np.ndarray]]) -> None:
+def check(
+    row: Row, sample: Sample, dtype: str, compute: Callable[..., list[np.ndarray]], layout: str = "C", seed: int = 0
+) -> None:
     """Compare ``compute(operation, *arrays, frame=...)`` with the CPU, which computes half precision in float32."""
-    arrays: list[Any] = sample.inputs(dtype)
+    arrays: list[Any] = sample.inputs(dtype, seed)
     precise = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays]
     expected = compute_cpu(sample.operation, *precise, frame=3)
-    found = compute(sample.operation, *arrays, frame=3)
+    found = compute(sample.operation, *(laid_out(a, layout) for a in arrays), frame=3)
     relative, absolute = row.bounds(dtype)
     # Sums lose digits with the number of their terms, whatever comes out.
-    scale = max([1.0, *(np.abs(e).max() for e in expected if e.dtype.kind == "f" and e.size)])
+    scale = max([1.0, *(np.abs(e[np.isfinite(e)]).max(initial=0) for e in expected if e.dtype.kind == "f")])
     for actual, wanted in zip(found, expected, strict=True):
         assert actual.shape == wanted.shape
-        np.testing.assert_allclose(actual, wanted, rtol=relative, atol=absolute * scale)
+        np.testing.assert_allclose(actual, wanted, rtol=relative, atol=absolute * scale, err_msg=f"{sample} of {dtype}")

@@ -57,20 +57,6 @@ def test_every_kind_is_tried() -> None:
     assert {known.key.operation for known in of_cpu()} | made == EACH.keys()
 
 
-@pytest.mark.parametrize(("operation", "arrays"), EACH.values(), ids=EACH)
-def test_results_are_those_of_the_cpu(sim: Any, operation: Operation, arrays: list[np.ndarray]) -> None:
-    specs = [af.TensorSpec(np.shape(x), np.asarray(x).dtype) for x in arrays]
-    inferred = operation.infer(*specs)
-    assert inferred is not None
-    kernel = registry.find_kernel(operation, "cpu", (specs or inferred)[0].dtype)
-    expected: Any = None if kernel.returns else [np.empty(*spec) for spec in inferred]
-    arguments = [3] if kernel.random else []
-    returned = kernel.function(operation, [np.asarray(x) for x in arrays], expected, *arguments)
-    for result, wanted in zip(run(sim, operation, arrays, 3), expected or returned, strict=True):
-        assert result.dtype == wanted.dtype
-        np.testing.assert_array_equal(result, wanted)
-
-
 def test_an_operation_without_inputs(sim: Any) -> None:
     (filled,) = run(sim, af.ops.Fill(2.5, af.TensorSpec.of((2, 3))), [])
     assert filled.tolist() == [[2.5] * 3] * 2

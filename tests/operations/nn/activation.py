@@ -7,7 +7,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from tests.operations.elementwise import at_points, dtypes_of
-from tests.operations.table import Row, Sample, Wrong, normal
+from tests.operations.table import Row, Sample, normal, refused
 
 _X = (300, 7)
 _FEW = (3, 4)
@@ -52,7 +52,10 @@ ROWS = [
 ]
 
 WRONG = [
-    Wrong(ops.LeakyRelu(-0.1), [(3,)], af.GraphError, "LeakyRelu: slope must not be negative, got -0.1"),
-    Wrong(ops.Elu(-1.0), [(3,)], af.GraphError, "Elu: alpha must not be negative, got -1.0"),
-    Wrong(ops.Softplus(0.0), [(3,)], af.GraphError, "Softplus: beta must be positive, got 0.0"),
+    *refused(
+        af.GraphError,
+        (ops.LeakyRelu(-0.1), [(3,)], "LeakyRelu: slope must not be negative, got -0.1"),
+        (ops.Elu(-1.0), [(3,)], "Elu: alpha must not be negative, got -1.0"),
+        (ops.Softplus(0.0), [(3,)], "Softplus: beta must be positive, got 0.0"),
+    ),
 ]

@@ -10,7 +10,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from tests.operations.nn.softmax import log_softmax, softmax
-from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, fixed
+from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, fixed, refused
 
 REDUCTIONS = ("mean", "sum", "none")
 #: Reduction, scale, label that is ignored.
@@ -32,11 +32,12 @@ def _labeled(
     classes: int = 7,
     scores: bool = True,
     weighted: bool = False,
+    labels: str = "int64",
 ) -> Make:
     def make(random: np.random.Generator) -> list[np.ndarray]:
         arrays = [np.asarray(random.standard_normal(shape)) for shape in before]
         arrays += [random.standard_normal((*batch, classes))] if scores else []
-        arrays.append(np.asarray(random.integers(0, classes, batch)))
+        arrays.append(np.asarray(random.integers(0, classes, batch)).astype(labels))
         return [*arrays, *([random.random(classes) + 0.1] if weighted else [])]
 
     return make
@@ -89,13 +90,20 @@ def _of_labels() -> dict[Any, list[Sample]]:
         ops.NllLoss: [],
         NllLossDown: [],
     }
+    drawn: dict[str, Any]
     found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(), _labeled(batch=(37,), classes=11)))
     found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(), fixed([[1e4, 0.0], [1e4, 0.0]], [0, 1]), smooth=False))
     found[SoftmaxLossDown].append(Sample(SoftmaxLossDown(), _labeled((), batch=(37,), classes=11)))
+    for labels in ("int32", "uint8", "int8"):
+        for batch in ((), (0,), (3, 2)):
+            drawn = {"batch": batch, "classes": 1 if batch == () else 5, "labels": labels}
+            found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss("sum"), _labeled(**drawn)))
+            found[SoftmaxLossDown].append(Sample(SoftmaxLossDown("sum"), _labeled((), **drawn)))
+            found[ops.NllLoss].append(Sample(ops.NllLoss("sum"), _labeled(**drawn)))
     for how in _HOWS:
         for weighted in (False, True):
             for batch, classes in (((5, 6), 7), ((2, 3), 4)):
-                drawn: dict[str, Any] = {"batch": batch, "classes": classes, "weighted": weighted}
+                drawn = {"batch": batch, "classes": classes, "weighted": weighted}
                 g = batch if how[0] == "none" else ()
                 x, down = (0,), (0, 1)
                 found[ops.SoftmaxLoss].append(Sample(ops.SoftmaxLoss(*how), _labeled(**drawn), wrt=x))
@@ -197,6 +205,26 @@ _FORMS = [
 ]
 
 WRONG = [
+    *refused(
+        af.ShapeError,
+        (
+            SoftmaxLossDown(),
+            [("float64", 1), ("float64", 2, 3), _LABELS],
+            r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]",
+        ),
+        (ops.nll_loss, [(2, 3), _LABELS, (2, 3)], "weights must have a value for each of 3 classes, got"),
+    ),
+    *refused(
+        af.GraphError,
+        (ops.SoftmaxLoss("max"), [(2, 3), _LABELS], "reduction must be one of mean, sum"),
+        (lambda x, t: ops.huber_loss(x, t, 0), [(2,), (2,)], "HuberLoss: delta must be positive, got 0"),
+    ),
+    Wrong(
+        ops.nll_loss,
+        [(2, 3), _LABELS, ("float64", 3)],
+        af.DTypeError,
+        r"weights must have dtype float32, got float64\[3",
+    ),
     *(
         Wrong(form, operands, error, match)
         for form in (ops.softmax_loss, ops.accuracy)
@@ -214,22 +242,6 @@ WRONG = [
         Wrong(ops.Accuracy(top), [(2, 3), _LABELS], af.GraphError, f"top must be from 1 to x's 3 classes, got {top}")
         for top in (0, 4)
     ),
-    Wrong(
-        SoftmaxLossDown(),
-        [("float64", 1), ("float64", 2, 3), _LABELS],
-        af.ShapeError,
-        r"SoftmaxLossDown: g must have shape \(\), got float64\[1\]",
-    ),
-    Wrong(ops.SoftmaxLoss("max"), [(2, 3), _LABELS], af.GraphError, "reduction must be one of mean, sum"),
-    Wrong(
-        ops.nll_loss, [(2, 3), _LABELS, (2, 3)], af.ShapeError, "weights must have a value for each of 3 classes, got"
-    ),
-    Wrong(
-        ops.nll_loss,
-        [(2, 3), _LABELS, ("float64", 3)],
-        af.DTypeError,
-        r"weights must have dtype float32, got float64\[3",
-    ),
     *(
         Wrong(form, operands, error, match)
         for form in _FORMS
@@ -246,8 +258,5 @@ WRONG = [
             "reduction must be one of mean, sum, none, got 'max'",
         )
         for form in _FORMS
-    ),
-    Wrong(
-        lambda x, t: ops.huber_loss(x, t, 0), [(2,), (2,)], af.GraphError, "HuberLoss: delta must be positive, got 0"
     ),
 ]

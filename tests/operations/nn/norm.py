@@ -10,7 +10,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, positive
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, positive, refused
 
 _DTYPES = (*FLOATS, "bfloat16")
 _X, _ROW = (5, 9, 7), (4, 5, 70)
@@ -151,6 +151,22 @@ def _batches(x: tuple[int, ...], statistic: int, channels: int = 3) -> list[tupl
 
 
 WRONG = [
+    Wrong(
+        ops.BatchNorm(),
+        [("float16", 4, 2), *[("float16", 2)] * 3, (2,)],
+        af.DTypeError,
+        r"running_mean must be float32\[2\], got float16\[2\]",
+    ),
+    *refused(
+        af.GraphError,
+        (lambda x: ops.layer_norm(x, epsilon=-1.0), [(2, 3)], "LayerNorm: epsilon must not be negative, got"),
+        (lambda x: ops.lrn(x, size=0), [(2, 3)], "LRN: size must be at least 1, got 0"),
+    ),
+    *refused(
+        af.ShapeError,
+        (ops.layer_norm, [(2, 3), (2, 3)], r"scale must have the shape of x's last axes \(3,\), got float32"),
+        (lambda x: ops.group_norm(x, 4), [(2, 6)], "group_norm: x must have shape .* and 4 groups"),
+    ),
     *(
         Wrong(ops.BatchNorm(), operands, af.ShapeError, match)
         for operands, match in (
@@ -160,28 +176,8 @@ WRONG = [
             (_batches((4, 3), 2), r"running_mean must be float32\[3\], got float32\[2\]"),
         )
     ),
-    Wrong(
-        ops.BatchNorm(),
-        [("float16", 4, 2), *[("float16", 2)] * 3, (2,)],
-        af.DTypeError,
-        r"running_mean must be float32\[2\], got float16\[2\]",
-    ),
     *(
         Wrong(lambda x, axes=axes: ops.layer_norm(x, axes=axes), [(2, 3)], af.ShapeError, f"1 to x's 2, got {axes}")
         for axes in (3, 0)
     ),
-    Wrong(
-        lambda x: ops.layer_norm(x, epsilon=-1.0),
-        [(2, 3)],
-        af.GraphError,
-        "LayerNorm: epsilon must not be negative, got",
-    ),
-    Wrong(
-        ops.layer_norm,
-        [(2, 3), (2, 3)],
-        af.ShapeError,
-        r"scale must have the shape of x's last axes \(3,\), got float32",
-    ),
-    Wrong(lambda x: ops.lrn(x, size=0), [(2, 3)], af.GraphError, "LRN: size must be at least 1, got 0"),
-    Wrong(lambda x: ops.group_norm(x, 4), [(2, 6)], af.ShapeError, "group_norm: x must have shape .* and 4 groups"),
 ]

@@ -11,7 +11,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from tests.operations.nn.windows import axes, out_of, windows
-from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, Wrong, normal
+from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, Wrong, normal, refused
 
 #: Kernel, stride and so on of maxima, and sizes of images.
 _MAXIMA: list[tuple[tuple[Any, ...], tuple[int, ...]]] = [
@@ -187,6 +187,19 @@ def _with(pool: Any, **how: Any) -> Any:
 
 
 WRONG = [
+    *refused(
+        af.ShapeError,
+        (ops.global_max, [(4, 4)], "global_max: x must have shape"),
+        (MaxPoolDown(2), [(1, 3, 3, 1), _IMAGE, (1, 2, 2, 1)], r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"),
+        (AveragePoolDown(2, size=(4, 4)), [(1, 3, 3, 1)], r"AveragePoolDown: g must have spatial size \(2, 2\), got"),
+        (ops.GlobalAverage(), [(1, 0, 2, 1)], "spatial size of at least 1"),
+    ),
+    Wrong(lambda: ops.global_max([1.0]), [], af.GraphError, "global_max: x must be a blob or an array, got list"),
+    *refused(
+        af.DTypeError,
+        (ops.AveragePool(2), [("int64", 1, 4, 1)], "AveragePool: x must be floating, got int64"),
+        (ops.MaxPool(2), [("bool", 1, 4, 1)], "MaxPool: x must be floating or integers, got bool"),
+    ),
     *(
         Wrong(_with(pool, **how), [_IMAGE], error, match)
         for pool in (ops.max_pool, ops.average_pool)
@@ -211,21 +224,4 @@ WRONG = [
             ((1, 0, 4, 1), "x must have a spatial size of at least 1"),
         )
     ),
-    Wrong(ops.global_max, [(4, 4)], af.ShapeError, "global_max: x must have shape"),
-    Wrong(lambda: ops.global_max([1.0]), [], af.GraphError, "global_max: x must be a blob or an array, got list"),
-    Wrong(ops.AveragePool(2), [("int64", 1, 4, 1)], af.DTypeError, "AveragePool: x must be floating, got int64"),
-    Wrong(ops.MaxPool(2), [("bool", 1, 4, 1)], af.DTypeError, "MaxPool: x must be floating or integers, got bool"),
-    Wrong(
-        MaxPoolDown(2),
-        [(1, 3, 3, 1), _IMAGE, (1, 2, 2, 1)],
-        af.ShapeError,
-        r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got",
-    ),
-    Wrong(
-        AveragePoolDown(2, size=(4, 4)),
-        [(1, 3, 3, 1)],
-        af.ShapeError,
-        r"AveragePoolDown: g must have spatial size \(2, 2\), got",
-    ),
-    Wrong(ops.GlobalAverage(), [(1, 0, 2, 1)], af.ShapeError, "spatial size of at least 1"),
 ]

@@ -87,6 +87,12 @@ ROWS = [
 _SHAPES = _sequence(*_SMALL[0])
 
 WRONG = [
+    Wrong(
+        ops.LSTMGates(),
+        [(2, 8), (2, 3)],
+        af.ShapeError,
+        r"LSTMGates: gates must have shape \(batch, 4 \* hidden\), here \(2, 12\)",
+    ),
     *(
         Wrong(ops.LSTM(), [*_SHAPES[:position], shape, *_SHAPES[position + 1 :]], af.ShapeError, f"LSTM: {match}, got")
         for position, shape, match in (
@@ -96,11 +102,5 @@ WRONG = [
             (3, (8, 4), r"weight_x must have shape \(4 \* hidden, features\), here \(8, 3\)"),
             (5, (2,), r"bias must have shape \(4 \* hidden\), here \(8,\)"),
         )
-    ),
-    Wrong(
-        ops.LSTMGates(),
-        [(2, 8), (2, 3)],
-        af.ShapeError,
-        r"LSTMGates: gates must have shape \(batch, 4 \* hidden\), here \(2, 12\)",
     ),
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.resize import MODES, Resize, ResizeDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
+from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, refused
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _RESIZED = [
@@ -121,6 +121,17 @@ ROWS = [
 _IMAGE = (1, 4, 4, 1)
 
 WRONG = [
+    *refused(
+        af.ShapeError,
+        (lambda x: ops.resize(x, 2), [(1, 0, 4, 1)], "Resize: x must have at least 1 element on axis 1"),
+        (ResizeDown(Resize(1, 3), 2), [(1, 4, 1)], "ResizeDown: g must have length 3 on axis 1, got"),
+    ),
+    Wrong(lambda x: ops.resize(x, 2), [("int64", 1, 4, 1)], af.DTypeError, "Resize: x must be floating, got int64"),
+    *refused(
+        af.GraphError,
+        (lambda: ops.resize([1.0], 2), [], "resize: x must be a blob or an array, got list"),
+        (lambda x: ops.resize(x, 2), [(4, 1)], r"one for each spatial axis, got 2 and None; x is float32\[4, 1\]"),
+    ),
     *(
         Wrong(lambda x, how=how: ops.resize(x, **how), [_IMAGE], af.GraphError, match)
         for how, match in (
@@ -135,16 +146,4 @@ WRONG = [
             ({"size": 2, "rounding": "up"}, "rounding must be one of floor, ceil, round_prefer_floor"),
         )
     ),
-    Wrong(
-        lambda x: ops.resize(x, 2), [(1, 0, 4, 1)], af.ShapeError, "Resize: x must have at least 1 element on axis 1"
-    ),
-    Wrong(lambda x: ops.resize(x, 2), [("int64", 1, 4, 1)], af.DTypeError, "Resize: x must be floating, got int64"),
-    Wrong(lambda: ops.resize([1.0], 2), [], af.GraphError, "resize: x must be a blob or an array, got list"),
-    Wrong(
-        lambda x: ops.resize(x, 2),
-        [(4, 1)],
-        af.GraphError,
-        r"one for each spatial axis, got 2 and None; x is float32\[4, 1\]",
-    ),
-    Wrong(ResizeDown(Resize(1, 3), 2), [(1, 4, 1)], af.ShapeError, "ResizeDown: g must have length 3 on axis 1, got"),
 ]
