@@ -118,7 +118,7 @@ ROWS = [
     function(
         "concat",
         lambda d: d(*_several(d, 2), axis=d.one((None, 0, d.axis()))),
-        lambda xp, x, y, axis: xp.concat([x, y, x * y[:1, ...] if axis == 0 else x], axis=axis),
+        lambda xp, x, y, axis: xp.concat([x, y, x * y[: min(1, y.shape[0]), ...] if axis == 0 else x], axis=axis),
     ),
     function(
         "stack",
