@@ -16,7 +16,7 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation
 from tests.operations.table import Row, Sample, Wrong
 
-__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "operations", "row_of", "samples"]
+__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "drawn", "operations", "row_of", "samples"]
 
 
 def _listed(name: str) -> Iterator[Any]:
@@ -67,5 +67,10 @@ PARTICULAR = frozenset(name for name, row in ROWS.items() if row.particular)
 
 
 def calls() -> list[tuple[Row, Sample]]:
-    """The samples of functions that are made of several operations, or of one with other parameters."""
-    return [(row, sample) for row in ROWS.values() if row.kind is None for sample in row.samples]
+    """The samples of functions of blobs and arrays: of several operations, or of one with other parameters."""
+    return [(row, each) for row in ROWS.values() if row.kind is None and row.drawn is None for each in row.samples]
+
+
+def drawn(reference: str) -> list[Row]:
+    """The rows of functions of arrays, which draw their samples, if they have a reference."""
+    return [row for row in ROWS.values() if row.drawn is not None and reference not in row.without]

@@ -167,6 +167,7 @@ WITHOUT = {
 }
 #: Names of the array API standard that are others.
 STANDARD = {"absolute": "abs", "power": "pow"}
+NOT_STANDARD = ("at_least", "at_most", "copy", "deviation", "erf", "fmod", "trunc_divide")
 
 
 #: Operators of ONNX that have the name of the row; and those that have another.
@@ -189,7 +190,7 @@ def _row(kind: type[Elementwise]) -> Row:
     own = [Sample(kind(), defined(kind, *shapes)) for shapes in SHAPES[: None if len(kind.arguments) > 1 else 3]]
     more = [Sample(kind(), make, smooth=kind not in _TIES) for make in MORE.get(kind, [])]
     floating = set(kind.kinds) & set("fV")
-    has_standard = kind.__module__.endswith("elementwise") and name not in ("at_least", "at_most", "deviation", "erf")
+    has_standard = kind.__module__.endswith("elementwise") and name not in NOT_STANDARD
     return Row(
         kind,
         [*own, *more],

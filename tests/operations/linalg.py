@@ -89,14 +89,13 @@ def _norm(x: np.ndarray, axis: Any, keepdims: bool, order: float) -> np.ndarray:
     return (abs(x) ** order).sum(axis, keepdims=keepdims) ** (1 / order)
 
 
-def _matrices(kind: Any, numpy: Any, torch: Any, *samples: Sample, standard: str = "", **more: Any) -> Row:
+def _matrices(kind: Any, numpy: Any, torch: Any, *samples: Sample, **more: Any) -> Row:
     return Row(
         kind,
         samples or [Sample(kind(), regular(2, 3, 3)), Sample(kind(), regular(3, 3, is_complex=True))],
         numpy=numpy,
         torch=torch,
-        standard=standard or f"linalg.{kind.function_name}",
-        **{**LAPACK, **more},
+        **{"standard": f"linalg.{kind.function_name}", **LAPACK, **more},
     )
 
 
@@ -211,6 +210,9 @@ ROWS = [
             for full, vectors in ((True, True), (False, True), (False, False))
             for make in (regular(2, 3, 3), normal((2, 3, 5)), complexes((3, 2)))
         ),
+        standard=lambda xp, x, full_matrices, vectors: (
+            tuple(xp.linalg.svd(x, full_matrices=full_matrices)) if vectors else xp.linalg.svdvals(x)
+        ),
     ),
     _matrices(
         Eigh,
@@ -222,6 +224,7 @@ ROWS = [
             for vectors in (True, False)
         ),
         without={"differences": "its gradient is that of Hermitian matrices: a function of tests/array makes them"},
+        standard=lambda xp, x, vectors: tuple(xp.linalg.eigh(x)) if vectors else xp.linalg.eigvalsh(x),
     ),
     _matrices(
         Eig,
@@ -233,6 +236,7 @@ ROWS = [
             for vectors in (True, False)
         ),
         without={"differences": "its vectors turn: a function of tests/array has what does not depend on that"},
+        standard=lambda xp, x, vectors: tuple(xp.linalg.eig(x)) if vectors else xp.linalg.eigvals(x),
     ),
     _matrices(
         Cholesky,
@@ -249,7 +253,7 @@ ROWS = [
         Cofactors,
         lambda x: np.conj(np.linalg.det(x)[..., None, None] * np.linalg.inv(x).mT),
         None,
-        standard="",
+        standard=None,
         without=_GRADIENT,
     ),
     _matrices(
@@ -258,6 +262,7 @@ ROWS = [
         lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
         Sample(Pinv(), _with_tolerance, wrt=(0,)),
         Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])], smooth=False),
+        standard=lambda xp, x, rtol: xp.linalg.pinv(x, rtol=rtol),
     ),
     _matrices(
         Solve,

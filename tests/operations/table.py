@@ -193,7 +193,7 @@ class Row:
         onnx: Operator of an ONNX file of it, besides casts and transpositions; "" where a file cannot have it.
         special: Inputs of numbers where formulas divide by zero, take a logarithm of it, or choose.
         closed: Number of the last axes of each input that cannot be open.
-        drawn: A Hypothesis strategy of further samples, of any shapes and parameters.
+        drawn: Draws the sample of a number, of any shapes and parameters: `tests.operations.functions.draws`.
     """
 
     kind: type[Operation] | None

@@ -1,1 +1,1 @@
-"""Rows of functions: what is made of several operations, or of one with arguments of its own."""
+"""Rows of functions that are made of several operations, or of one with other parameters."""
