@@ -196,6 +196,13 @@ def test_functional_forms_of_fills() -> None:
     assert (result[made["he"]] != result[made["he_1"]]).all()
 
 
+def test_uniform_numbers_are_from_0_to_1_by_default() -> None:
+    graph = af.Graph("g")
+    value = graph.run_sync(fetch=(drawn := ops.uniform(graph, 10_000, seed=1)))[drawn]
+    assert 0 <= value.min() < 0.01
+    assert 0.99 < value.max() <= 1
+
+
 # -- order ----------------------------------------------------------------------------------------------------------
 
 

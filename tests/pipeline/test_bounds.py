@@ -44,6 +44,14 @@ def test_bytes_held_ready_are_bounded_whatever_the_items_sizes(sizes: list[int])
         assert peak <= LIMIT
 
 
+@pytest.mark.any_loop
+async def test_by_default_an_item_has_the_bytes_of_all_arrays_and_texts_in_it() -> None:
+    item = {"a": np.zeros(100), "rest": [np.zeros(10, "f"), ({"deep": np.zeros(1)}, b"abc"), "text"]}
+    loader = source([item]).prefetch(1, size_bytes=10_000)
+    async for _ in loader:
+        assert loader.stats()["prefetch"].peak_bytes == 800 + 40 + 8 + sys.getsizeof(b"abc") + sys.getsizeof("text")
+
+
 async def test_prefetch_is_filled_up_to_its_bound_and_no_further() -> None:
     made = []
 
