@@ -40,7 +40,10 @@ class Names(Directive):
 
     def run(self) -> list[nodes.Node]:
         environment = self.state.document.settings.env
-        lines = ["````{eval-rst}", *self._lines(environment), "````"]
+        found = [*self._lines(environment)]
+        if not found:  # no name of the module is left for this list
+            return []
+        lines = ["````{eval-rst}", *found, "````"]
         holder = nodes.Element()
         self.state.nested_parse(StringList(lines, environment.docname), self.content_offset, holder)
         return holder.children

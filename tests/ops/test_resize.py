@@ -12,44 +12,25 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import resize as kernels
-from actorflow.ops.nn.resize import MODES, ROUNDINGS, Resize, ResizeDown
-from tests.operations.nn.resize import COORDINATES, along, matrix, parameters_of
+from actorflow.ops.nn.resize import MODES, Resize, ResizeDown
+from tests.operations import row_of
+from tests.operations.nn.drawn import resizings
+from tests.operations.nn.resize import along, matrix, parameters_of
+from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
-
-
-@st.composite
-def operations(draw: st.DrawFn) -> tuple[Resize, int]:
-    n, axis = draw(st.integers(1, 9)), draw(st.integers(0, 3))
-    scale = draw(st.sampled_from([None, None, 0.5, 0.75, 1.5, 2.0, 3.0]))
-    size = draw(st.integers(1, 24)) if scale is None else max(1, int(n * scale))
-    names = (draw(st.sampled_from(known)) for known in (MODES, COORDINATES, [*ROUNDINGS]))
-    return Resize(axis, size, *names, draw(st.sampled_from([-0.75, -0.5])), scale), n
 
 
 @settings(deadline=None)
 @given(
-    operations(),
-    st.integers(0, 3),
+    resizings(),
     st.sampled_from(["float32", "float64"]),
     st.sampled_from(LAYOUTS),
     st.sampled_from([64, 1 << 18]),
 )
-def test_it_is_the_product_with_a_matrix(
-    compute, laid_out, tolerance, drawn, batch, dtype, layout, piece_bytes
-) -> None:
-    operation, n = drawn
-    random = np.random.default_rng(0)
-    shape = [batch, 2, 3, 2]
-    shape[operation.axis] = n
-    x = random.standard_normal(shape).astype(dtype)
-    shape[operation.axis] = operation.size
-    g = random.standard_normal(shape).astype(dtype)
-    weights = matrix(n, **parameters_of(operation)).astype(dtype)
+def test_it_is_the_product_with_a_matrix(compute, drawn, dtype, layout, piece_bytes) -> None:
     with mock.patch.object(kernels, "_PIECE_BYTES", piece_bytes):
-        (y,) = compute(operation, laid_out(x, layout))
-        (dx,) = compute(ResizeDown(operation, n), laid_out(g, layout))
-    np.testing.assert_allclose(y, along(weights, x, operation.axis), **tolerance(dtype))
-    np.testing.assert_allclose(dx, along(weights.T, g, operation.axis), **tolerance(dtype))
+        for sample in drawn:
+            check_values(compute, row_of(sample.operation), sample, dtype, layout)
 
 
 @pytest.mark.parametrize("size", [(9,), (3, 8), (5, 2, 4)])

@@ -1,4 +1,4 @@
-"""Strategies of further samples of what slides windows over images: of any sizes and parameters."""
+"""Strategies of further samples of what is done to images: of any sizes and parameters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
+from actorflow.ops.nn.resize import MODES, ROUNDINGS, Resize, ResizeDown
 from tests.operations.nn.conv import samples_of
 from tests.operations.nn.pool import pooled
+from tests.operations.nn.resize import COORDINATES
 from tests.operations.table import Make, Sample, normal
 
 
@@ -73,3 +75,16 @@ def poolings(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
         Sample(average, images),
         Sample(AveragePoolDown(*how, count_pad, size=windows.size, dilation=dilation), means),
     )
+
+
+@st.composite
+def resizings(draw: st.DrawFn) -> tuple[Sample, ...]:
+    """A resizing along an axis, and its gradient."""
+    n, axis = draw(st.integers(1, 9)), draw(st.integers(0, 3))
+    scale = draw(st.sampled_from([None, None, 0.5, 0.75, 1.5, 2.0, 3.0]))
+    size = draw(st.integers(1, 24)) if scale is None else max(1, int(n * scale))
+    names = (draw(st.sampled_from(known)) for known in (MODES, COORDINATES, [*ROUNDINGS]))
+    operation = Resize(axis, size, *names, draw(st.sampled_from([-0.75, -0.5])), scale)
+    shape = [draw(st.integers(0, 3)), 2, 3, 2]
+    before, after = ((*shape[:axis], length, *shape[axis + 1 :]) for length in (n, size))
+    return Sample(operation, normal(before)), Sample(ResizeDown(operation, n), normal(after))
