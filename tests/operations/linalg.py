@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from actorflow import ops
 from actorflow.ops.linalg import (
@@ -24,6 +26,8 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
+from tests.operations.drawn import AXES
+from tests.operations.elementwise import FEW_POINTS, triples
 from tests.operations.table import COMPLEX, HOST, SINGLE_AND_DOUBLE, Make, Row, Sample, complexes, normal
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -71,6 +75,26 @@ def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool, batch: Any) ->
         if n == 1 != m:
             y = y.sum(axis, keepdims=True)
     return np.broadcast_to(y, (*batch, *y.shape[-2:]))
+
+
+def _matmul_of_torch(torch: Any, a: Any, b: Any, transpose_a: bool, transpose_b: bool, batch: Any) -> Any:
+    y = torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+    if batch is None:
+        return y
+    kept = y.shape[-2:]
+    known = y.shape[:-2][max(0, y.ndim - 2 - len(batch)) :]
+    small = [1 if n == 1 else m for n, m in zip(batch[len(batch) - len(known) :], known, strict=True)]
+    return y.sum_to_size(*small, *kept).expand(*batch, *kept)
+
+
+@st.composite
+def _products(draw: st.DrawFn) -> Sample:
+    batches = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=0, max_side=3)).input_shapes
+    rows, inner, columns = draw(st.tuples(*[st.integers(0, 4)] * 3))
+    turn_a, turn_b = draw(st.booleans()), draw(st.booleans())
+    a = (*batches[0], *((inner, rows) if turn_a else (rows, inner)))
+    b = (*batches[1], *((columns, inner) if turn_b else (inner, columns)))
+    return Sample(ops.Matmul(turn_a, turn_b), normal(a, b))
 
 
 def _norm(x: np.ndarray, axis: Any, keepdims: bool, order: float) -> np.ndarray:
@@ -124,6 +148,11 @@ ROWS = [
         [Sample(ops.Inner(), normal(x, w)) for x, w in (((2, 5), (4, 5)), ((9, 20), (6, 20)), ((2, 3, 5), (4, 5)))],
         numpy=lambda x, weight: x @ weight.T,
         torch="nn.functional.linear",
+        drawn=st.builds(
+            lambda batch, n, m: Sample(ops.Inner(), normal((*batch, n), (m, n))),
+            hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
+            *[st.integers(0, 4)] * 2,
+        ),
         dtypes=_FLOATS,
     ),
     Row(
@@ -145,6 +174,7 @@ ROWS = [
         [Sample(ops.Bias(), normal(x, x[-1:])) for x in ((2, 6, 6, 3), (3, 4, 4, 6), (2, 2, 3))],
         numpy=lambda x, bias: x + bias,
         torch="add",
+        drawn=AXES.map(lambda shape: Sample(ops.Bias(), normal(shape, shape[-1:]))),
         dtypes=_FLOATS,
     ),
     Row(
@@ -161,8 +191,9 @@ ROWS = [
         ops.Matmul,
         [Sample(operation, normal(a, b)) for operation, a, b in _BATCHES],
         numpy=_matmul,
-        without={"torch": "sums over a batch, which are NumPy's here"},
+        torch=_matmul_of_torch,
         dtypes=_NUMBERS,
+        drawn=_products(),
     ),
     _matrices(Det, np.linalg.det, "linalg.det"),
     _matrices(Inv, np.linalg.inv, "linalg.inv"),
@@ -170,7 +201,10 @@ ROWS = [
     _matrices(
         Qr,
         np.linalg.qr,
-        "linalg.qr",
+        # PyTorch has no gradient of what completes the basis.
+        lambda torch, x, mode: torch.linalg.qr(
+            x.detach() if mode == "complete" and x.shape[-2] > x.shape[-1] else x, mode
+        ),
         *(
             Sample(Qr(mode), make, smooth=mode == "reduced")
             for make in (regular(2, 3, 3), normal((2, 3, 5)), normal((2, 5, 3)), complexes((3, 3)))
@@ -212,7 +246,7 @@ ROWS = [
     _matrices(
         Cholesky,
         lambda x, upper: np.linalg.cholesky(x, upper=upper),
-        lambda torch, x, upper: torch.linalg.cholesky(x, upper=upper),
+        lambda torch, x, upper: torch.linalg.cholesky(x.detach(), upper=upper),  # gradients: of Hermitian matrices
         *(
             Sample(Cholesky(upper), definite(2, 3, 3, is_complex=is_complex), smooth=False)
             for is_complex in (False, True)
@@ -230,8 +264,8 @@ ROWS = [
         Pinv,
         lambda x, rtol: np.linalg.pinv(x, rtol=rtol),
         lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
-        Sample(Pinv(), _with_tolerance),
-        Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])]),
+        Sample(Pinv(), _with_tolerance, wrt=(0,)),
+        Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])], wrt=(0,)),
     ),
     _matrices(
         Solve,
@@ -251,6 +285,7 @@ ROWS = [
         ],
         numpy=_norm,
         torch=lambda torch, x, axis, keepdims, order: torch.linalg.vector_norm(x, order, axis, keepdims),
+        corners=[Sample(VectorNorm((1,), False, order), triples(FEW_POINTS)) for order in (1.0, 2.0, 3.0)],
         standard=lambda xp, x, axis, keepdims, order: xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=order),
         dtypes=_NUMBERS,
         devices=HOST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actorflow import ops
-from tests.operations.elementwise import at_points, dtypes_of
+from tests.operations.elementwise import at_points, dtypes_of, stretched
 from tests.operations.table import Row, Sample, normal
 
 _X = (300, 7)
@@ -24,6 +24,7 @@ ROWS = [
         torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
         dtypes=dtypes_of(ops.Elu),
         special=Sample(ops.Elu(), at_points(ops.Elu)),
+        drawn=stretched(*(ops.Elu(*alpha) for alpha in ((), (0.3,)))),
     ),
     Row(
         ops.LeakyRelu,
@@ -36,6 +37,7 @@ ROWS = [
         torch=lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope),
         dtypes=dtypes_of(ops.LeakyRelu),
         special=Sample(ops.LeakyRelu(), at_points(ops.LeakyRelu)),
+        drawn=stretched(*(ops.LeakyRelu(*slope) for slope in ((), (1.7,), (0.0,)))),
     ),
     Row(
         ops.Softplus,
@@ -44,5 +46,6 @@ ROWS = [
         torch=lambda torch, x, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
         dtypes=dtypes_of(ops.Softplus),
         special=Sample(ops.Softplus(), at_points(ops.Softplus)),
+        drawn=stretched(*(ops.Softplus(*how) for how in ((), (2.0, 3.0)))),
     ),
 ]

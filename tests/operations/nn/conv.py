@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from actorflow import ops
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from tests.operations.nn.windows import axes, out_of, pairs, per_axis, windows
+from tests.operations.drawn import Axes
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, per_axis, windows
 from tests.operations.table import FLOATS, Row, Sample, normal
 
 #: Kernel, and how: all of it two axes of 9 and 7, and 3 and 4 channels, if nothing else is said.
@@ -96,11 +98,22 @@ def _by_weight(g: np.ndarray, x: np.ndarray, kernel: Any, groups: int, **how: An
 
 def _of_torch(torch: Any, x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, groups: int) -> Any:
     rank = x.ndim - 2
-    border = [n for pair in reversed(pairs(pad, rank)) for n in pair]
-    x = torch.nn.functional.pad(x.movedim(-1, 1), border)
-    function = getattr(torch.nn.functional, f"conv{rank}d")
-    weight = weight.movedim((-1, -2), (0, 1))
-    return function(x, weight, None, per_axis(stride, rank), 0, per_axis(dilation, rank), groups).movedim(1, -1)
+    function, weight = getattr(torch.nn.functional, f"conv{rank}d"), weight.movedim((-1, -2), (0, 1)).contiguous()
+    how = (per_axis(stride, rank), 0, per_axis(dilation, rank), groups)
+    return channels_last(function(bordered(torch, x, pad), weight, None, *how))
+
+
+@st.composite
+def _drawn(draw: st.DrawFn) -> Sample:
+    axes = Axes(draw)
+    kernel, dilation, before, after = axes(1, 3), axes(1, 2), axes(0, 2), axes(0, 2)
+    least = [max(1, d * (k - 1) + 1 - b - a) for k, d, b, a in zip(kernel, dilation, before, after, strict=True)]
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    channels, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 3)) * groups
+    size = tuple(n + more for n, more in zip(least, axes(0, 3), strict=True))
+    operation = ops.Conv(axes(1, 3), tuple(zip(before, after, strict=True)), dilation, groups)
+    batch = draw(st.integers(1, 2))
+    return Sample(operation, normal((batch, *size, channels * groups), (*kernel, channels, outputs)))
 
 
 _FORWARD, _DOWN, _WEIGHT = _samples()
@@ -109,7 +122,7 @@ _TOLERANCE = {"float32": (1e-4, 1e-4), "float16": (4e-3, 8e-3)}
 _GRADIENT = {"torch": "only gradients are made of it"}
 
 ROWS = [
-    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES),
+    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES, orders=3, drawn=_drawn()),
     Row(ConvDown, _DOWN, numpy=_down, without=_GRADIENT, dtypes=_DTYPES),
     Row(ConvWeight, _WEIGHT, numpy=_by_weight, without=_GRADIENT, dtypes=_DTYPES),
 ]

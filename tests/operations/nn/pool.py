@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from tests.operations.nn.windows import axes, out_of, windows
-from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, normal
+from tests.operations.drawn import SIZES, Axes
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, windows
+from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, normal, whole
 
 #: Kernel, stride and so on of maxima, and sizes of images.
 _MAXIMA: list[tuple[tuple[Any, ...], tuple[int, ...]]] = [
@@ -139,17 +143,81 @@ _DTYPES = (*FLOATS, "bfloat16")
 _GRADIENT = {"torch": "only gradients are made of it"}
 _MAX_FORWARD, _MAX_DOWN = _maxima()
 _MEAN_FORWARD, _MEAN_DOWN = _means()
-_BORDERS = {"torch": "its borders are as wide on both sides, and its last windows others: tests/oracle compares some"}
+
+
+def _maxima_of_torch(torch: Any, x: Any, return_indices: bool, **how: Any) -> Any:
+    """Of an image with a border, as torch's are as wide on both sides; its indices are those of the border, too."""
+    operation, rank = ops.MaxPool(**how), x.ndim - 2
+    border = pairs(operation.pad, rank)
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    function = getattr(torch.nn.functional, f"max_pool{rank}d")
+    given = bordered(torch, x, operation.pad, lowest)
+    given = given if x.is_floating_point() else given.double()
+    kernel, stride, dilation = operation.kernel, operation.stride, per_axis(operation.dilation, rank)
+    stride = kernel if stride is None else stride
+    y, at = function(given, kernel, stride, 0, dilation, operation.ceil, return_indices=True)
+    out = operation.windows(tuple(x.shape[1:-1])).out
+    y, at = (each[(..., *(slice(n) for n in out))] for each in (y, at))
+    y = channels_last(y.to(x.dtype))
+    if not return_indices:
+        return y
+    found = torch.unravel_index(channels_last(at), given.shape[2:])
+    places = 0
+    for index, n, (before, _) in zip(found, x.shape[1:-1], border, strict=True):
+        places = places * n + index - before
+    return y, torch.where(y == lowest, -1, places)
+
+
+def _means_of_torch(torch: Any, x: Any, count_pad: bool, **how: Any) -> Any:
+    """Sums of windows over numbers of what they count; torch has no dilation, but convolutions have."""
+    operation, rank = ops.AveragePool(**how), x.ndim - 2
+    kernel, stride, dilation = (
+        per_axis(each, rank) for each in (operation.kernel, operation.stride, operation.dilation)
+    )
+    stride = kernel if operation.stride is None else stride
+    given, ones = (bordered(torch, each, operation.pad) for each in (x, torch.ones_like(x)))
+    out = operation.windows(tuple(x.shape[1:-1])).out
+    if dilation == (1,) * rank:
+        function = getattr(torch.nn.functional, f"avg_pool{rank}d")
+        y, seen = (function(each, kernel, stride, 0, operation.ceil, True) for each in (given, ones))
+    else:
+        weight = torch.ones((x.shape[-1], 1, *kernel), dtype=x.dtype) / math.prod(kernel)
+        function = getattr(torch.nn.functional, f"conv{rank}d")
+        y, seen = (function(each, weight, None, stride, 0, dilation, x.shape[-1]) for each in (given, ones))
+    y = y if count_pad else y / torch.where(seen == 0, 1.0, seen)
+    return channels_last(y[(..., *(slice(n) for n in out))])
+
+
+@st.composite
+def _drawn(draw: st.DrawFn, kind: Any, make: Any = normal) -> Sample:
+    each = Axes(draw)
+    kernel = each(1, 4)
+    pad = tuple(draw(st.integers(0, k // 2)) for k in kernel)
+    size = tuple(k + more for k, more in zip(kernel, each(0, 4), strict=True))
+    shape = (draw(st.integers(1, 2)), *size, draw(st.integers(1, 3)))
+    dilation = 1 if any(2 * k - 1 > n + 2 * p for n, k, p in zip(size, kernel, pad, strict=True)) else draw(SIZES)
+    more: dict[str, Any] = {"count_pad": draw(st.booleans())} if kind is ops.AveragePool else {"return_indices": True}
+    more["dilation"] = min(2, dilation)
+    return Sample(kind(kernel, each(1, 4), pad, draw(st.booleans()), **more), make(shape))
+
 
 ROWS = [
-    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS)),
+    Row(
+        ops.MaxPool,
+        _MAX_FORWARD,
+        numpy=pooled,
+        torch=_maxima_of_torch,
+        dtypes=(*_DTYPES, *INTEGERS),
+        drawn=st.one_of(_drawn(ops.MaxPool), _drawn(ops.MaxPool, lambda shape: whole(-3, shape))),
+    ),
     Row(MaxPoolDown, _MAX_DOWN, numpy=_pooled_down, without=_GRADIENT, dtypes=_DTYPES, particular=True),
     Row(
         ops.AveragePool,
         [Sample(ops.AveragePool((2, 2), (2, 2)), normal((2, 6, 6, 3))), *_MEAN_FORWARD],
         numpy=averaged,
-        without=_BORDERS,
+        torch=_means_of_torch,
         dtypes=_DTYPES,
+        drawn=_drawn(ops.AveragePool),
     ),
     Row(
         AveragePoolDown,
@@ -166,6 +234,9 @@ ROWS = [
         ],
         numpy=lambda x: x.mean(tuple(range(1, x.ndim - 1))),
         torch=lambda torch, x: x.mean(tuple(range(1, x.ndim - 1))),
+        drawn=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5).map(
+            lambda size: Sample(ops.GlobalAverage(), normal((2, *size, 3)))
+        ),
         dtypes=_DTYPES,
     ),
 ]
