@@ -18,7 +18,13 @@ from tests.operations import Row, Sample
 from tests.operations.shaping import parts
 
 #: How far floating results may lie apart: relative, and absolute times the largest result.
-TOLERANCE = {"float32": (1e-4, 1e-4), "complex64": (1e-4, 1e-4), "float64": (1e-9, 1e-10), "complex128": (1e-9, 1e-10)}
+TOLERANCE = {
+    "float16": (4e-3, 4e-3),
+    "float32": (1e-4, 1e-4),
+    "complex64": (1e-4, 1e-4),
+    "float64": (1e-9, 1e-10),
+    "complex128": (1e-9, 1e-10),
+}
 
 
 def examples(count: int) -> settings:
@@ -147,8 +153,8 @@ def by_torch(
         if loss is None or not loss.requires_grad:
             steps.append([None] * len(by))
         else:
-            create = order + 1 < orders
-            steps.append(list(torch.autograd.grad(loss, by, create_graph=create, retain_graph=True, allow_unused=True)))
+            # Always as for a further order: torch's faster way is wrong for determinants of singular matrices.
+            steps.append(list(torch.autograd.grad(loss, by, create_graph=True, allow_unused=True)))
     return [[None if y is None else y.resolve_conj().numpy(force=True) for y in step] for step in steps], kept
 
 
@@ -178,11 +184,12 @@ def check(
     expected, kept = by_torch(row, sample, arrays, orders, loss_of)
     is_complex = any(a.dtype.kind == "c" for a in arrays)  # which blobs have no gradients by
     run = by_graph if isinstance(sample.what, Operation) and not is_complex else by_arrays
+    orders = orders if any(kept) else 0
     found = run(sample, arrays, orders, kept, loss_of)
     # Casts lose digits.
     names = {x.dtype.name for x in (*arrays, *expected[0])} & TOLERANCE.keys()
     relative, absolute = max((TOLERANCE[name] for name in names), default=(0.0, 0.0))
-    for order, (mine, reference) in enumerate(zip(found, expected, strict=True)):
+    for order, (mine, reference) in enumerate(zip(found, expected[: orders + 1], strict=True)):
         if order and not is_corner and any(b is not None and not np.isfinite(b).all() for b in reference):
             break  # beyond the range of the dtype
         for i, (a, b) in enumerate(zip(mine, reference, strict=True)):

@@ -149,23 +149,23 @@ def _maxima_of_torch(torch: Any, x: Any, return_indices: bool, **how: Any) -> An
     """Of an image with a border, as torch's are as wide on both sides; its indices are those of the border, too."""
     operation, rank = ops.MaxPool(**how), x.ndim - 2
     border = pairs(operation.pad, rank)
-    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     function = getattr(torch.nn.functional, f"max_pool{rank}d")
-    given = bordered(torch, x, operation.pad, lowest)
-    given = given if x.is_floating_point() else given.double()
+    given = bordered(torch, x if x.is_floating_point() else x.double(), operation.pad, -math.inf)
     kernel, stride, dilation = operation.kernel, operation.stride, per_axis(operation.dilation, rank)
     stride = kernel if stride is None else stride
     y, at = function(given, kernel, stride, 0, dilation, operation.ceil, return_indices=True)
     out = operation.windows(tuple(x.shape[1:-1])).out
     y, at = (each[(..., *(slice(n) for n in out))] for each in (y, at))
-    y = channels_last(y.to(x.dtype))
+    y, at, is_empty = channels_last(y), channels_last(at), channels_last(y == -math.inf)
+    if not x.is_floating_point():
+        y = torch.where(is_empty, torch.iinfo(x.dtype).min, y).to(x.dtype)
     if not return_indices:
         return y
-    found = torch.unravel_index(channels_last(at), given.shape[2:])
+    found = torch.unravel_index(at, given.shape[2:])
     places = 0
     for index, n, (before, _) in zip(found, x.shape[1:-1], border, strict=True):
         places = places * n + index - before
-    return y, torch.where(y == lowest, -1, places)
+    return y, torch.where(is_empty, -1, places)
 
 
 def _means_of_torch(torch: Any, x: Any, count_pad: bool, **how: Any) -> Any:
@@ -180,11 +180,16 @@ def _means_of_torch(torch: Any, x: Any, count_pad: bool, **how: Any) -> Any:
     if dilation == (1,) * rank:
         function = getattr(torch.nn.functional, f"avg_pool{rank}d")
         y, seen = (function(each, kernel, stride, 0, operation.ceil, True) for each in (given, ones))
+        y = y if count_pad else y / torch.where(seen == 0, 1.0, seen)
     else:
-        weight = torch.ones((x.shape[-1], 1, *kernel), dtype=x.dtype) / math.prod(kernel)
-        function = getattr(torch.nn.functional, f"conv{rank}d")
-        y, seen = (function(each, weight, None, stride, 0, dilation, x.shape[-1]) for each in (given, ones))
-    y = y if count_pad else y / torch.where(seen == 0, 1.0, seen)
+        function, weight = getattr(torch.nn.functional, f"conv{rank}d"), x.new_ones((x.shape[-1], 1, *kernel))
+        behind = [n for s in reversed(stride) for n in (0, s)]  # windows may reach over the border
+
+        def summed(each: Any) -> Any:
+            return function(torch.nn.functional.pad(each, behind), weight, None, stride, 0, dilation, x.shape[-1])
+
+        seen = summed(torch.ones_like(given) if count_pad else ones)
+        y = summed(given) / torch.where(seen == 0, 1.0, seen)
     return channels_last(y[(..., *(slice(n) for n in out))])
 
 
