@@ -56,7 +56,7 @@ def test_samples(row: Row, sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("row", DRAWN, ids=str)
-@examples(12)
+@examples(20)
 @given(data=st.data(), layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1))
 def test_drawn_samples(row: Row, data: Any, layout: str, seed: int) -> None:
     sample = data.draw(row.drawn)
