@@ -51,12 +51,12 @@ def test_samples(row: Row, sample: Sample) -> None:
         arrays = [laid_out(x, layout) for x in sample.inputs(dtype)]
         orders = orders_of(row, dtype) if row.drawn is None else min(1, orders_of(row, dtype))
         count = check(row, sample, arrays, orders, FACTORS.get(row.name, 1.0))
-        for i in range(count if count > 1 else 0):
+        for i in range(count if count > 1 and dtype == "float64" else 0):
             check(row, sample, arrays, 1, FACTORS.get(row.name, 1.0), only=i)
 
 
 @pytest.mark.parametrize("row", DRAWN, ids=str)
-@examples(20)
+@examples(10)
 @given(data=st.data(), layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1))
 def test_drawn_samples(row: Row, data: Any, layout: str, seed: int) -> None:
     sample = data.draw(row.drawn)
