@@ -39,7 +39,8 @@ def _transposed_convolutions(draw: st.DrawFn) -> Sample:
     axes = Axes(draw)
     kernel, dilation, stride = axes(1, 3), axes(1, 3), axes(1, 3)
     groups = draw(st.sampled_from([1, 1, 2]))
-    inputs, outputs = draw(st.integers(1, 3)) * groups, draw(st.integers(1, 3))
+    # A third derivative of a single channel fails in torch 2.13: "grad_weight must be contiguous".
+    inputs, outputs = draw(st.integers(1 if groups > 1 else 2, 3)) * groups, draw(st.integers(1, 3))
     return call(
         ops.conv_transpose,
         normal((draw(st.integers(1, 2)), *axes(1, 4), inputs), (*kernel, outputs, inputs)),
