@@ -59,11 +59,13 @@ class _Arrays:
 
     def take(self, bucket: Bucket) -> Any:
         """A buffer, where a known call that was like this one so far had its own if that can be had."""
-        assert isinstance(bucket, StreamBucket)
         at, whereabouts = len(self.key), self._device.whereabouts
         wanted = {key[at] for key in self._alike}
-        buffer = bucket.find(lambda free: whereabouts(free) in wanted) if wanted else None
-        return bucket.take() if buffer is None else buffer
+        if wanted and isinstance(bucket, StreamBucket):
+            buffer = bucket.find(lambda free: whereabouts(free) in wanted)
+            if buffer is not None:
+                return buffer
+        return bucket.take()
 
     def get(self, ids: Iterable[int]) -> list[Any]:
         return [self.held[i] for i in ids]

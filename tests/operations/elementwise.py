@@ -14,6 +14,7 @@ from actorflow import ops
 from actorflow.ops import Operation
 from actorflow.ops.nn.activation import NormalCdf, NormalDensity, ReluDown
 from actorflow.ops.rows import ZERO, Elementwise
+from tests.operations.drawn import broadcast
 from tests.operations.table import (
     COMPLEX,
     DEVICES,
@@ -23,6 +24,7 @@ from tests.operations.table import (
     Make,
     Row,
     Sample,
+    fixed,
     flags,
     integers,
     normal,
@@ -43,6 +45,10 @@ DTYPES = {
 PAIR = ((5, 41), (5, 41))
 #: Zeros of both signs, ones, ties with their negatives, infinities, what is not a number.
 POINTS = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -0.5, 0.5, np.inf, -np.inf, 3.0, -3.0, np.nan])
+#: Those that sums of squares are finite of.
+FEW_POINTS = POINTS[:7]
+#: Further ones for activations.
+EXTREMES = np.array([1e-30, 1e30, -1e30, 20.5, -20.5, 700.0, -700.0])
 
 
 def rows() -> list[type[Elementwise]]:
@@ -86,10 +92,16 @@ def at_points(kind: type[Elementwise]) -> Make:
     count = len(kind.arguments) - kind.conditions
 
     def make(random: np.random.Generator) -> list[np.ndarray]:
-        points = [x.reshape(-1) for x in np.meshgrid(*[POINTS] * count, indexing="ij")]
+        each = np.append(POINTS, EXTREMES) if kind.__module__.endswith("activation") and count == 1 else POINTS
+        points = [x.reshape(-1) for x in np.meshgrid(*[each] * count, indexing="ij")]
         return [*(random.random(points[0].shape) < 0.5 for _ in range(kind.conditions)), *points]
 
     return make
+
+
+def triples(points: np.ndarray) -> Make:
+    """All triples of some numbers, along the second axis."""
+    return fixed(np.stack([x.reshape(-1) for x in np.meshgrid(points, points, points, indexing="ij")], 1))
 
 
 def _chosen(random: np.random.Generator) -> list[np.ndarray]:
@@ -106,6 +118,14 @@ SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((4,), ()),
 )
 
+
+def stretched(*operations: Operation) -> Any:
+    """A strategy of numbers of any shape, near 0, usual and large."""
+    makes = [lambda random, by=by: [by * random.standard_normal((5, 41))] for by in (0.1, 1.0, 6.0)]
+    return broadcast([Sample(operation, make) for operation in operations for make in makes])
+
+
+ACTIVATIONS = (ops.Relu, ops.Sigmoid, ops.Tanh, ops.Silu, ops.Gelu, ops.GeluTanh)
 #: Further inputs of some rows: with ties, of integers, broadcast.
 MORE: dict[type[Operation], list[Make]] = {
     **{
@@ -124,7 +144,7 @@ MORE: dict[type[Operation], list[Make]] = {
     **{kind: [normal((5, 41))] for kind in (ops.Floor, ops.Ceil, ops.Round, ops.Exp)},
     **{kind: [positive((5, 41))] for kind in (ops.Log, ops.Sqrt, ops.Reciprocal)},
     ops.Copy: [normal(shape) for shape in [(), (0, 3), (4, 70)]],
-    **{kind: [normal((300, 7))] for kind in (ops.Relu, ops.Sigmoid, ops.Tanh, ops.Silu, ops.Gelu, ops.GeluTanh)},
+    **{kind: [normal((300, 7))] for kind in ACTIVATIONS},
 }
 MORE[NormalCdf] = MORE[NormalDensity] = [normal((300, 7))]
 MORE[ReluDown] = [normal((300, 7), (300, 7))]
@@ -150,15 +170,56 @@ NUMPY: Mapping[str, Callable[..., Any]] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "trunc_divide": lambda a, b: np.where((b == 0) & (a.dtype.kind in "iu"), 0, np.trunc(a / b)).astype(a.dtype),
 }
+
+
+def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch divides no integer by 0, where the result is 0 here."""
+
+    def divided(torch: Any, a: Any, b: Any) -> Any:
+        if a.is_floating_point():
+            return function(torch, a, b)
+        return torch.where(b == 0, torch.zeros_like(a), function(torch, a, torch.where(b == 0, torch.ones_like(b), b)))
+
+    return divided
+
+
+def _floor(torch: Any, a: Any, b: Any) -> Any:
+    """Of the quotient, as the standard has it for infinities."""
+    y = torch.div(a, b, rounding_mode="floor")
+    return (
+        torch.where(torch.isinf(a) | torch.isinf(b), torch.floor((a / b).detach()), y) if a.is_floating_point() else y
+    )
+
+
+def _hypot(torch: Any, a: Any, b: Any) -> Any:
+    """With a slope of 0 at the origin, as `vector_norm` has there, too; torch.hypot has NaN."""
+    is_origin = (a == 0) & (b == 0)
+    return torch.where(is_origin, 0.0, torch.hypot(torch.where(is_origin, 1.0, a), b))
+
+
 #: What PyTorch calls rows that have another name there.
 TORCH: Mapping[str, str | Callable[..., Any]] = {
-    "absolute": "abs", "at_least": "maximum", "at_most": "minimum", "copy": "clone", "deviation": "sqrt",
-    "divide": "div", "equal": "eq", "floor_divide": lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
-    "gelu": "nn.functional.gelu", "gelu_tanh": lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "greater": "gt", "greater_equal": "ge", "imag": lambda torch, x: x.imag if x.is_complex() else x * 0,
+    "absolute": "abs", "copy": "clone", "divide": "div", "equal": "eq", "hypot": _hypot,
+    # The element itself is picked at the bound, as by torch.clamp.
+    "at_least": lambda torch, a, b: torch.where((a >= b) | torch.isnan(a), a, b),
+    "at_most": lambda torch, a, b: torch.where((a <= b) | torch.isnan(a), a, b),
+    # A 1 or a -1 for infinities, too, where torch.copysign has NaN.
+    "copysign": lambda torch, a, b: torch.where(torch.signbit(b), -abs(a), abs(a)),
+    # A square root of what is never negative, and equal numbers have no direction.
+    "deviation": lambda torch, x: torch.where(x == 0, 0.0, torch.where(x == 0, 1.0, x).sqrt()),
+    "floor_divide": _of_whole(_floor),
+    "fmod": _of_whole(lambda torch, a, b: torch.fmod(a, b)),
+    "remainder": _of_whole(lambda torch, a, b: torch.remainder(a, b)),
+    "round": lambda torch, x: torch.complex(x.real.round(), x.imag.round()) if x.is_complex() else x.round(),
+    # Of what is not a number that, where torch.sgn has 0.
+    "sign": lambda torch, x: torch.where(torch.isnan(x), x.detach(), torch.sgn(x)),
+    # The limit at -infinity, where torch has NaN.
+    "gelu": lambda torch, x: torch.where(x == -math.inf, 0.0, torch.nn.functional.gelu(x)),
+    "gelu_tanh": lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "greater": "gt", "greater_equal": "ge", "imag": lambda torch, x: x.imag if x.is_complex() else torch.zeros_like(x),
     "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "normal_cdf": "special.ndtr",
     "not_equal": "ne", "power": "pow", "bitwise_invert": "bitwise_not", "silu": "nn.functional.silu",
-    "subtract": "sub", "trunc_divide": lambda torch, a, b: torch.div(a, b, rounding_mode="trunc"),
+    "subtract": "sub", "trunc_divide": _of_whole(lambda torch, a, b: torch.div(a, b, rounding_mode="trunc")),
 }  # fmt: skip
 #: Rows that PyTorch does not have, and why that is no loss.
 WITHOUT = {
@@ -204,6 +265,7 @@ def _row(kind: type[Elementwise]) -> Row:
         devices=HOST if is_of_the_host(kind) else DEVICES,
         special=Sample(kind(), at_points(kind)) if floating else None,
         orders=1 if all(rule is ZERO for rule in kind.rules) or kind in (ops.Imag, ops.Sign) else 2,
+        strategy=stretched(kind()) if kind in ACTIVATIONS else broadcast([own[0], *more]),
     )
 
 
@@ -226,6 +288,7 @@ ROWS = [
         standard=lambda xp, *terms: sum(terms[1:], terms[0]),
         dtypes=dtypes_of(ops.Sum),
         onnx="Add",
+        strategy=broadcast([Sample(ops.Sum(), normal(*[(5, 41)] * terms)) for terms in (2, 3)]),
     ),
     Row(
         ops.WeightedSum,
@@ -237,6 +300,7 @@ ROWS = [
         torch=lambda torch, *terms, weights: _added(*(w * x for w, x in zip(weights, terms, strict=True))),
         dtypes=dtypes_of(ops.WeightedSum),
         onnx="Mul",
+        strategy=broadcast([Sample(ops.WeightedSum((0.3, -2.0)), normal((5, 41), (5, 41)))]),
     ),
     Row(
         ops.Scale,
@@ -245,6 +309,7 @@ ROWS = [
         torch=lambda torch, x, factor: x * factor,
         dtypes=dtypes_of(ops.Scale),
         onnx="Mul",
+        strategy=broadcast([Sample(ops.Scale(-2.5), normal((5, 41)))]),
     ),
     Row(
         ops.Cast,

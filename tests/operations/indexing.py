@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.indexing import INDEX, AddAt, Gather, PadDown, TakeAlongAxisDown, TakeDown, numpy_key
+from tests.operations.drawn import SHAPES, axes_of
 from tests.operations.shaping import ANYTHING
 from tests.operations.table import INTEGERS, Make, Row, Sample, adjoint, fixed, integers, normal, refused
 
@@ -32,6 +35,14 @@ def _placed(*shapes: tuple[int, ...]) -> Make:
 
 def _picked(shape: tuple[int, ...], picked: tuple[int, ...], length: int) -> Make:
     return lambda random: [random.standard_normal(shape), random.integers(0, length, picked)]
+
+
+@st.composite
+def _along(draw: st.DrawFn) -> Sample:
+    shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4))
+    axis, count = draw(st.integers(-len(shape), len(shape) - 1)), draw(st.integers(0, 6))
+    picked = tuple(count if i == axis % len(shape) else n for i, n in enumerate(shape))
+    return Sample(ops.TakeAlongAxis(axis), _picked(shape, picked, shape[axis]))
 
 
 def _key(key: Any, indices: Any) -> Any:
@@ -124,6 +135,7 @@ ROWS = [
         numpy=np.flip,
         torch=lambda torch, x, axis: torch.flip(x, tuple(range(x.ndim)) if axis is None else axis),
         standard="flip",
+        strategy=SHAPES.flatmap(lambda shape: axes_of(shape).map(lambda axes: Sample(ops.Flip(axes), normal(shape)))),
         dtypes=ANYTHING,
         onnx="Slice",
     ),
@@ -193,6 +205,7 @@ ROWS = [
         numpy=np.take_along_axis,
         torch=lambda torch, x, indices, axis: torch.gather(x, axis, indices % x.shape[axis]),
         standard="take_along_axis",
+        strategy=_along(),
         dtypes=ANYTHING,
         onnx="GatherElements",
     ),
@@ -209,8 +222,13 @@ ROWS = [
     Row(
         ops.OneHot,
         [Sample(ops.OneHot(4, np.dtype(dtype)), integers((5, 3))) for dtype in ("float32", "int64", "bool")],
+        strategy=st.builds(
+            lambda depth, shape: Sample(ops.OneHot(depth, np.dtype(np.int64)), integers(shape, high=depth)),
+            st.integers(1, 6),
+            SHAPES,
+        ),
         numpy=lambda indices, depth, dtype: np.eye(depth, dtype=dtype)[indices],
-        torch=lambda torch, indices, depth, dtype: torch.nn.functional.one_hot(indices, depth).to(
+        torch=lambda torch, indices, depth, dtype: torch.nn.functional.one_hot(indices.long(), depth).to(
             getattr(torch, np.dtype(dtype).name)
         ),
         dtypes=INTEGERS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
@@ -25,6 +27,8 @@ from actorflow.ops.linalg import (
     Svd,
     VectorNorm,
 )
+from tests.operations.drawn import AXES
+from tests.operations.elementwise import FEW_POINTS, triples
 from tests.operations.table import (
     COMPLEX,
     HOST,
@@ -85,6 +89,31 @@ def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool, batch: Any) ->
     return np.broadcast_to(y, (*batch, *y.shape[-2:]))
 
 
+def _matmul_of_torch(torch: Any, a: Any, b: Any, transpose_a: bool, transpose_b: bool, batch: Any) -> Any:
+    y = torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+    if batch is None:
+        return y
+    kept = y.shape[-2:]
+    known = y.shape[:-2][max(0, y.ndim - 2 - len(batch)) :]
+    small = [1 if n == 1 else m for n, m in zip(batch[len(batch) - len(known) :], known, strict=True)]
+    return y.sum_to_size(*small, *kept).expand(*batch, *kept)
+
+
+def qr_of_torch(torch: Any, x: Any, mode: str) -> Any:
+    """PyTorch has no gradient of what completes the basis."""
+    return torch.linalg.qr(x.detach() if mode == "complete" and x.shape[-2] > x.shape[-1] else x, mode)
+
+
+@st.composite
+def _products(draw: st.DrawFn) -> Sample:
+    batches = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=0, max_side=3)).input_shapes
+    rows, inner, columns = draw(st.tuples(*[st.integers(0, 4)] * 3))
+    turn_a, turn_b = draw(st.booleans()), draw(st.booleans())
+    a = (*batches[0], *((inner, rows) if turn_a else (rows, inner)))
+    b = (*batches[1], *((columns, inner) if turn_b else (inner, columns)))
+    return Sample(ops.Matmul(turn_a, turn_b), normal(a, b))
+
+
 def _norm(x: np.ndarray, axis: Any, keepdims: bool, order: float) -> np.ndarray:
     return (abs(x) ** order).sum(axis, keepdims=keepdims) ** (1 / order)
 
@@ -143,6 +172,11 @@ ROWS = [
         [Sample(ops.Inner(), normal((*rows, depth), (columns, depth))) for rows, depth, columns in _PRODUCTS],
         numpy=lambda x, weight: x @ weight.T,
         torch="nn.functional.linear",
+        strategy=st.builds(
+            lambda batch, n, m: Sample(ops.Inner(), normal((*batch, n), (m, n))),
+            hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
+            *[st.integers(0, 4)] * 2,
+        ),
         dtypes=_FLOATS,
         onnx="Gemm",
     ),
@@ -165,6 +199,7 @@ ROWS = [
         [Sample(ops.Bias(), normal(x, x[-1:])) for x in ((2, 6, 6, 3), (3, 4, 4, 6), (2, 2, 3))],
         numpy=lambda x, bias: x + bias,
         torch="add",
+        strategy=AXES.map(lambda shape: Sample(ops.Bias(), normal(shape, shape[-1:]))),
         dtypes=_FLOATS,
         onnx="Add",
     ),
@@ -182,9 +217,10 @@ ROWS = [
         ops.Matmul,
         [Sample(operation, normal(a, b)) for operation, a, b in _BATCHES],
         numpy=_matmul,
-        without={"torch": "sums over a batch, which are NumPy's here"},
+        torch=_matmul_of_torch,
         dtypes=_NUMBERS,
         onnx="MatMul",
+        strategy=_products(),
     ),
     _matrices(Det, np.linalg.det, "linalg.det", onnx="Det"),
     _matrices(Inv, np.linalg.inv, "linalg.inv"),
@@ -192,7 +228,7 @@ ROWS = [
     _matrices(
         Qr,
         np.linalg.qr,
-        "linalg.qr",
+        qr_of_torch,
         *(
             Sample(Qr(mode), make, smooth=mode == "reduced")
             for make in (regular(2, 3, 3), normal((2, 3, 5)), normal((2, 5, 3)), complexes((3, 3)))
@@ -241,7 +277,7 @@ ROWS = [
     _matrices(
         Cholesky,
         lambda x, upper: np.linalg.cholesky(x, upper=upper),
-        lambda torch, x, upper: torch.linalg.cholesky(x, upper=upper),
+        lambda torch, x, upper: torch.linalg.cholesky(x.detach(), upper=upper),  # gradients: of Hermitian matrices
         *(
             Sample(Cholesky(upper), definite(2, 3, 3, is_complex=is_complex), smooth=False)
             for is_complex in (False, True)
@@ -261,7 +297,12 @@ ROWS = [
         lambda x, rtol: np.linalg.pinv(x, rtol=rtol),
         lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
         Sample(Pinv(), _with_tolerance, wrt=(0,)),
-        Sample(Pinv(), lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])], smooth=False),
+        Sample(
+            Pinv(),
+            lambda random: [random.standard_normal((2, 3, 5)), np.array([0.5, 1e-3])],
+            smooth=False,
+            wrt=(0,),
+        ),
         standard=lambda xp, x, rtol: xp.linalg.pinv(x, rtol=rtol),
     ),
     _matrices(
@@ -282,6 +323,7 @@ ROWS = [
         ],
         numpy=_norm,
         torch=lambda torch, x, axis, keepdims, order: torch.linalg.vector_norm(x, order, axis, keepdims),
+        corners=[Sample(VectorNorm((1,), False, order), triples(FEW_POINTS)) for order in (1.0, 2.0, 3.0)],
         standard=lambda xp, x, axis, keepdims, order: xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=order),
         dtypes=_NUMBERS,
         devices=HOST,

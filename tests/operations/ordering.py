@@ -6,10 +6,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.ordering import Recurrence
+from tests.operations.drawn import along_axis
+from tests.operations.elementwise import FEW_POINTS, POINTS, triples
 from tests.operations.table import COMPLEX, HOST, INTEGERS, Row, Sample, Wrong, flags, normal, refused, whole
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", *INTEGERS)
@@ -83,6 +86,8 @@ ROWS = [
             ],
             numpy=scanned(ufunc),
             torch=_scanned_by_torch(name),
+            corners=[Sample(scan(1), triples(POINTS if scan is ops.CumSum else FEW_POINTS))],
+            strategy=along_axis(scan, lambda shape: whole(-2, shape), st.booleans(), st.booleans()),
             dtypes=(*NUMBERS, *COMPLEX),
             onnx="CumSum" if scan is ops.CumSum else "",
         )
@@ -110,6 +115,7 @@ ROWS = [
             torch=lambda torch, x, axis, reverse, stable, which=which: torch.sort(
                 x, dim=axis, descending=reverse, stable=True
             )[which],
+            strategy=along_axis(kind, normal, st.booleans()),
             standard=lambda xp, x, axis, reverse, stable, name=kind.function_name: getattr(xp, name)(
                 x, axis=axis, descending=reverse, stable=True
             ),

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
+from tests.operations.drawn import AXES, SHAPES
 from tests.operations.table import COMPLEX, FLOATS, INTEGERS, Row, Sample, Wrong, normal, refused
 
 ANYTHING = ("bool", *INTEGERS, *FLOATS, "bfloat16", *COMPLEX)
@@ -20,6 +23,26 @@ def _ends(lengths: Sequence[int]) -> list[int]:
 
 def _joined(*parts: np.ndarray, axis: int, new: bool) -> np.ndarray:
     return np.stack(parts, axis) if new else np.concatenate(parts, axis)
+
+
+@st.composite
+def _broadcasts(draw: st.DrawFn) -> Sample:
+    (shape,) = draw(hnp.mutually_broadcastable_shapes(num_shapes=1, max_dims=4, min_side=0, max_side=4)).input_shapes
+    other = draw(hnp.broadcastable_shapes(shape, max_dims=5, min_side=0, max_side=4))
+    return Sample(ops.BroadcastTo(np.broadcast_shapes(shape, other)), normal(shape))
+
+
+@st.composite
+def _pieces(draw: st.DrawFn, is_split: bool = False) -> Sample:
+    """Arrays that lie behind each other along an axis, or next to each other along a new one."""
+    shape, lengths = draw(AXES), draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    before, after = shape[: axis % len(shape)], shape[axis % len(shape) + 1 :]
+    if is_split:
+        return Sample(ops.Split(tuple(lengths), axis), normal((*before, sum(lengths), *after)))
+    if draw(st.booleans()):
+        return Sample(ops.Concat(axis, True), normal(*[shape] * len(lengths)))
+    return Sample(ops.Concat(axis), normal(*((*before, n, *after) for n in lengths)))
 
 
 ROWS = [
@@ -41,6 +64,7 @@ ROWS = [
         ],
         numpy=lambda x, shape, not_one: x.reshape(shape),
         torch=lambda torch, x, shape, not_one: x.reshape(shape),
+        strategy=SHAPES.map(lambda shape: Sample(ops.Reshape((0,) if 0 in shape else (-1,)), normal(shape))),
         standard=lambda xp, x, shape, not_one: xp.reshape(x, shape),
         dtypes=ANYTHING,
         onnx="Reshape",
@@ -63,6 +87,7 @@ ROWS = [
         numpy=np.broadcast_to,
         torch=lambda torch, x, shape: x.expand(shape),
         standard="broadcast_to",
+        strategy=_broadcasts(),
         dtypes=ANYTHING,
         onnx="Expand",
     ),
@@ -75,6 +100,7 @@ ROWS = [
         ],
         numpy=_joined,
         torch=lambda torch, *parts, axis, new: (torch.stack if new else torch.cat)(parts, axis),
+        strategy=_pieces(),
         standard=lambda xp, *parts, axis, new: (xp.stack if new else xp.concat)(parts, axis=axis),
         dtypes=ANYTHING,
         onnx="Concat",
@@ -87,6 +113,7 @@ ROWS = [
         ],
         numpy=lambda x, lengths, axis: np.split(x, _ends(lengths), axis),
         torch=lambda torch, x, lengths, axis: torch.split(x, lengths, axis),
+        strategy=_pieces(is_split=True),
         dtypes=ANYTHING,
         onnx="Split",
     ),

@@ -192,8 +192,10 @@ class Row:
         random: Whether results are drawn: each frame has its own.
         onnx: Operator of an ONNX file of it, besides casts and transpositions; "" where a file cannot have it.
         special: Inputs of numbers where formulas divide by zero, take a logarithm of it, or choose.
+        corners: Further such inputs, as they are: of other parameters, or where a choice depends on several numbers.
         closed: Number of the last axes of each input that cannot be open.
         drawn: Draws the sample of a number, of any shapes and parameters: `tests.operations.functions.draws`.
+        strategy: A Hypothesis strategy of further samples, of any shapes and parameters: `tests.operations.drawn`.
     """
 
     kind: type[Operation] | None
@@ -215,8 +217,10 @@ class Row:
     random: bool = False
     onnx: str = ""
     special: Sample | None = None
+    corners: Sequence[Sample] = ()
     closed: int = 0
     drawn: Any = None
+    strategy: Any = None
 
     def __post_init__(self) -> None:
         kind = self.kind

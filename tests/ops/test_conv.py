@@ -17,7 +17,7 @@ from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from tests.operations import Sample, row_of
-from tests.operations.nn.drawn import convolutions
+from tests.operations.nn.conv import convolutions
 from tests.operations.table import normal
 from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS

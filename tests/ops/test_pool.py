@@ -14,7 +14,7 @@ from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
 from actorflow.ops.nn.pool import MaxPoolDown
 from tests.operations import row_of
-from tests.operations.nn.drawn import poolings
+from tests.operations.nn.pool import poolings
 from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 

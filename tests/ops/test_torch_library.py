@@ -29,7 +29,8 @@ from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.spec import TensorSpec
-from tests.operations.nn.drawn import convolutions, poolings
+from tests.operations.nn.conv import convolutions
+from tests.operations.nn.pool import poolings
 from tests.operations.table import Sample, normal
 from tests.ops.test_parallel import with_help
 

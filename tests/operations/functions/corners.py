@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.operations.elementwise import FEW_POINTS, triples
 from tests.operations.functions.draws import found
 
 
@@ -57,6 +58,8 @@ CORNERS = [
     _at("max", [[[1.0, 3.0]], [[1.0, 2.0]]], slopes=[[[[0.5, 1]], [[0.5, 0]]]], axis=0, keepdims=True),
     _at("min", np.ones((2, 3, 2)), axis=(0, 2)),
     _at("var", np.ones((2, 3)), slopes=[np.zeros((2, 3))], axis=1, correction=1),
+    _at("var", *triples(FEW_POINTS)(np.random.default_rng(0)), axis=1),
+    _at("std", [[2.0, 2.0, 2.0], [0.0, -0.0, 0.0], [1.0, 2.0, 2.0]], axis=1),
     _at("std", np.ones((2, 3)), slopes=[np.zeros((2, 3))], correction=1),
     _at("pow", [0.0, 0.0, 0.0, 2.0], [0.0, 2.0, 1.0, 0.0], slopes=[[0, 0, 1, 0], [0, 0, 0, np.log(2)]]),
     *(_norm(_ZEROS, order, [_ZEROS]) for order in (1, 2)),

@@ -10,9 +10,9 @@ import numpy as np
 
 import actorflow as af
 from actorflow import ops
-from tests.operations.linalg import LAPACK, definite, regular
+from tests.operations.linalg import LAPACK, definite, qr_of_torch, regular
 from tests.operations.shaping import parts
-from tests.operations.table import Make, Row, Sample, call, complexes, fixed, normal, refused
+from tests.operations.table import SINGLE_AND_DOUBLE, Make, Row, Sample, call, complexes, fixed, normal, refused
 
 A, C, H, HERMITIAN = (
     regular(2, 3, 3),
@@ -69,11 +69,24 @@ ROWS = [
         *_ONES,
         *((x, {"mode": mode}) for x in (WIDE, TALL) for mode in ("reduced", "complete")),
         smooth=lambda sample: sample.parameters.get("mode") != "complete",
+        torch=lambda torch, x, mode="reduced": qr_of_torch(torch, x, mode),
     ),
     _row("pinv", *_ONES, (WIDE, {}), (WIDE, {"rtol": 0.01}), (TALL, {"rtol": None})),
-    _row("cholesky", *((x, {"upper": upper}) for x in (H, HERMITIAN) for upper in (False, True)), smooth=False),
+    _row(
+        "cholesky",
+        *((x, {"upper": upper}) for x in (H, HERMITIAN) for upper in (False, True)),
+        smooth=False,
+        torch=lambda torch, x, upper: torch.linalg.cholesky(x.detach(), upper=upper),  # as of eigenvalues
+    ),
     _row("eigh", (H, {}), (HERMITIAN, {}), smooth=False),
-    _row("eigvalsh", (H, {}), (HERMITIAN, {}), smooth=False),
+    _row(
+        "eigvalsh",
+        (H, {}),
+        (HERMITIAN, {}),
+        smooth=False,
+        # Gradients agree among Hermitian matrices: rows of arrays compare these.
+        torch=lambda torch, x: torch.linalg.eigvalsh(x.detach()),
+    ),
     _row("eig", *_ONES, numpy=_complex("eig"), smooth=False),
     _row("eigvals", *_ONES, numpy=lambda x: _complex("eigvals")(x)[0], smooth=False),
     _row("svd", *_FULL, smooth=False),
@@ -114,7 +127,7 @@ ROWS = [
         (normal((2, 3, 3), (2, 3, 1)), {"axis": 1}),
         (fixed(WHOLE[:2, :3], WHOLE[1, :3]), {}),
         (complexes((1, 2, 3), (4, 1, 3)), {}),
-        torch=lambda torch, x, y, axis=-1: torch.linalg.cross(x, y, dim=axis),
+        torch=lambda torch, x, y, axis=-1: torch.linalg.cross(*torch.broadcast_tensors(x, y), dim=axis),
     ),
     _row(
         "matmul",
@@ -132,7 +145,10 @@ ROWS = [
         *((make, {}) for make in (normal((3, 4), (4,)), complexes((3, 4), (2, 1, 4)), fixed(WHOLE, WHOLE[0]))),
         *((normal((2, 3, 5), (1, 3, 5)), {"axis": axis}) for axis in (-2, -1)),
         (complexes((3, 4), (3, 4)), {"axis": -2}),
-        torch=lambda torch, x, y, axis=-1: torch.linalg.vecdot(x, y, dim=axis),
+        # Torch has it of floating numbers alone.
+        torch=lambda torch, x, y, axis=-1: (
+            torch.linalg.vecdot(x, y, dim=axis) if x.dtype.is_floating_point or x.is_complex() else (x * y).sum(axis)
+        ),
     ),
     _row(
         "tensordot",
@@ -195,8 +211,9 @@ _CUBE, _COMPLEX_CUBE = normal((2, 3, 5)), complexes((2, 3, 5))
 ROWS += [
     *(_transform(name, [complexes((3, 3))], _ALONG) for name in ("ifft", "irfft", "hfft")),
     _transform("fft", [complexes((3, 3)), normal((2, 3, 5))], _ALONG),
-    *(_transform(name, [normal((2, 3, 5))], _ALONG) for name in ("rfft", "ihfft")),
-    *(_transform(name, [_CUBE], _IN_AXES) for name in ("fftn", "rfftn")),
+    *(_transform(name, [_CUBE], _ALONG, dtypes=SINGLE_AND_DOUBLE) for name in ("rfft", "ihfft")),
+    _transform("fftn", [_CUBE], _IN_AXES),
+    _transform("rfftn", [_CUBE], _IN_AXES, dtypes=SINGLE_AND_DOUBLE),
     *(_transform(name, [_COMPLEX_CUBE], _IN_AXES) for name in ("ifftn", "irfftn")),
     *(_transform(name, [_CUBE], [{"axes": axes} for axes in (None, 1, (0, 2))]) for name in ("fftshift", "ifftshift")),
 ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from tests.operations.nn.windows import axes, out_of, pairs, per_axis, windows
+from tests.operations.nn.drawn import sliding
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, windows
 from tests.operations.table import FLOATS, Row, Sample, Wrong, call, normal, refused
 
 #: Kernel, and how: all of it two axes of 9 and 7, and 3 and 4 channels, if nothing else is said.
@@ -111,11 +113,21 @@ def convolved_by_weight(g: np.ndarray, x: np.ndarray, kernel: Any, groups: int, 
 
 def _of_torch(torch: Any, x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, groups: int) -> Any:
     rank = x.ndim - 2
-    border = [n for pair in reversed(pairs(pad, rank)) for n in pair]
-    x = torch.nn.functional.pad(x.movedim(-1, 1), border)
-    function = getattr(torch.nn.functional, f"conv{rank}d")
-    weight = weight.movedim((-1, -2), (0, 1))
-    return function(x, weight, None, per_axis(stride, rank), 0, per_axis(dilation, rank), groups).movedim(1, -1)
+    if x.shape[-1] == 0:  # a sum of nothing is 0, where torch has no channels at all
+        x, weight = torch.nn.functional.pad(x, (0, 1)), torch.nn.functional.pad(weight, (0, 0, 0, 1))
+    function, weight = getattr(torch.nn.functional, f"conv{rank}d"), weight.movedim((-1, -2), (0, 1)).contiguous()
+    how = (per_axis(stride, rank), 0, per_axis(dilation, rank), groups)
+    return channels_last(function(bordered(torch, x, pad), weight, None, *how))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
+    """A convolution and its gradients."""
+    windows = draw(sliding(False, is_even))
+    inputs, outputs = draw(st.tuples(st.sampled_from([1, 2, 3, 17]), st.integers(1, 4)))
+    groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
+    how = {"stride": windows.stride, "pad": windows.pad, "dilation": windows.dilation, "groups": groups}
+    return samples_of(how, (windows.batch, *windows.size, inputs * groups), (*windows.kernel, inputs, outputs * groups))
 
 
 _FORWARD, _DOWN, _WEIGHT = _samples()
@@ -151,7 +163,16 @@ _TRANSPOSED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 ]
 
 ROWS = [
-    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=_DTYPES, onnx="Conv"),
+    Row(
+        ops.Conv,
+        _FORWARD,
+        numpy=convolved,
+        torch=_of_torch,
+        dtypes=_DTYPES,
+        onnx="Conv",
+        orders=3,
+        strategy=convolutions().map(lambda found: found[0]),
+    ),
     Row(ConvDown, _DOWN, numpy=convolved_down, without=_GRADIENT, dtypes=_DTYPES, onnx="ConvTranspose"),
     Row(ConvWeight, _WEIGHT, numpy=convolved_by_weight, without=_GRADIENT, dtypes=_DTYPES),
     Row(

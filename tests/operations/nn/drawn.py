@@ -1,19 +1,14 @@
-"""Strategies of further samples of what is done to images: of any sizes and parameters."""
+"""Strategies of windows over images and of resizings: of any sizes and parameters."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from hypothesis import strategies as st
 
-from actorflow import ops
-from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.resize import MODES, ROUNDINGS, Resize, ResizeDown
-from tests.operations.nn.conv import samples_of
-from tests.operations.nn.pool import pooled
 from tests.operations.nn.resize import COORDINATES
-from tests.operations.table import Make, Sample, normal
+from tests.operations.table import Sample, normal
 
 
 class Sliding(NamedTuple):
@@ -38,43 +33,6 @@ def sliding(draw: st.DrawFn, is_pooled: bool, is_even: bool) -> Sliding:
     size = tuple(n + more for n, more in zip(least, draw(axis(0, 5)), strict=True))
     pad = tuple(p[0] if is_even else tuple(p) for p in sides)
     return Sliding(draw(st.integers(0, 3)), size, kernel, draw(axis(1, 5)), pad, dilation)
-
-
-@st.composite
-def convolutions(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
-    """A convolution and its gradients."""
-    windows = draw(sliding(False, is_even))
-    inputs, outputs = draw(st.tuples(st.sampled_from([1, 2, 3, 17]), st.integers(1, 4)))
-    groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
-    how = {"stride": windows.stride, "pad": windows.pad, "dilation": windows.dilation, "groups": groups}
-    return samples_of(how, (windows.batch, *windows.size, inputs * groups), (*windows.kernel, inputs, outputs * groups))
-
-
-@st.composite
-def poolings(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
-    """Poolings of all kinds and their gradients. Few different values, so that many windows have several maxima."""
-    windows = draw(sliding(True, is_even))
-    how = (windows.kernel, windows.stride, windows.pad, draw(st.booleans()))
-    count_pad, dilation = draw(st.booleans()), windows.dilation
-    shape = (windows.batch, *windows.size, draw(st.integers(1, 3)))
-
-    def images(random: np.random.Generator) -> list[np.ndarray]:
-        return [random.integers(-2, 3, shape).astype(np.float64)]
-
-    def backwards(random: np.random.Generator) -> list[np.ndarray]:
-        (x,) = images(random)
-        y = pooled(x, *how, dilation)
-        return [random.standard_normal(y.shape), x, y]
-
-    average = ops.AveragePool(*how, count_pad, dilation=dilation)
-    means: Make = normal((windows.batch, *average.windows(windows.size).out, shape[-1]))
-    return (
-        Sample(ops.MaxPool(*how, dilation), images),
-        Sample(ops.MaxPool(*how, dilation, return_indices=True), images),
-        Sample(MaxPoolDown(*how, dilation), backwards),
-        Sample(average, images),
-        Sample(AveragePoolDown(*how, count_pad, size=windows.size, dilation=dilation), means),
-    )
 
 
 @st.composite

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
@@ -69,6 +71,43 @@ def _layer_down(g: Any, x: Any, scale: Any, mean: Any, variance: Any, axes: int,
     return [inner / deviation, (g * y).sum(rows), g.sum(rows)]
 
 
+def _batch_norm_of_torch(
+    torch: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any, epsilon: float, momentum: float
+) -> Any:
+    """The result, then statistics of the batch, which torch tells nobody, and those that it moves in place."""
+    moved, over, seen = [mean.clone(), variance.clone()], tuple(range(x.ndim - 1)), x.detach()
+    y = torch.nn.functional.batch_norm(x.movedim(-1, 1), *moved, scale, shift, True, momentum, epsilon).movedim(1, -1)
+    return [y, seen.mean(over), seen.var(over, correction=0), *moved]
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> Sample:
+    sides = hnp.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=5)
+    shape = draw(sides.filter(lambda shape: math.prod(shape[:-1]) > 1))
+    channels, offset = shape[-1:], draw(st.sampled_from([0.0, 50.0]))
+    few = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1) if math.prod(shape[:-1]) < 4 else 0.0
+
+    def make(random: np.random.Generator) -> list[np.ndarray]:
+        x, *rest = positive(shape, *[channels] * 4, first=3)(random)
+        return [x + offset + few, *rest]  # few are not nearly equal
+
+    return Sample(ops.BatchNorm(0.01, 0.3), make, (3, 4), wrt=(0, 1, 2))
+
+
+def _layer_norm_of_torch(torch: Any, x: Any, scale: Any, shift: Any, axes: int, epsilon: float) -> Any:
+    over, seen = tuple(range(-axes, 0)), x.detach()
+    y = torch.nn.functional.layer_norm(x, scale.shape, scale, shift, epsilon)
+    mean = seen.mean(over, keepdim=True)
+    return [y, mean.reshape(x.shape[:-axes]), ((seen - mean) ** 2).mean(over)]  # torch.var warns of nothing
+
+
+@st.composite
+def _layers(draw: st.DrawFn) -> Sample:
+    shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5))
+    axes = draw(st.integers(1, len(shape)))
+    return Sample(ops.LayerNorm(axes, 0.01), normal((draw(st.integers(0, 3)), *shape), *[shape[-axes:]] * 2))
+
+
 def _over_batches(kind: Any, down: bool = False) -> list[Sample]:
     found = []
     for shape in (_SMALL, _X):
@@ -84,9 +123,10 @@ ROWS = [
         ops.BatchNorm,
         [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNorm)],
         numpy=_batch_norm,
-        without={"torch": "it writes into the statistics that it is given, and tells those of the batch nobody"},
+        torch=_batch_norm_of_torch,
         slopes=1,
         dtypes=_DTYPES,
+        strategy=_batches(),
     ),
     Row(
         BatchNormDown,
@@ -99,9 +139,9 @@ ROWS = [
         ops.BatchNormInference,
         [Sample(each.what, each.make, each.wide, wrt=(0, 1, 2)) for each in _over_batches(ops.BatchNormInference)],
         numpy=_inference,
-        torch=lambda torch, x, scale, shift, mean, variance, epsilon: (
-            (x - mean) / (variance + epsilon).sqrt() * scale + shift
-        ),
+        torch=lambda torch, x, scale, shift, mean, variance, epsilon: torch.nn.functional.batch_norm(
+            x.movedim(-1, 1), mean, variance, scale, shift, eps=epsilon
+        ).movedim(1, -1),
         dtypes=_DTYPES,
         onnx="BatchNormalization",
     ),
@@ -123,9 +163,10 @@ ROWS = [
         ],
         numpy=_layer_norm,
         onnx="LayerNormalization",
-        without={"torch": "it tells its mean and variance nobody: tests/oracle compares y"},
+        torch=_layer_norm_of_torch,
         slopes=1,
         dtypes=_DTYPES,
+        strategy=_layers(),
     ),
     Row(
         LayerNormDown,

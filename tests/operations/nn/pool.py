@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from tests.operations.nn.windows import axes, out_of, windows
+from tests.operations.nn.drawn import sliding
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, windows
 from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, Wrong, normal, refused
 
 #: Kernel, stride and so on of maxima, and sizes of images.
@@ -146,18 +150,102 @@ _DTYPES = (*FLOATS, "bfloat16")
 _GRADIENT = {"torch": "only gradients are made of it"}
 _MAX_FORWARD, _MAX_DOWN = _maxima()
 _MEAN_FORWARD, _MEAN_DOWN = _means()
-_BORDERS = {"torch": "its borders are as wide on both sides, and its last windows others: tests/oracle compares some"}
+
+
+def _maxima_of_torch(torch: Any, x: Any, return_indices: bool, **how: Any) -> Any:
+    """Of an image with a border, as torch's are as wide on both sides; its indices are those of the border, too."""
+    operation, rank = ops.MaxPool(**how), x.ndim - 2
+    border = pairs(operation.pad, rank)
+    function = getattr(torch.nn.functional, f"max_pool{rank}d")
+    given = bordered(torch, x if x.is_floating_point() else x.double(), operation.pad, -math.inf)
+    kernel, stride, dilation = operation.kernel, operation.stride, per_axis(operation.dilation, rank)
+    stride = kernel if stride is None else stride
+    y, at = function(given, kernel, stride, 0, dilation, operation.ceil, return_indices=True)
+    out = operation.windows(tuple(x.shape[1:-1])).out
+    y, at = (each[(..., *(slice(n) for n in out))] for each in (y, at))
+    y, at, is_empty = channels_last(y), channels_last(at), channels_last(y == -math.inf)
+    if not x.is_floating_point():
+        y = torch.where(is_empty, torch.iinfo(x.dtype).min, y).to(x.dtype)
+    if not return_indices:
+        return y
+    found = torch.unravel_index(at, given.shape[2:])
+    places = 0
+    for index, n, (before, _) in zip(found, x.shape[1:-1], border, strict=True):
+        places = places * n + index - before
+    return y, torch.where(is_empty, -1, places)
+
+
+def _means_of_torch(torch: Any, x: Any, count_pad: bool, **how: Any) -> Any:
+    """Sums of windows over numbers of what they count; torch has no dilation, but convolutions have."""
+    operation, rank = ops.AveragePool(**how), x.ndim - 2
+    kernel, stride, dilation = (
+        per_axis(each, rank) for each in (operation.kernel, operation.stride, operation.dilation)
+    )
+    stride = kernel if operation.stride is None else stride
+    given, ones = (bordered(torch, each, operation.pad) for each in (x, torch.ones_like(x)))
+    out = operation.windows(tuple(x.shape[1:-1])).out
+    if dilation == (1,) * rank:
+        function = getattr(torch.nn.functional, f"avg_pool{rank}d")
+        y, seen = (function(each, kernel, stride, 0, operation.ceil, True) for each in (given, ones))
+        y = y if count_pad else y / torch.where(seen == 0, 1.0, seen)
+    else:
+        function, weight = getattr(torch.nn.functional, f"conv{rank}d"), x.new_ones((x.shape[-1], 1, *kernel))
+        behind = [n for s in reversed(stride) for n in (0, s)]  # windows may reach over the border
+
+        def summed(each: Any) -> Any:
+            return function(torch.nn.functional.pad(each, behind), weight, None, stride, 0, dilation, x.shape[-1])
+
+        seen = summed(torch.ones_like(given) if count_pad else ones)
+        y = summed(given) / torch.where(seen == 0, 1.0, seen)
+    return channels_last(y[(..., *(slice(n) for n in out))])
+
+
+@st.composite
+def poolings(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
+    """Poolings of all kinds and their gradients. Few different values, so that many windows have several maxima."""
+    windows = draw(sliding(True, is_even))
+    how = (windows.kernel, windows.stride, windows.pad, draw(st.booleans()))
+    count_pad, dilation = draw(st.booleans()), windows.dilation
+    shape = (windows.batch, *windows.size, draw(st.integers(1, 3)))
+
+    def images(random: np.random.Generator) -> list[np.ndarray]:
+        return [random.integers(-2, 3, shape).astype(np.float64)]
+
+    def backwards(random: np.random.Generator) -> list[np.ndarray]:
+        (x,) = images(random)
+        y = pooled(x, *how, dilation)
+        return [random.standard_normal(y.shape), x, y]
+
+    average = ops.AveragePool(*how, count_pad, dilation=dilation)
+    means: Make = normal((windows.batch, *average.windows(windows.size).out, shape[-1]))
+    return (
+        Sample(ops.MaxPool(*how, dilation), images),
+        Sample(ops.MaxPool(*how, dilation, return_indices=True), images),
+        Sample(MaxPoolDown(*how, dilation), backwards),
+        Sample(average, images),
+        Sample(AveragePoolDown(*how, count_pad, size=windows.size, dilation=dilation), means),
+    )
+
 
 ROWS = [
-    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, without=_BORDERS, dtypes=(*_DTYPES, *INTEGERS), onnx="MaxPool"),
+    Row(
+        ops.MaxPool,
+        _MAX_FORWARD,
+        numpy=pooled,
+        torch=_maxima_of_torch,
+        dtypes=(*_DTYPES, *INTEGERS),
+        onnx="MaxPool",
+        strategy=poolings().map(lambda found: found[1]),
+    ),
     Row(MaxPoolDown, _MAX_DOWN, numpy=pooled_down, by_steps=True, without=_GRADIENT, dtypes=_DTYPES, particular=True),
     Row(
         ops.AveragePool,
         [Sample(ops.AveragePool((2, 2), (2, 2)), normal((2, 6, 6, 3))), *_MEAN_FORWARD],
         numpy=averaged,
-        without=_BORDERS,
+        torch=_means_of_torch,
         dtypes=_DTYPES,
         onnx="AveragePool",
+        strategy=poolings().map(lambda found: found[3]),
     ),
     Row(
         AveragePoolDown,
@@ -174,6 +262,9 @@ ROWS = [
         ],
         numpy=lambda x: x.mean(tuple(range(1, x.ndim - 1))),
         torch=lambda torch, x: x.mean(tuple(range(1, x.ndim - 1))),
+        strategy=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5).map(
+            lambda size: Sample(ops.GlobalAverage(), normal((2, *size, 3)))
+        ),
         dtypes=_DTYPES,
         onnx="ReduceMean",
     ),

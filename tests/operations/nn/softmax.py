@@ -7,10 +7,16 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.softmax import SoftmaxDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
+from tests.operations.drawn import along_axis
+from tests.operations.elementwise import FEW_POINTS, triples
+from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, normal
 
 _WIDE = (4, 90, 6)
 _DTYPES = (*FLOATS, "bfloat16")
+
+
+def _wider(shape: tuple[int, ...]) -> Make:
+    return lambda random: [4 * random.standard_normal(shape)]
 
 
 def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -37,6 +43,9 @@ ROWS = [
         ],
         numpy=softmax,
         torch="softmax",
+        orders=3,
+        strategy=along_axis(ops.Softmax, _wider),
+        corners=[Sample(ops.Softmax(1), triples(FEW_POINTS))],
         dtypes=_DTYPES,
         onnx="Softmax",
     ),
@@ -59,6 +68,9 @@ ROWS = [
         ],
         numpy=log_softmax,
         torch="log_softmax",
+        orders=3,
+        strategy=along_axis(ops.LogSoftmax, _wider),
+        corners=[Sample(ops.LogSoftmax(1), triples(FEW_POINTS))],
         dtypes=_DTYPES,
         onnx="LogSoftmax",
     ),

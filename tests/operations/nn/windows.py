@@ -60,3 +60,19 @@ def windows(along: list[Axis]) -> Iterator[tuple[tuple[int, ...], list[list[int]
 def out_of(along: list[Axis]) -> tuple[int, ...]:
     """Numbers of windows."""
     return tuple(len(each.seen) for each in along)
+
+
+def channels_first(torch: Any, x: Any) -> Any:
+    """A tensor with channels first, copied: torch 2.13 reads beside images of one channel that seem to have it last."""
+    return x.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
+
+
+def channels_last(x: Any) -> Any:
+    """A tensor with channels last."""
+    return x.movedim(1, -1)
+
+
+def bordered(torch: Any, x: Any, pad: Any, value: float = 0.0) -> Any:
+    """A tensor with channels first, and a border on all sides."""
+    border = [n for pair in reversed(pairs(pad, x.ndim - 2)) for n in pair]
+    return torch.nn.functional.pad(channels_first(torch, x), border, value=value)

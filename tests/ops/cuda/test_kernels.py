@@ -24,7 +24,8 @@ from actorflow.ops.nn.pool import MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
 from actorflow.spec import TensorSpec
 from tests.operations import row_of, samples
-from tests.operations.nn.drawn import convolutions, poolings
+from tests.operations.nn.conv import convolutions
+from tests.operations.nn.pool import poolings
 from tests.support.kernels import check, compute_cpu, kernel_on_cpu
 from tests.support.layouts import LAYOUTS
 
