@@ -108,8 +108,8 @@ LARGE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }
 
 
-#: Two whose variables are of both kinds: weights, and what is known of batches or steps of time.
-QUICK = ["NINBlock", "LSTM"]
+#: One whose variables are of both kinds: weights, and what is known of batches.
+QUICK = ["NINBlock"]
 
 
 @pytest.mark.parametrize("names", [QUICK, *slow([[*MODELS, *LARGE] if FULL else [*MODELS]])], ids=["some", "all"])

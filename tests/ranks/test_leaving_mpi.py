@@ -62,7 +62,7 @@ if FULL:
     ENDS += [("leave", 0, 2, 1, "stream sum"), ("freeze", 0, 1, 1, "stream")]
 
 
-@pytest.mark.parametrize(("way", "victim", "frame", "number", "how"), slow(ENDS, but=ENDS[2:3]))
+@pytest.mark.parametrize(("way", "victim", "frame", "number", "how"), slow(ENDS))
 def test_the_others_raise(tmp_path: Path, way: str, victim: int, frame: int, number: int, how: str) -> None:
     check(tmp_path, way, victim, frame, number, how)
 
