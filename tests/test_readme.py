@@ -30,7 +30,9 @@ PATIENCE_S = 120
 #: Programs that import torch, or train or try much.
 LONG = {
     "add-a-device: Check it",
+    "interchange: In and out",
     "interchange: Torch's kernels",
+    "parallel: Data parallel",
     "parallel: Pipeline parallel",
     "torch-weights: start",
 }
@@ -43,8 +45,8 @@ SEPARATE = [
     for name in [f"{page.stem}: {block.title}"]
 ]
 TOGETHER = [page for page in PAGES if is_one_folder(page)]
-#: Pages whose programs start few processes and train little.
-SHORT = [page for page in TOGETHER if page.stem in {"start", "your-own"}]
+#: A page whose programs start few processes and train little.
+SHORT = [page for page in TOGETHER if page.stem == "start"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

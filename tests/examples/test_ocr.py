@@ -38,7 +38,7 @@ def models() -> Path:
     return folder
 
 
-@pytest.mark.parametrize("backend", ["actorflow", *slow(["onnxruntime"])])
+@pytest.mark.parametrize("backend", slow(["actorflow", "onnxruntime"]))
 async def test_text_is_read(models: Path, backend: str) -> None:
     if backend == "onnxruntime":
         pytest.importorskip("onnxruntime")

@@ -19,6 +19,7 @@ def run_ranks(ranks: int, name: str, *arguments: object) -> list[str]:
     return done.out.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_model_parallel(schedule: str) -> None:
     found = losses(run("model_parallel.py", "--steps", 60, "--batch", 100, "--schedule", schedule), 60)

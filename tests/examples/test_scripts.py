@@ -45,6 +45,7 @@ def test_stream_pipeline() -> None:
         assert len(found[4]) <= 3
 
 
+@pytest.mark.slow
 def test_own_operation() -> None:
     *checks, training = run("own_operation.py")
     assert checks == ["the gradient is right", "the values are right"]
@@ -101,6 +102,7 @@ def test_mnist_mlp(tmp_path: Path, idx, model: str) -> None:
     assert accuracy == "100.0% of 50 test images recognized"
 
 
+@pytest.mark.slow
 def test_lstm_text(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("abcdefg " * 50, encoding="utf-8")

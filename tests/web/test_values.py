@@ -235,6 +235,7 @@ def look(stream: LiveStream, client: Any, of: af.Blob | None, norms: bool = Fals
 
 @pytest.mark.any_loop
 class TestSampling:
+    @pytest.mark.slow
     async def test_at_most_ten_frames_a_second_for_all(self, begun) -> None:
         """However many look, at however much, and however often they change their minds."""
         graph = guarded()
