@@ -118,9 +118,8 @@ class SegmentActor(Joined, _OnStream):
         self.usage = usage  # what became of its calls
         self._device = device
         self._known: OrderedDict[tuple[Hashable, ...], Segment] = OrderedDict()
-        self._seen: OrderedDict[tuple[Hashable, ...], None] = (
-            OrderedDict()
-        )  # apart: what never recurs must not drive out what does
+        # Apart: what never recurs must not drive out what does.
+        self._seen: OrderedDict[tuple[Hashable, ...], None] = OrderedDict()
         self._dropped: deque[tuple[int, Segment]] = deque()
         self._at: StreamKernelActor | None = None  # what is prepared or launched now
         self._culprits: dict[Frame, StreamKernelActor | None] = {}
