@@ -11,6 +11,7 @@ import signal
 import struct
 import threading
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -71,25 +72,31 @@ def _keep_routines(folder: Path) -> None:
     os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as slow, and skip those of a GPU, as far as what they are does not say so."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests as slow before others are chosen by marks; skip those of a GPU that are then left."""
     for item in items:
         if _is_on_its_second_loop(item):
             item.add_marker(pytest.mark.slow)
+    yield
     _skip_without_gpu(items)
 
 
 def _skip_without_gpu(items: list[pytest.Item]) -> None:
-    """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does."""
-    on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does.
+
+    One test of each file says so for all, which are thousands.
+    """
+    on_gpu = {item: None for item in items if item.get_closest_marker("gpu") is not None}
     problem = _gpu_problem() if on_gpu else None
     if problem is None:
         return
     if os.environ.get("ACTORFLOW_REQUIRE_GPU"):
         raise pytest.UsageError(f"ACTORFLOW_REQUIRE_GPU is set, but no CUDA device can be used: {problem}")
-    for item in on_gpu:
-        item.add_marker(pytest.mark.skip(reason=problem))
+    first = {item.path: item for item in reversed(on_gpu)}
+    for path, count in Counter(item.path for item in on_gpu).items():
+        first[path].add_marker(pytest.mark.skip(reason=f"{problem} ({count} tests of this file)"))
+    items[:] = [item for item in items if item not in on_gpu or item is first[item.path]]
 
 
 def _gpu_problem() -> str | None:

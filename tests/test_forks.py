@@ -670,6 +670,7 @@ def test_every_lock_is_held_at_a_fork() -> None:
     assert free == OWN_LOCKS
 
 
+@pytest.mark.slow
 def test_who_keeps_threads_forgets_them_in_a_child() -> None:
     modules = _modules()
     for module, tree in modules.items():

@@ -28,6 +28,7 @@ from actorflow.data import (
 )
 from actorflow.errors import DataError
 from tests.support.datums import blob_proto, database, datum
+from tests.support.effort import slow
 
 pytest.importorskip("lmdb")
 
@@ -165,7 +166,7 @@ class TestSharing:
         del images
         lmdb.open(str(path), readonly=True, lock=False).close()
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize("method", ["fork", *slow(["spawn"])])
     def test_another_process_opens_it_anew(self, path: Path, method: str) -> None:
         context = multiprocessing.get_context(method)
         images = LmdbImages(path)

@@ -19,6 +19,7 @@ from actorflow.ops.operation import apply
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
 from tests.operations import operations
 from tests.support import tapes
+from tests.support.effort import slow
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
@@ -229,7 +230,7 @@ print(found == [True] * 8)
 """
 
 
-@pytest.mark.parametrize("time", range(3))
+@pytest.mark.parametrize("time", [0, *slow([1, 2])])
 def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time: int) -> None:
     """Modules, kernels and devices are looked up on first use, which must not be half done for anybody."""
     done = subprocess.run(

@@ -89,6 +89,7 @@ def images(draw: st.DrawFn) -> tuple[Sample, ...]:
     return (Sample(ops.GlobalAverage(), normal((draw(st.integers(0, 3)), *size, draw(st.integers(1, 4))))),)
 
 
+@pytest.mark.slow
 @needs_torch
 @settings(deadline=None)
 @given(
