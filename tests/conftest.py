@@ -41,6 +41,8 @@ ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "se
 TESTS = Path(__file__).parent
 #: Name of the parameter by which pytest-asyncio gives a test its loop.
 LOOP = "_asyncio_loop_factory"
+#: Name of the parameter of a test that is no coroutine, and makes a loop of that kind.
+KIND_OF_LOOP = "kind_of_loop"
 
 pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget"]
 
@@ -135,10 +137,12 @@ def _loop_of(test: str) -> str:
 def _is_on_its_second_loop(item: pytest.Item) -> bool:
     """Whether a test that runs on both kinds of loop runs on the one that it would not have alone."""
     case = getattr(item, "callspec", None)
-    if case is None or LOOP not in case.params or not _is_for_both_loops(item):
+    name = next((name for name in (LOOP, KIND_OF_LOOP) if case is not None and name in case.params), None)
+    if case is None or name is None or not _is_for_both_loops(item):
         return False
-    others = sorted((name, index) for name, index in case.indices.items() if name != LOOP)
-    return case.params[LOOP] is not loop_factories()[_loop_of(f"{item.name.partition('[')[0]}{others}")]
+    others = sorted((other, index) for other, index in case.indices.items() if other != name)
+    own = _loop_of(f"{item.name.partition('[')[0]}{others}")
+    return case.params[name] not in (own, loop_factories()[own])
 
 
 @pytest.fixture(autouse=True, scope="module")

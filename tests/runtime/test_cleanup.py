@@ -133,10 +133,10 @@ class Tidier:
                 pass
 
 
-@pytest.mark.parametrize("kind", sorted(loop_factories()))
+@pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("what", WHAT)
-def test_clean_up_is_never_cut_off(what: str, how: str, kind: str) -> None:
+def test_clean_up_is_never_cut_off(what: str, how: str, kind_of_loop: str) -> None:
     async def main() -> None:
         nonlocal tidier
         tidier = Tidier(what)
@@ -169,6 +169,6 @@ def test_clean_up_is_never_cut_off(what: str, how: str, kind: str) -> None:
             task.exception()
 
     tidier: Any = None
-    with asyncio.Runner(loop_factory=loop_factories()[kind]) as runner:
+    with asyncio.Runner(loop_factory=loop_factories()[kind_of_loop]) as runner:
         runner.run(main())
     assert set(tidier.outcomes) == {"tidied"}
