@@ -119,8 +119,7 @@ test-openmpi: $(OPENMPI)/.ready
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/mypy & types=$$!; $(BIN)/lint-imports; imports=$$?; wait $$types && exit $$imports
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix
