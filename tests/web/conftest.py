@@ -8,8 +8,9 @@ import os
 import re
 import struct
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.web import serve
 from actorflow.web.live import LiveStream
 from tests.web.browsing import LIGHT, Elsewhere, Page, browse, browse_firefox
 from tests.web.serving import SERVERS, Served
@@ -33,6 +35,10 @@ STATE_COLUMNS = [
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H"), ("failed", "B")]
 
+#: Options of pages; all others are of what serves them.
+WINDOW = {"viewport", "has_touch", "device_scale_factor", "color_scheme", "reduced_motion", "accept_downloads"}
+
+PageOf = Callable[..., AbstractAsyncContextManager[Page]]
 HAS_FAILED = pytest.StashKey[bool]()
 
 
@@ -341,10 +347,25 @@ async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncI
 
 
 @pytest.fixture
-async def page_of_each(each_browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    """As `new_page`, in each browser."""
+def page_of(new_page: Any) -> PageOf:
+    """Serves a graph, and opens its page: ``async with page_of(graph, control=True, viewport=...) as page``."""
+    return partial(opened, new_page)
+
+
+@pytest.fixture
+async def page_of_each(each_browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[PageOf]:
+    """As `page_of`, in each browser."""
     async with pages_of(each_browser, request) as make:
-        yield make
+        yield partial(opened, make)
+
+
+@asynccontextmanager
+async def opened(make: Callable[..., Any], graph: af.Graph, **options: Any) -> AsyncIterator[Page]:
+    window = {name: options.pop(name) for name in WINDOW & options.keys()}
+    async with serve(graph, port=0, **options) as view:
+        page = await make(**window)
+        await page.open(view.url)
+        yield page
 
 
 @asynccontextmanager
