@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -823,25 +824,17 @@ async def test_await_raises_what_failed() -> None:
 
 def test_threads_record_and_force_together(own_session: Session) -> None:
     x = xp.asarray(np.arange(1_000.0))
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            mine = x
-            for i in range(30):
-                mine = mine * 1.0 + number
-                if i % 7 == number % 7:
-                    mine.wait()
-            np.testing.assert_array_equal(mine.to_numpy(), np.arange(1_000.0) + 30 * number)
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
+        mine = x
+        for i in range(30):
+            mine = mine * 1.0 + number
+            if i % 7 == number % 7:
+                mine.wait()
+        np.testing.assert_array_equal(mine.to_numpy(), np.arange(1_000.0) + 30 * number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
 
 
 def test_independent_operations_run_at_the_same_time(own_session: Session) -> None:
