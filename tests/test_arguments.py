@@ -4,8 +4,6 @@ All public calls are found by their signatures. One that has a number among its 
 here fails the test until it is listed, and so does a new argument of a call that runs something.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import importlib

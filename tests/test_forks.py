@@ -3,8 +3,6 @@
 Each program is a process of its own, as a fork copies all that a test process has.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import os

@@ -1,7 +1,5 @@
 """Threads that cannot be started: what needs one fails at once and says why, or does without; nothing hangs later."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import threading

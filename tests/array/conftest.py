@@ -1,7 +1,5 @@
 """A session of its own for each test, so that none leaves workers or records behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

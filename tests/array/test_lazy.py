@@ -1,7 +1,5 @@
 """Laziness: what is recorded, what is computed, and what is not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """The memory budget: run-ahead obeys it, and what cannot fit is an error."""
 
-from __future__ import annotations
-
 import contextvars
 import random
 import sys

@@ -1,7 +1,5 @@
 """Arrays on devices, tried on the simulated accelerator, which finds work that is not ordered."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random expressions of blobs and of lazy arrays: values, gradients, and gradients of gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Reductions that end chains of elementwise operations on devices: what is one op, and what comes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis.strategies as st

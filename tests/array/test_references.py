@@ -1,7 +1,5 @@
 """Detection of values and records that are held, by whatever: see `tests/devices/test_references.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

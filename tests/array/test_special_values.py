@@ -1,7 +1,5 @@
 """Special values that the standard fixes, and that NumPy has otherwise, or does not promise."""
 
-from __future__ import annotations
-
 import cmath
 import math
 import operator

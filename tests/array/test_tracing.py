@@ -1,7 +1,5 @@
 """Operations of `actorflow.ops` on arrays, and array code as graphs."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`value_and_grad`: how it calls, traces and differentiates functions: containers, caches, closures, nesting."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import random

@@ -1,7 +1,5 @@
 """The service under 200 clients, some of whom hang up; its refusals; its end."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Options of how a graph runs: sequentially, dry, deterministically; and what watches over it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Layers: what they build, what they share, what they refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models: their parameters, what training and inference build, that all of it learns, what they refuse."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers that normalize: what they share, what they train; PyTorch checks their values in tests/oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Features that all optimizers share: states, steps, limits, rates, and when an update can run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

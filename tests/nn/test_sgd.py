@@ -1,7 +1,5 @@
 """The optimizer, and training as a whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Graphs as ONNX files: valid, and computed by ONNX Runtime as here."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

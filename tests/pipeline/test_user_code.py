@@ -5,8 +5,6 @@ neither the iteration nor the end of the loader; the items before it have come; 
 once; nothing is left; and the next iteration gives the rest.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

@@ -3,8 +3,6 @@
 The graphs, and what is checked after each case, are in `tests.support.loads`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Real browsers for the tests: one of each for all of a process, driven from a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Graphs to look at, and what reads the live page's messages as another client would: by the documented format."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

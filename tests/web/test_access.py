@@ -1,7 +1,5 @@
 """The page without a mouse, for those who hear it, who want no motion, and on paper; in a real browser."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batched runs on the page and for programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

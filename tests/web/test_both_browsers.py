@@ -1,7 +1,5 @@
 """What one does with the page first of all, in Chromium and in Firefox; everything else is tested in Chromium alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

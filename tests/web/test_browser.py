@@ -1,7 +1,5 @@
 """The page in a real browser, in the same loop as the server and the graph that it shows."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """The contrast of all that is drawn, in both themes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Commands through the page: who may give them, what they do, and the buttons in a real browser on a training."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools

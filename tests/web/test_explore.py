@@ -1,7 +1,5 @@
 """Finding one's way in a graph, in a real browser: scopes, selection, paths, colours, links, keys, and large graphs."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """The page opens in a real browser: what of its tests is not slow."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.browser

@@ -1,7 +1,5 @@
 """Fullness is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of all kinds are shown as they are, everywhere, in a real browser: never read as HTML, never too wide."""
 
-from __future__ import annotations
-
 import json
 import sys
 import unicodedata

@@ -1,7 +1,5 @@
 """The op that makes the first NaN: named in Python and on the page, with its frame, its line and what it read."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The side panel in a real browser: true states, and cards that stay where they are."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Data pipelines on the page and for programs: those that are being iterated now."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

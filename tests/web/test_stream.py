@@ -1,7 +1,5 @@
 """The stream: what clients get, in which order, and what it costs when nobody looks. Ticks are made by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

@@ -1,7 +1,5 @@
 """The timeline and the numbers, in a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

@@ -1,7 +1,5 @@
 """The tab "Values" in a real browser: what is drawn is what the frames had, for those who may see it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
