@@ -125,18 +125,18 @@ def test_numbers_that_only_compare_equal_are_not_shared(lazy: Session) -> None:
     assert y.to_numpy().tolist() == [0.0]
 
 
-def test_ranges_from_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
-    both = [1.0 / xp.arange(zero, 2.0) for zero in (0.0, -0.0)]
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("arange", [(0.0, 2.0), (-0.0, 2.0)]),
+        ("linspace", [(0.0, -1.0, 3), (-0.0, -1.0, 3), (1.0, 0.0, 3), (1.0, -0.0, 3)]),
+    ],
+)
+def test_ranges_with_zeros_of_both_signs_are_not_shared(lazy: Session, name: str, numbers: Any) -> None:
+    found = [getattr(xp, name)(*each) for each in numbers]
     xp.wait_for_all()
-    assert [x.to_numpy().tolist() for x in both] == [[np.inf, 1.0], [-np.inf, 1.0]]
-
-
-def test_spaced_numbers_with_zeros_of_both_signs_are_not_shared(lazy: Session) -> None:
-    ends = [(0.0, -1.0), (-0.0, -1.0), (1.0, 0.0), (1.0, -0.0)]
-    found = [xp.linspace(*each, 3) for each in ends]
-    xp.wait_for_all()
-    for x, each in zip(found, ends, strict=True):
-        np.testing.assert_array_equal(np.signbit(x.to_numpy()), np.signbit(np.linspace(*each, 3)))
+    for x, each in zip(found, numbers, strict=True):
+        np.testing.assert_array_equal(np.signbit(x.to_numpy()), np.signbit(getattr(np, name)(*each)))
 
 
 @dataclass(frozen=True, slots=True)
