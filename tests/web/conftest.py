@@ -33,8 +33,9 @@ STATE_COLUMNS = [
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H"), ("failed", "B")]
 
+VIEWPORT = {"width": 1280, "height": 800}
 #: Options of pages; all others are of what serves them.
-WINDOW = {"viewport", "has_touch", "device_scale_factor", "color_scheme", "reduced_motion", "accept_downloads"}
+WINDOW = {"viewport", "has_touch", "device_scale_factor", "color_scheme", "reduced_motion", "accept_downloads", "alone"}
 
 PageOf = Callable[..., AbstractAsyncContextManager[Page]]
 HAS_FAILED = pytest.StashKey[bool]()
@@ -333,14 +334,26 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture(scope="module")
+def kept_pages() -> Iterator[dict[Elsewhere, Page]]:
+    """The page of each browser that tests of a file have one after the other."""
+    kept: dict[Elsewhere, Page] = {}
+    yield kept
+    for page in kept.values():
+        asyncio.run(page.page.context.close())
+
+
 @pytest.fixture
-async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+async def new_page(
+    browser: Elsewhere, kept_pages: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
     """Makes pages, each in a profile of its own; a complaint of any fails the test.
 
+    One without options is that of the test before, emptied; with ``alone`` it is not, as what a test does to it stays.
     What those of a failed test look like at its end is kept in build/screenshots; what all do, where
     $ACTORFLOW_SCREENSHOTS says.
     """
-    async with pages_of(browser, request) as make:
+    async with pages_of(browser, kept_pages, request) as make:
         yield make
 
 
@@ -351,9 +364,11 @@ def page_of(new_page: Any) -> PageOf:
 
 
 @pytest.fixture
-async def page_of_each(each_browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[PageOf]:
+async def page_of_each(
+    each_browser: Elsewhere, kept_pages: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[PageOf]:
     """As `page_of`, in each browser."""
-    async with pages_of(each_browser, request) as make:
+    async with pages_of(each_browser, kept_pages, request) as make:
         yield partial(opened, make)
 
 
@@ -367,15 +382,22 @@ async def opened(make: Callable[..., Any], graph: af.Graph, **options: Any) -> A
 
 
 @asynccontextmanager
-async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+async def pages_of(
+    browser: Elsewhere, kept: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
     pages: list[Page] = []
-    contexts: list[Any] = []
+    shared: list[Page] = []
 
-    async def make(**options: Any) -> Page:
-        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        contexts.append(context)
-        pages.append(Page(await context.new_page()))
-        return pages[-1]
+    async def make(*, alone: bool = False, **options: Any) -> Page:
+        is_shared = not (alone or options or shared)
+        page = kept.pop(browser, None) if is_shared else None
+        if page is None:
+            context = await browser.new_context(**{"viewport": VIEWPORT, **options})
+            page = Page(await context.new_page())
+        pages.append(page)
+        if is_shared:
+            shared.append(page)
+        return page
 
     yield make
     wanted = os.environ.get("ACTORFLOW_SCREENSHOTS")
@@ -385,7 +407,10 @@ async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncI
     for number, page in enumerate(pages):
         suffix = f"-{number + 1}" if number else ""
         await page.leave(folder / request.path.stem / f"{name}{suffix}.png" if failed or wanted else None, failed)
-    for context in contexts:
-        await context.close()
+    complaints = [complaint for page in pages for complaint in page.complaints]
     for page in pages:
-        assert not page.complaints
+        if page in shared and not failed and not complaints and await page.is_emptied():
+            kept[browser] = page
+        else:
+            await page.page.context.close()
+    assert not complaints

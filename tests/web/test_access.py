@@ -103,7 +103,7 @@ async def test_nothing_flashes_for_those_who_want_no_motion(training, page_of, c
 
 
 async def test_nothing_is_cut_on_paper(training, page_of) -> None:
-    async with page_of(training.graph) as page:
+    async with page_of(training.graph, alone=True) as page:
         await training.run()
         await page.show("ops")
         await page.page.locator("#cost-table .cost").first.wait_for()

@@ -159,7 +159,7 @@ async def test_a_foreign_site_sees_nothing(training, new_page) -> None:
 
 
 async def test_a_missing_delta_is_noticed_and_made_good(training, new_page) -> None:
-    page = await new_page()
+    page = await new_page(alone=True)
     dropped: list[str] = []
     requests: list[str] = []
 

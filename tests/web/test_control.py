@@ -413,7 +413,7 @@ class TestPage:
 
     async def test_frames_in_flight_are_cancelled_when_that_is_confirmed(self, gated, page_of) -> None:
         runs = [gated.start() for _ in range(3)]
-        async with page_of(gated.graph, control=True) as page:
+        async with page_of(gated.graph, control=True, alone=True) as page:
             await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 3")
             await page.page.route("**/api/control", lambda route: route.fulfill(body="of a proxy, say"))
             await page.page.click("#cancel")

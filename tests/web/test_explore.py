@@ -165,7 +165,7 @@ PICTURES = """Promise.all(['structure', 'arrange', 'arranging'].map((name) => im
 async def test_a_worker_arranges_large_graphs_as_the_page_does(new_page, has_worker: bool) -> None:
     graph = wide_graph(stages=2, layers=4)
     async with graph, serve(graph, port=0) as view:
-        page = await new_page()
+        page = await new_page(alone=True)
         if not has_worker:
             await page.page.route("**/arrange-worker.js", lambda route: route.abort())
         await page.open(view.url)

@@ -1,6 +1,7 @@
 """Fullness is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,22 @@ VECTOR = af.TensorSpec.of(4)
 FEED = {"x": np.ones(4, "float32")}
 
 
+def until(event: asyncio.Event) -> Callable[[Any], Any]:
+    """A function that gives its input back once something has happened."""
+
+    async def wait(x: Any) -> Any:
+        await event.wait()
+        return x
+
+    return wait
+
+
 async def test_a_function_and_a_blob_that_are_full(page_of, quick_vitals) -> None:
     graph, hold = af.Graph("full"), asyncio.Event()
 
-    async def wait(x: Any) -> Any:
-        await hold.wait()
-        return x
-
     x = graph.blob("x", 4)
     y = graph.function("first", lambda x: x + 1, VECTOR)(x)
-    graph.function("wait", wait, VECTOR, concurrency=2)(y)
+    graph.function("wait", until(hold), VECTOR, concurrency=2)(y)
     async with graph, page_of(graph) as page:
         stream = graph.stream((FEED for _ in range(6)), in_flight=3)
         result = asyncio.ensure_future(anext(stream))
@@ -54,15 +61,11 @@ async def test_a_function_and_a_blob_that_are_full(page_of, quick_vitals) -> Non
 async def test_an_edge_to_another_rank_says_who_waits(page_of, quick_vitals) -> None:
     hold = asyncio.Event()
 
-    async def wait(x: Any) -> Any:
-        await hold.wait()
-        return x
-
     def build(graph: af.Graph) -> None:
         with graph.at("0/cpu"):
             a = af.ops.scale(graph.blob("x", 4), 2.0, name="a")
         with graph.at("1/cpu"):
-            held = graph.function("held", wait, VECTOR)(a)
+            held = graph.function("held", until(hold), VECTOR)(a)
         with graph.at("0/cpu"):
             af.ops.scale(held, 5.0, name="c")
 
@@ -82,14 +85,10 @@ async def test_edges_between_other_ranks_say_who_waits(page_of, quick_vitals) ->
     """On rank 0's page, of a value that goes from rank 1 to the ranks 2 and 3, of which one is paused."""
     hold = asyncio.Event()
 
-    async def wait(x: Any) -> Any:
-        await hold.wait()
-        return x
-
     def build(graph: af.Graph) -> None:
         x = graph.blob("x", 4)
         with graph.at("1/cpu"):
-            made = graph.function("made", wait, VECTOR)(x)
+            made = graph.function("made", until(hold), VECTOR)(x)
         for rank in (2, 3):
             with graph.at(f"{rank}/cpu"):
                 af.ops.scale(made, 2.0, name=f"on {rank}")

@@ -53,7 +53,7 @@ async def test_they_are_only_text(page_of, quick_vitals, kind: str) -> None:
     scope.function(name, fail, SCALAR, lane=f"{name} lane{CONTROLS}")(x)
     op = f"{name} scope/{name}"
     loader = af.pipeline.source([np.float32(1), np.float32(-1)], name=name + CONTROLS)
-    async with graph, loader, page_of(graph) as page:
+    async with graph, loader, page_of(graph, alone=True) as page:
         stream = graph.stream(loader.feed(x))
         await anext(stream)
         await page.until("actorflow.stages.length === 1")
