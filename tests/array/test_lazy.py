@@ -30,13 +30,6 @@ from tests.support.warm import run_program
 places = pytest.mark.parametrize("place", ["cpu", "sim:0"])
 
 
-@pytest.fixture
-def lazy() -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
-
-
 def called(session: Session) -> dict[str, int]:
     return {name: profile.calls for name, profile in session.profile.items()}
 

@@ -21,13 +21,6 @@ from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy,
 PLACES = ("cpu", "sim:0", "sim:1")
 
 
-@pytest.fixture
-def lazy() -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
-
-
 def graphs(session: Session) -> list[list[str]]:
     """The kinds of the steps of the graphs that were made, without those that give views or move values."""
     (service,) = session.devices._running

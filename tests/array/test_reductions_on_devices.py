@@ -20,13 +20,6 @@ ASKED = ("any", "all", "count_nonzero")
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool")
 
 
-@pytest.fixture
-def lazy() -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
-
-
 def on_device(value: np.ndarray) -> xp.Array:
     return xp.asarray(value, device="sim:0").wait()
 

@@ -106,13 +106,7 @@ class Repeated(Recorded):
 PLACES: list[Callable[[], Place]] = [Ended, Slot, WrittenSlot, ViewedSlot, ChainInput]
 RECORDS: list[Callable[[], Place]] = [Recorded, Repeated]
 places = pytest.mark.parametrize("place", PLACES + RECORDS)
-
-
-@pytest.fixture(autouse=True)
-def lazy(own_session: xp.Session) -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("lazy")
 
 
 def holds_of(place: Callable[[], Place]) -> list[Hold]:
