@@ -1,7 +1,5 @@
 """Event loops for every test, and a check that it leaves nothing running."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

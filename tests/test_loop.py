@@ -1,7 +1,5 @@
 """Programs on a loop of their own, Ctrl-C in the middle of them, and the ends of tasks."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import itertools

@@ -1,7 +1,5 @@
 """The two tiers of tests: who takes too much for the quick one fails, and of the slow one a part is drawn."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """``actorflow show``: the table of a model, and its page, without a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

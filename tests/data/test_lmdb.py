@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +208,8 @@ class TestSharing:
                 if not np.array_equal(images[row], IMAGES[row]) or images.labels[row] != LABELS[row]:
                     wrong.append(row)
 
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(read, range(6)))
         assert wrong == []
 
     @pytest.mark.parametrize("executor", ["thread", "process"])

@@ -1,7 +1,5 @@
 """The examples of several places run as they are, in one process and in several."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

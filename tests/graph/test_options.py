@@ -1,10 +1,9 @@
 """Options of how a graph runs: sequentially, dry, deterministically; and what watches over it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,35 +230,32 @@ class TestStall:
             runner.run(main())
 
 
+@pytest.fixture
+def reported(caplog: pytest.LogCaptureFixture) -> Iterator[threading.Event]:
+    """Set when something is logged."""
+    event, handler = threading.Event(), logging.Handler()
+    handler.emit = lambda record: event.set()  # type: ignore[method-assign]
+    logging.getLogger("actorflow").addHandler(handler)
+    with caplog.at_level(logging.WARNING, "actorflow"):
+        yield event
+    logging.getLogger("actorflow").removeHandler(handler)
+
+
 class TestBlocking:
-    async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(self, caplog: pytest.LogCaptureFixture) -> None:
-        reported = threading.Event()
-
-        class Handler(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                reported.set()
-
+    async def test_the_op_that_blocks_the_loop_is_named_with_its_stack(
+        self, reported: threading.Event, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async def blocks_the_loop() -> None:
             assert reported.wait(60)
 
         graph = af.Graph("blocked", block_limit=0.01)
         graph.function("culprit", blocks_the_loop)
-        handler = Handler()
-        logging.getLogger("actorflow").addHandler(handler)
-        try:
-            with caplog.at_level(logging.WARNING, "actorflow"):
-                async with graph:
-                    await graph.run()
-        finally:
-            logging.getLogger("actorflow").removeHandler(handler)
+        async with graph:
+            await graph.run()
         assert "task 'culprit' has blocked the event loop for 0.01 s" in caplog.text
         assert "in blocks_the_loop" in caplog.text
 
-    def test_each_loop_is_watched(self, caplog: pytest.LogCaptureFixture) -> None:
-        reported = threading.Event()
-        handler = logging.Handler()
-        handler.emit = lambda record: reported.set()  # type: ignore[method-assign]
-
+    def test_each_loop_is_watched(self, reported: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
         async def blocks_the_loop(blocks: Any) -> Any:
             assert not blocks or reported.wait(60)
             return blocks
@@ -267,15 +263,10 @@ class TestBlocking:
         graph = af.Graph("blocked", block_limit=0.01)
         blocks = graph.blob("blocks", (), "bool")
         graph.function("culprit", blocks_the_loop, blocks.spec)(blocks)
-        logging.getLogger("actorflow").addHandler(handler)
-        try:
-            with caplog.at_level(logging.WARNING, "actorflow"):
-                graph.run_sync({blocks: False})
-                before = threading.active_count()
-                reported.clear()
-                graph.run_sync({blocks: True})
-                assert threading.active_count() <= before
-                asyncio.run(graph.aclose())
-        finally:
-            logging.getLogger("actorflow").removeHandler(handler)
+        graph.run_sync({blocks: False})
+        before = threading.active_count()
+        reported.clear()
+        graph.run_sync({blocks: True})
+        assert threading.active_count() <= before
+        asyncio.run(graph.aclose())
         assert "in blocks_the_loop" in caplog.text

@@ -1,7 +1,5 @@
 """Whether branches run side by side: by calculation, and where that says yes, by trial."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Async code of the user's that is told to end tidies up to its end, whoever tells it, and however often."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Timeouts, retries, atomic frames, replay: what users do about ops that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import dataclasses

@@ -4,8 +4,6 @@ Each step of the engine that follows a frame is made to raise once, at one of it
 next must be right, and nothing may be left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is under way when its loop is closed is left behind: what comes next, on another loop, is right."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

@@ -1,7 +1,5 @@
 """Lengths of open axes, frame by frame: what errors, recordings, spans and the page say of them."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from pathlib import Path

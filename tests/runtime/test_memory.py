@@ -1,7 +1,5 @@
 """Memory: what a frame takes, budgets that frames and ops wait for, and buffers in steady state."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from dataclasses import dataclass

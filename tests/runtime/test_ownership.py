@@ -4,8 +4,6 @@ Graphs are drawn of all that hands memory on: functions that return their input,
 kernels that compute in place, constants, variables. Then each side writes into all that is its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """What first runs would wait for can be had before them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any
