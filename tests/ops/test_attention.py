@@ -64,21 +64,3 @@ def test_the_last_op_has_the_name(heads, kv, masked) -> None:
     q, k = graph.blob("q", (*heads, 3, 4)), graph.blob("k", (*kv, 3, 4))
     mask = graph.blob("mask", (3, 3), "bool") if masked else None
     assert ops.attention(q, k, k, mask, name="seen").name == "seen/out"
-
-
-@pytest.mark.parametrize(
-    ("form", "shapes", "message"),
-    [
-        (lambda *b: ops.attention(*b, heads=0), [(2, 3, 4)] * 3, "0 heads must have the same number of features"),
-        (lambda *b: ops.attention(*b, heads=3), [(2, 3, 4)] * 3, "3 heads must have the same number of features"),
-        (ops.attention, [(2, 3, 4), (2, 3, 5), (2, 3, 4)], "Matmul: b must have length 4 on"),
-        (ops.rotary, [(2, 3), (2, 2), (2, 2)], "rotary: x must have at least 2 features"),
-        (lambda x: ops.group_norm(x, 4), [(2, 6)], "group_norm: x must have shape .* and 4 groups"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_errors(form, shapes, message) -> None:
-    graph = af.Graph("g")
-    blobs = [graph.blob(f"v{i}", shape) for i, shape in enumerate(shapes)]
-    with pytest.raises(af.ShapeError, match=message):
-        form(*blobs)
-    assert not graph.ops

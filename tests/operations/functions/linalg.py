@@ -102,11 +102,7 @@ ROWS = [
         torch=lambda torch, x, n: torch.linalg.matrix_power(x, n),
         **LAPACK,
     ),
-    _row(
-        "solve",
-        *((_and(A, b), {}) for b in (VECTOR, WIDE, normal((4, 1, 3, 2)))),
-        (_and(C, complexes((3, 2))), {}),
-    ),
+    _row("solve", *((_and(A, b), {}) for b in (VECTOR, WIDE, normal((4, 1, 3, 2)))), (_and(C, complexes((3, 2))), {})),
     _row("diagonal", *((x, {"offset": k}) for x in (WIDE, INT8, C) for k in (-5, -2, 0, 1, 4, 5)), **_TORCH),
     _row(
         "trace",
