@@ -182,7 +182,7 @@ class Row:
         widened: Whether the floating inputs of that come as float64.
         torch: The same in PyTorch: a name in ``torch``, or ``torch(torch, *tensors, **parameters)``.
         standard: The same in the array API standard: a name, or ``standard(xp, *arrays, **parameters)``.
-        without: For each reference that there is none of ("numpy", "torch", "differences"), why.
+        without: For each reference that there is none of ("numpy", "torch", "differences", "blobs"), why.
         dtypes: Dtypes that the numbers of samples may have.
         tolerance: How far results may lie apart where that is not `TOLERANCE`, by dtype.
         by_steps: Whether numbers of 16 bits are rounded after each step, not once at the end.

@@ -92,14 +92,7 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[np.ndarray]
         lambda x, v, i: np.searchsorted(x, v, "right", i),
         [X[0, 0], np.append(X[0, 0], 0.1), np.argsort(X[0, 0])],
     ),
-    "roll": (lambda x: ops.roll(x, (1, -7), (0, 2)), lambda x: np.roll(x, (1, -7), (0, 2)), [X]),
-    "roll of all": (lambda x: ops.roll(x, 3), lambda x: np.roll(x, 3), [X]),
-    "tile": (lambda x: ops.tile(x, (2, 1, 1, 2)), lambda x: np.tile(x, (2, 1, 1, 2)), [X]),
     "repeat": (lambda x: ops.repeat(x, (1, 0, 3), 0), lambda x: np.repeat(x, (1, 0, 3), 0), [X]),
-    "tril": (lambda x: ops.tril(x, -1), lambda x: np.tril(x, -1), [X]),
-    "triu": (lambda x: ops.triu(x, 1), lambda x: np.triu(x, 1), [X]),
-    "moveaxis": (lambda x: ops.moveaxis(x, (0, 1), (-1, 0)), lambda x: np.moveaxis(x, (0, 1), (-1, 0)), [X]),
-    "unstack": (lambda x: ops.unstack(x, -1)[2], lambda x: x[..., 2], [X]),
 }
 
 #: Functions whose results are indices and counts.
