@@ -73,8 +73,10 @@ def test_the_samples_of_a_gpu_hold_on_the_host(emulated, compute_cuda, dtype, la
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_special_numbers_come_out_as_on_the_cpu(compute_cuda, dtype) -> None:
     for row in {row.name: row for row, _ in SAMPLES}.values():
-        if row.special:
-            arrays, operation = row.special.inputs(dtype), row.special.operation
+        for sample in (row.special, *row.corners):
+            if sample is None:
+                continue
+            arrays, operation = sample.inputs(dtype), sample.operation
             with np.errstate(all="ignore"):
                 found, wanted = compute_cuda(operation, *arrays), compute_cpu(operation, *arrays)
             relative, absolute = row.bounds(dtype)
@@ -352,9 +354,5 @@ def test_an_infinite_gradient_that_is_not_kept_is_0(compute_cuda) -> None:
     np.testing.assert_array_equal(kept, [0, np.inf])
 
 
-def test_an_empty_batch_is_summed_to_0(compute_cuda) -> None:
-    np.testing.assert_array_equal(compute_cuda(BiasDown(), np.ones((0, 3)))[0], np.zeros(3))
-    (dweight,) = compute_cuda(ConvWeight(kernel=(3, 3)), np.ones((0, 2, 2, 4)), np.ones((0, 4, 4, 3)))
-    np.testing.assert_array_equal(dweight, np.zeros((3, 3, 3, 4)))
-    (loss,) = compute_cuda(ops.SoftmaxLoss(), np.ones((0, 3)), np.ones(0, np.int64))
-    assert math.isnan(loss)
+def test_an_empty_batch_has_no_mean(compute_cuda) -> None:
+    assert math.isnan(compute_cuda(ops.SoftmaxLoss(), np.ones((0, 3)), np.ones(0, np.int64))[0])
