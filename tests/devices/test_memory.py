@@ -1,7 +1,7 @@
 """The pool: what is used again, what must not be, and the count of it."""
 
 import gc
-import threading
+from functools import partial
 from sys import getrefcount
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.devices.memory import UNSHARED, BufferPool, RoomBucket
+from tests.support.waiting import in_threads
 
 SPEC = af.TensorSpec.of((4, 8))  # 128 bytes
 
@@ -236,11 +237,7 @@ class TestCounts:
     def test_buffers_that_die_in_other_threads(self, pool: BufferPool) -> None:
         bucket = pool.bucket(SPEC)
         buffers = [bucket.take() for _ in range(8)]
-        threads = [threading.Thread(target=buffers.pop) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[buffers.pop] * 8)
         assert pool.held_bytes == 0
 
     def test_a_collection_while_a_buffer_is_counted(self, pool: BufferPool) -> None:
@@ -272,11 +269,7 @@ class TestCounts:
                     wrong.append(mark)
                 bucket.give_back(buffer)
 
-        threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(partial(work, mark) for mark in range(4)))
         assert wrong == []
         assert pool.used_bytes == 0
         assert pool.allocations <= 8
