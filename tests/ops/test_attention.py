@@ -8,16 +8,13 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
-
-
-def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
-    return [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+from tests.support.numbers import drawn
 
 
 @pytest.mark.parametrize("additive", [False, True])
 def test_a_query_that_sees_nothing_gives_0_and_has_no_gradient(additive) -> None:
     graph = af.Graph("g")
-    q, k, v = (graph.variable(f"v{i}", a.shape, "f8", a) for i, a in enumerate(_drawn((2, 3, 4), (2, 5, 4), (2, 5, 6))))
+    q, k, v = (graph.variable(f"v{i}", a.shape, "f8", a) for i, a in enumerate(drawn((2, 3, 4), (2, 5, 4), (2, 5, 6))))
     seen = np.ones((3, 5), bool)
     seen[1] = False
     mask = graph.constant(np.where(seen, 0.0, -np.inf) if additive else seen)
@@ -31,7 +28,7 @@ def test_a_query_that_sees_nothing_gives_0_and_has_no_gradient(additive) -> None
 
 
 def test_a_causal_query_depends_on_no_later_key() -> None:
-    q, k, v = (xp.asarray(a) for a in _drawn((5, 4), (5, 4), (5, 2)))
+    q, k, v = (xp.asarray(a) for a in drawn((5, 4), (5, 4), (5, 2)))
     grads = af.grad(lambda v: xp.sum(ops.attention(q, k, v, causal=True)[2]))(v)
     assert np.asarray(grads)[:3].all()
     assert not np.asarray(grads)[3:].any()
@@ -41,7 +38,7 @@ def test_a_causal_query_depends_on_no_later_key() -> None:
 def test_arrays_blobs_and_half_precision(name) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-    x, context, angles = _drawn((2, 4, 12), (2, 5, 6), (1, 4, 2))
+    x, context, angles = drawn((2, 4, 12), (2, 5, 6), (1, 4, 2))
 
     def function(x, context, cos, sin):
         q = ops.rotary(ops.rms_norm(x), cos, sin, interleaved=True)

@@ -9,10 +9,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.graph.gradient import trainable
 from actorflow.ops.nn.lrn import ChannelWindowSum
-
-
-def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
-    return [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+from tests.support.numbers import drawn
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -68,7 +65,7 @@ def test_training_needs_variables() -> None:
 
 def test_the_scale_of_lrn_has_a_gradient_too() -> None:
     graph = af.Graph("g")
-    x = graph.variable("x", (2, 5), "f8", _drawn((2, 5))[0])
+    x = graph.variable("x", (2, 5), "f8", drawn((2, 5))[0])
     _, scale = graph.apply(ops.LRN(0.4, 0.75, 4), x)
     alone = graph.apply(ChannelWindowSum(4), ops.square(x)) * 0.1 + 1.0
     found = [af.gradient(ops.sum(ops.square(s)), x) for s in (scale, alone)]

@@ -7,10 +7,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.recurrent import LSTMGatesDown
-
-
-def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
-    return [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+from tests.support.numbers import drawn
 
 
 def test_large_gates_do_not_overflow(compute) -> None:
@@ -22,7 +19,7 @@ def test_large_gates_do_not_overflow(compute) -> None:
 
 def test_a_gradient_of_the_activations_alone() -> None:
     graph = af.Graph("g")
-    gates, cell = graph.variable("gates", (2, 8), "f8", _drawn((2, 8))[0]), graph.variable("cell", (2, 2), "f8")
+    gates, cell = graph.variable("gates", (2, 8), "f8", drawn((2, 8))[0]), graph.variable("cell", (2, 2), "f8")
     *_, activations = graph.apply(ops.LSTMGates(), gates, cell)
     grad = af.gradient(ops.sum(activations), gates)
     assert not any(isinstance(op.operation, LSTMGatesDown) for op in graph.ops)
@@ -42,7 +39,7 @@ def test_compositions_take_arrays_and_blobs() -> None:
         z, hidden, cell = ops.lstm(x, wx, wh, peepholes=wx[:15, 0]) if wx.shape[0] == 20 else (y, last, last)
         return y, last, back, first, z, hidden, cell
 
-    arrays = [*_drawn((3, 2, 5), (15, 5), (15, 5)), np.array([1, 3])]
+    arrays = [*drawn((3, 2, 5), (15, 5), (15, 5)), np.array([1, 3])]
     graph = af.Graph("g")
     blobs = [graph.blob(f"v{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
     tops = both(*blobs)
