@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,16 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
-from tests.operations import Row, Sample, calls, samples
+from tests.operations import Row, Sample, calls, drawn, samples
 from tests.operations.shaping import parts
 from tests.ops.test_gradients import by, has_slopes, is_real
 from tests.ops.test_values import agree, wide
 from tests.support.effort import FULL
+from tests.support.worlds import STANDARD, World
 
+BLOBS = World(np.asarray, ops, ops.linalg, SimpleNamespace(float64="float64", complex128="complex128"))
+#: Of complex numbers they multiply these with real ones, which blobs do not.
+OF_REAL = ("array.linalg.svd", "array.linalg.eigh")
 CALLS = [(row, sample) for row, sample in calls() if row.numpy]
 #: Functions, and operations that differences are not taken of in graphs: of complex numbers, or with statistics.
 SMOOTH = [each for each in calls() if has_slopes(*each, kinds="fc")]
@@ -51,6 +57,32 @@ async def test_graphs_and_arrays_give_what_numpy_gives(row: Row, sample: Sample)
         assert [x.dtype for x in of_blobs] == [x.dtype for x in of_arrays]
         if dtype == "float64":
             assert [x.dtype for x in of_blobs] == [np.asarray(x).dtype for x in expected]
+
+
+#: Functions that the standard has by the same names and parameters: the table draws arrays for them.
+NAMED = (
+    "concat stack unstack squeeze expand_dims moveaxis flip roll tile repeat broadcast_to triangles x[key] x[::-1] "
+    "take take_along_axis sum prod max min mean argmax argmin sort argsort matmul vecdot tensordot matrix_transpose"
+)
+SAME = [
+    row
+    for row in drawn("blobs")
+    if row.name.startswith(("array.linalg.", "array.fft."))
+    or row.name.removeprefix("array.") in (*NAMED.split(), "x[i, j]")
+]
+
+
+@pytest.mark.parametrize("row", SAME, ids=str)
+async def test_functions_of_blobs_give_what_numpy_gives(row: Row) -> None:
+    for sample in row.drawn.smooth(3, 12):
+        given = [x.real if row.name in OF_REAL else x for x in sample.drawn()]
+        floating = np.result_type(*(x for x in given if x.dtype.kind in "fc"))  # blobs promote nothing
+        arrays = [x.astype(floating) if x.dtype.kind in "fc" else x for x in given]
+        expected = parts(row.of_standard(STANDARD, *arrays, **sample.parameters))
+        of_blobs = Sample(partial(row.of_standard, BLOBS, **sample.parameters), sample.make)
+        found = await on_blobs(of_blobs, arrays)
+        agree(found, expected, row, str(sample))
+        assert [x.dtype for x in found] == [np.result_type(x, its) for x, its in zip(found, expected, strict=True)]
 
 
 def loss_of(results: Any) -> Any:
