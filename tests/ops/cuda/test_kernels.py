@@ -341,7 +341,9 @@ def test_a_factor_of_0_leaves_its_term_out(compute_cuda) -> None:
 # -- elementwise --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8", *slow(["float32", "float64", "int32", "uint64", "complex128"])])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "int8", *slow(["float32", "float64", "int32", "uint64", "complex64", "complex128"])]
+)
 @pytest.mark.parametrize("terms", [1, 17, 50, *slow([2, 3, 16, 31, 32])])
 def test_terms_are_added_in_their_order_and_rounded_as_on_the_cpu(compute_cuda, terms, dtype) -> None:
     random = np.random.default_rng(terms)
