@@ -48,15 +48,8 @@ def test_a_linear_layer_works_on_the_last_axis(shape: tuple[Any, ...]) -> None:
     assert y.shape == (*x.shape[:-1], 5)
     weight, bias = layer.variables
     assert (weight.name, weight.shape, bias.name, bias.shape) == ("each/weight", (5, 3), "each/bias", (5,))
-    slopes = af.gradient(ops.sum(y), [x, weight])
     value = np.random.default_rng(0).standard_normal([6 if isinstance(n, str) else n for n in shape]).astype("f4")
-    result = graph.run_sync({x: value}, fetch=[y, *slopes])
-    expected = np.tanh(value @ weight.value.T)
-    np.testing.assert_allclose(result[y], expected, rtol=1e-4, atol=1e-5)
-    slope = 1 - expected**2
-    np.testing.assert_allclose(result[slopes[0]], slope @ weight.value, rtol=1e-3, atol=1e-4)
-    by_weight = slope.reshape(-1, 5).T @ value.reshape(-1, 3)
-    np.testing.assert_allclose(result[slopes[1]], by_weight, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(graph.run_sync({x: value})[y], np.tanh(value @ weight.value.T), rtol=1e-4, atol=1e-5)
 
 
 def test_linear_and_inner_product_are_one_of_rows() -> None:
