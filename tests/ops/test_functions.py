@@ -74,7 +74,7 @@ SAME = [
 
 @pytest.mark.parametrize("row", SAME, ids=str)
 async def test_functions_of_blobs_give_what_numpy_gives(row: Row) -> None:
-    for sample in row.drawn.smooth(3, 12):
+    for sample in row.drawn.smooth(3, 32):
         given = [x.real if row.name in OF_REAL else x for x in sample.drawn()]
         floating = np.result_type(*(x for x in given if x.dtype.kind in "fc"))  # blobs promote nothing
         arrays = [x.astype(floating) if x.dtype.kind in "fc" else x for x in given]

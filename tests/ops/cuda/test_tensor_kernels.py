@@ -107,7 +107,7 @@ def test_keys_with_indices(compute_cuda, laid_out, case: Keyed, dtype, layout, s
     _check_keyed(compute_cuda, laid_out, case, dtype, layout, seed)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64"])
 def test_keys_with_masks(compute_cuda, laid_out, dtype) -> None:
     random = np.random.default_rng(0)
     shape, whole = (4, 3, 5), (None, None, None)
