@@ -281,14 +281,16 @@ def test_operators_of_the_operations(tmp_path: Path) -> None:
 
 
 #: In double precision the first sample of each operation, or all.
-TYPED = [(row, sample, dtype, False) for row, sample in SAMPLES for dtype in ("float32", "float64")]
-TYPED = [each for each in TYPED if FULL or each[2] == "float32" or each[1] is each[0].first]
+DOUBLE = [(row, sample, "float64", False) for row, sample in SAMPLES if FULL or sample is row.first]
+TYPED = [(row, sample, "float32", False) for row, sample in SAMPLES]
 #: Some that take images, or all, behind a convolution.
 TYPED += [(row, sample, "float32", True) for row in ROWS.values() if row.onnx for sample in _of_images(row)]
 
 
 @pytest.mark.parametrize(
-    ("row", "sample", "dtype", "behind"), TYPED, ids=[f"{i}-{row}" for i, (row, *_) in enumerate(TYPED)]
+    ("row", "sample", "dtype", "behind"),
+    [*TYPED, *slow(DOUBLE)],
+    ids=[f"{i}-{row}" for i, (row, *_) in enumerate([*TYPED, *DOUBLE])],
 )
 def test_every_sample_of_an_operation_is_right_or_refused(
     row: Row, sample: Sample, dtype: str, behind: bool, tmp_path: Path

@@ -12,7 +12,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
-from tests.operations import Row, Sample, calls, drawn, samples
+from tests.operations import Row, Sample, calls, cases, drawn, samples
 from tests.operations.shaping import parts
 from tests.ops.test_gradients import by, has_slopes, is_real
 from tests.ops.test_values import agree, wide
@@ -28,10 +28,6 @@ SMOOTH = [each for each in calls() if has_slopes(*each, kinds="fc")]
 SMOOTH += [each for each in samples() if has_slopes(*each, kinds="fc") and not is_real(*each)]
 
 
-def names(chosen: list[tuple[Row, Sample]]) -> list[str]:
-    return [f"{row}-{i}" for i, (row, _) in enumerate(chosen)]
-
-
 async def on_blobs(sample: Sample, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """What a graph gives; its results are of the types that were inferred."""
     graph = af.Graph("g")
@@ -44,7 +40,7 @@ async def on_blobs(sample: Sample, arrays: list[np.ndarray]) -> list[np.ndarray]
     return values
 
 
-@pytest.mark.parametrize(("row", "sample"), CALLS, ids=names(CALLS))
+@pytest.mark.parametrize(("row", "sample"), cases(CALLS))
 async def test_graphs_and_arrays_give_what_numpy_gives(row: Row, sample: Sample) -> None:
     assert row.numpy is not None
     for dtype in ("float64", "float32") if FULL or sample is row.first else ("float64",):
@@ -95,7 +91,7 @@ def loss_of(results: Any) -> Any:
     return sum(terms[1:], terms[0])
 
 
-@pytest.mark.parametrize(("row", "sample"), SMOOTH, ids=names(SMOOTH))
+@pytest.mark.parametrize(("row", "sample"), cases(SMOOTH))
 async def test_gradients_of_graphs_are_those_of_arrays(row: Row, sample: Sample) -> None:
     """Of real and of complex inputs."""
     arrays = sample.inputs("float64")
