@@ -18,6 +18,8 @@ NVRTC := .venv-nvrtc-cuda$(CUDA)
 NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.9'
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
+# What is compiled into the tree as the package is installed.
+CORE := hatch_build.py actorflow/core/compiled.pyx
 ARGS ?=
 # One process more than there are cores: some tests wait, for other processes or for a time limit. Each begins with a part
 # of the files; ARGS=-n0 runs all in one process, for a debugger.
@@ -123,6 +125,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
+	rm -f actorflow/core/compiled.*.so actorflow/core/compiled.*.pyd
 	rm -rf $(VENV) $(OPENMPI) .venv-nvrtc-* build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -133,7 +136,7 @@ $(VENV)/.ready-venv:
 	$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); echo 'no virtual environment could be made; on Debian: apt-get install python3-venv' >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.ready-%: pyproject.toml | $(VENV)/.ready-venv
+$(VENV)/.ready-%: pyproject.toml $(CORE) | $(VENV)/.ready-venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' $(PINNED-$*)
 	@touch $@
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actorflow import core
 from actorflow.actors.alone import graph_of_call
-from actorflow.actors.dispatcher import Ready, leave_loop
+from actorflow.actors.dispatcher import leave_loop
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from actorflow.actors.blob import BlobActor, UpdateActor
     from actorflow.actors.budget import Budget
+    from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn, VariableActor
     from actorflow.devices.base import Device, Fence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
 
+#: The name of the compiled core's source in tracebacks.
+_CORE = "actorflow/core/compiled.pyx"
 #: Ops that an error names of each sort; a large graph has very many that wait.
 _SHOWN = 10
 
@@ -68,101 +71,108 @@ class FrameState(Enum):
     CANCELLED = "cancelled"
 
 
-class Rest:
-    """The rest of a call on the loop, which goes on when others have had their turn."""
-
-    done = False
-    runs = True
-
-    def stop(self) -> None:
-        """It finds out by itself that its frame has stopped."""
-
-
-_REST = Rest()
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Frame:
+class Frame(core.Frame):
     """All state of one run.
 
-    Everything is touched on the loop's thread only, but for ``halted``, and for ``values`` and ``readers`` of a slot,
-    which the op that runs uses from its lane's thread.
+    Everything is touched on the loop's thread only, but for counts, values and ``halted``, which lanes' threads use as
+    well, and for ``outstanding``, where they note the work that they hand over.
+
+    Args:
+        start: Counts that it begins with.
+        number: Frames of a graph are numbered from 0 in the order of their start.
+        values: Value of each slot; None before it is written and after its last reader.
+        open_ends: Number of ends that the frame waits for: ops that nothing in the frame follows, and variables' turns.
+        dispatcher: Fires its actors.
+        observer: Is told of its end.
+        listeners: Where this frame is expected: ops that take their frames in order, channels.
+        weights: Slots that hold variables' values on devices with streams, with the device.
+        ops: The program's ops, by index.
+        atomic: Whether all updates are committed together, at the end.
+        budget: Memory that its ops must be admitted to, if there is a limit.
+        monitor: States of nodes, while they are watched.
+        node_ids: `Node.id` of what its ops show up as.
+        trace: The newest calls of the graph.
+        lengths: Lengths of the open axes.
+
+    Attributes:
+        turns: Turns that this frame takes at the variables it may update.
+        resting: Ops whose call has failed and will be repeated when a timer ends.
+        updates: Updates that wait for the end of an atomic frame.
+        updated: Names of the variables updated so far.
+        error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
+            refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
+            collector comes.
+        has_ended: Whether `ended` is resolved by now.
+        serial: Number among the frames that exchange messages with other ranks.
+        spans: Makes spans of it, if wanted.
     """
 
-    #: Frames of a graph are numbered from 0 in the order of their start.
-    number: int
-    #: The mailboxes: the number of messages that each op still waits for, by index of the op.
-    pending: list[int]
-    #: Value of each slot; None before it is written and after its last reader.
-    values: list[Any]
-    #: Per slot with several readers, a token per reader; the reader that pops the first one, the only one that is not
-    #: 0, is the last: a pop is atomic, counting down is not. None for slots with one reader.
-    readers: list[bytearray | None]
-    #: Number of ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
-    open: int
-    #: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
-    ready: Ready
-    wake: Callable[[], None]
-    loop: asyncio.AbstractEventLoop
-    observer: FrameObserver
-    #: Where this frame is expected: ops that take their frames in order, channels.
-    listeners: Sequence[FrameListener]
-    #: Slots that hold variables' values on devices with streams, with the device.
-    weights: Sequence[tuple[int, Device]]
-    #: The program's ops, by index.
-    ops: Sequence[OpActor]
-    #: Whether all updates are committed together, at the end.
-    atomic: bool
-    #: Memory that its ops must be admitted to, if there is a limit.
-    budget: Budget | None
-    #: States of nodes, while they are watched.
-    monitor: Monitor | None
-    #: `Node.id` of what its ops show up as.
-    node_ids: npt.NDArray[np.intp]
-    trace: Trace
-    #: Lengths of the open axes.
-    lengths: Lengths
-    context: contextvars.Context = field(init=False)
-    #: Fences that have not passed and came with the messages to an op.
-    fences: dict[OpActor, list[Fence]] = field(init=False)
-    #: Turns that this frame takes at the variables it may update.
-    turns: dict[VariableActor, Turn] = field(init=False)
-    #: Ops on a lane, running as a task, or called in several slices of the loop's time, that have not reported their
-    #: end.
-    outstanding: dict[OpActor, Fence | asyncio.Task[Any] | Rest] = field(init=False)
-    #: Ops whose call has failed and will be repeated when a timer ends.
-    resting: dict[OpActor, asyncio.TimerHandle] = field(init=False)
-    #: Updates that wait for the end of an atomic frame.
-    updates: list[UpdateActor] = field(init=False)
-    #: Names of the variables updated so far.
-    updated: list[str] = field(init=False)
-    #: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and the loop
-    #: has not been told yet.
-    halted: bool = field(init=False, default=False)
-    state: FrameState = field(init=False, default=FrameState.RUNNING)
-    #: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error refers
-    #: to its frame, so that one that kept it would live on, with all that was fed, until the garbage collector comes.
-    error: ActorflowError | None = field(init=False, default=None)
-    #: Whether `ended` is resolved by now.
-    has_ended: bool = field(init=False, default=False)
-    #: That, once somebody has asked for it: most frames have ended before anybody waits.
-    _ended: asyncio.Future[None] | None = field(init=False, default=None)
-    #: Whether the caller has the error, or does not want it any more.
-    _is_told: bool = field(init=False, default=False)
-    #: Number among the frames that exchange messages with other ranks.
-    serial: int = field(init=False, default=-1)
-    #: Makes spans of it, if wanted.
-    spans: FrameSpans | None = field(init=False, default=None)
+    __slots__ = (
+        "_ended",
+        "_is_told",
+        "atomic",
+        "error",
+        "has_ended",
+        "lengths",
+        "listeners",
+        "loop",
+        "node_ids",
+        "observer",
+        "ops",
+        "resting",
+        "serial",
+        "spans",
+        "state",
+        "turns",
+        "updated",
+        "updates",
+        "weights",
+    )
 
-    def __post_init__(self) -> None:
-        # Not by `default_factory`, whose calls take twice as long.
-        self.context = contextvars.copy_context()
-        self.fences = {}
-        self.turns = {}
-        self.outstanding = {}
-        self.resting = {}
-        self.updates = []
-        self.updated = []
+    trace: Trace
+
+    def __init__(
+        self,
+        start: core.Start,
+        number: int,
+        values: list[Any],
+        open_ends: int,
+        dispatcher: Dispatcher,
+        observer: FrameObserver,
+        listeners: Sequence[FrameListener],
+        weights: Sequence[tuple[int, Device]],
+        ops: Sequence[OpActor],
+        atomic: bool,
+        budget: Budget | None,
+        monitor: Monitor | None,
+        node_ids: npt.NDArray[np.intp],
+        trace: Trace,
+        lengths: Lengths,
+    ) -> None:
+        context = contextvars.copy_context()
+        super().__init__(
+            start, number, values, open_ends, dispatcher.ready, dispatcher.wake, budget, monitor, trace, context
+        )
+        self.loop = dispatcher.loop
+        self.observer = observer
+        self.listeners = listeners
+        self.weights = weights
+        self.ops = ops
+        self.atomic = atomic
+        self.node_ids = node_ids
+        self.lengths = lengths
+        self.turns: dict[VariableActor, Turn] = {}
+        self.resting: dict[OpActor, asyncio.TimerHandle] = {}
+        self.updates: list[UpdateActor] = []
+        self.updated: list[str] = []
+        self.state = FrameState.RUNNING
+        self.error: ActorflowError | None = None
+        self.has_ended = False
+        #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
+        self._ended: asyncio.Future[None] | None = None
+        self._is_told = False  # whether the caller has the error, or does not want it any more
+        self.serial = -1
+        self.spans: FrameSpans | None = None
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -178,29 +188,27 @@ class Frame:
 
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
         """Send ops a message: a value that they read is there, or will be when ``fence`` has passed."""
-        pending = self.pending
         if fence is not None:
             for actor in followers:
                 self.fences.setdefault(actor, []).append(fence)
-        for actor in followers:
-            index = actor.index
-            left = pending[index] - 1
-            pending[index] = left
-            if not left:
-                self.ready.append((actor, self))
+        self.send(followers)
 
-    def put_off(self, actor: OpActor) -> None:
-        """Have an actor that is called on the loop go on when others have had their turn; `settle` ends that."""
-        self.outstanding[actor] = _REST
-        self.ready.append((actor, self))
+    def finish(self) -> None:
+        for update in self.updates:
+            update.commit(self)
+        self._stop(FrameState.FINISHED)
 
-    def close_end(self) -> None:
-        """Close one of the frame's open ends; the last one finishes it."""
-        self.open -= 1
-        if not self.open and not self.halted:
-            for update in self.updates:
-                update.commit(self)
-            self._stop(FrameState.FINISHED)
+    @property
+    def at_work(self) -> list[tuple[OpActor, Fence | asyncio.Task[Any]]]:
+        """The ops that are on a lane, or run as a task, as far as the loop knows, each with that work.
+
+        Of ops that a lane's thread calls one after the other that is the one that it has come to.
+        """
+        found: list[tuple[OpActor, Any]] = []
+        for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
+            shift = None if isinstance(work, asyncio.Task) else work.argument
+            found.append((shift.at if isinstance(shift, core.Shift) else actor, work))
+        return found
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
         """End the frame for a fault of this package, not of an op's own code; so end those that share its order.
@@ -270,7 +278,7 @@ class Frame:
             self.state = FrameState.CANCELLED
             self.halted = True
         self.outstanding = {
-            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task | Rest)
+            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task)
         }
         if not self.outstanding:
             self._end()
@@ -385,7 +393,7 @@ class Frame:
 def _trim(error: BaseException) -> None:
     """Drop this package's frames from the top of a traceback, so that the user's lines stand out."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((PACKAGE, _CORE)):
         traceback = traceback.tb_next
     if traceback is not None:
         BaseException.with_traceback(error, traceback)  # a class may refuse the assignment; a frozen dataclass does
@@ -393,15 +401,16 @@ def _trim(error: BaseException) -> None:
 
 def what_it_waits_for(frame: Frame) -> str:
     """Say which ops run, and which wait for how many messages, from whom."""
-    lines = [f"running: {_listing([actor.what for actor in frame.outstanding])}"]
+    running = [actor for actor, _ in frame.at_work]
+    lines = [f"running: {_listing([actor.what for actor in running])}"]
     writers: dict[BlobActor, OpActor] = {blob: actor for actor in frame.ops for blob in actor.outputs}
-    waiting = [actor for actor in frame.ops if frame.pending[actor.index] > 0 and actor not in frame.outstanding]
+    waiting = [actor for actor in frame.ops if frame.waits(actor.index) > 0 and actor not in running]
     for actor in waiting[:_SHOWN]:
-        count = frame.pending[actor.index]
+        count = frame.waits(actor.index)
         unfinished = [
             writer.what
             for writer in (writers.get(blob) for blob in actor.inputs)
-            if writer is not None and (frame.pending[writer.index] > 0 or writer in frame.outstanding)
+            if writer is not None and (frame.waits(writer.index) > 0 or writer in running)
         ]
         source = f"op {_listing(unfinished)}" if unfinished else "an earlier frame's turn at a variable"
         lines.append(f"  op {actor.what!r} waits for {count} of {len(actor.inputs)} inputs: {source}")

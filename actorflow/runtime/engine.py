@@ -41,7 +41,6 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
-from actorflow.runtime.tapes import with_tapes
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
 from actorflow.threads import forget_in_child, in_thread
@@ -63,8 +62,6 @@ Fetch = Iterable[Blob | Op | Graph | str] | None
 #: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
 _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
 
-#: Ops whose tapes are made at once, in a millisecond or less.
-_FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
@@ -282,7 +279,6 @@ class Engine:
 
     def _forget(self) -> None:
         """Forget all that was made of the graph."""
-        self.resources.trace.settle()  # what owes calls is not forgotten before
         self._programs = {}
         self._planned.clear()
         self._axes.clear()
@@ -341,16 +337,14 @@ class Engine:
         """A program that is then known."""
         program = self._programs.get(key)
         try:
-            if program is not None:
-                program = yield from with_tapes(program)
-            else:
-                plan = self._planned.pop(key, None)
-                self._note_again(key)
-                if plan is None:
-                    plan = yield from self._planning(*key)
-                self._note(plan)
-                program = yield from self.build(plan, self.resources)
-            self._programs.pop(key, None)
+            if program is not None:  # it was made meanwhile
+                return program
+            plan = self._planned.pop(key, None)
+            self._note_again(key)
+            if plan is None:
+                plan = yield from self._planning(*key)
+            self._note(plan)
+            program = yield from self.build(plan, self.resources)
             if len(self._programs) >= self.graph.options.max_plans:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest]
@@ -360,7 +354,7 @@ class Engine:
             self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
-            self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+            self._expect_work()
 
     def _note_again(self, key: _Key) -> None:
         """Log, once, that plans are made that were there before, and had to go for others."""
@@ -376,9 +370,8 @@ class Engine:
                     self.graph.options.max_plans,
                 )
 
-    def _is_due(self, program: Program) -> bool:
-        """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
-        return program.pace.left <= 0 and self.queue.pause is None
+    def _expect_work(self) -> None:
+        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""
@@ -461,7 +454,7 @@ class Engine:
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         program = self._known(self._key(fetch, feeds))
-        if program is None or program.pace.left <= 0:
+        if program is None:
             return None
         exchange = program.exchange
         if exchange is not None and (self.resources.rank_turns.closed or not exchange.peers.are_ready(exchange)):
@@ -498,12 +491,8 @@ class Engine:
             program = self._known(key)
             if program is None and self.queue.pause is not None:  # what is wrong is told now
                 program = at_once(self._making(key))
-            waits = program is None or self._is_due(program)
-            if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
-                program = at_once(self._making(key))
-                waits = self._is_due(program)
             ticket = None
-            if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
+            if program is None or (self.queue.closed and not self.queue.holds(permit)):
                 ticket = self.queue.enter()  # before the next has its turn
             else:
                 frame = self.start(program, feeds, atomic)
@@ -639,7 +628,7 @@ class Engine:
         """The program that a frame can start with now; None when something had to be awaited: look again."""
         key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
         program = self._known(key)
-        if program is None or self._is_due(program):
+        if program is None:
             await in_slices(self._making_one(key))
             return None
         exchange = program.exchange
@@ -663,6 +652,11 @@ class Engine:
                 program.exchange.refuse(self.next_number, error)
                 self.next_number += 1  # as on the ranks that start it
             raise
+        branches = program.branches
+        if branches is not None:
+            if branches.left <= 0 and branches.look():
+                self._expect_work()
+            branches.left -= 1
         frame = program.frame(self.next_number, values, self.observer, atomic)
         if outer is not call:
             frame.context.run(within.set, outer)

@@ -32,12 +32,15 @@ class Observer:
     def started(self, frame: Frame) -> None:
         """A frame has been made and is about to begin."""
         self.counts.started += 1
-        self._resources.running.add(frame)
+        running = self._resources.running
+        running.add(frame)
+        frame.ready.frames = len(running)
 
     def ended(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more."""
         running = self._resources.running
         running.discard(frame)
+        frame.ready.frames = len(running)
         if self._idle is not None and not running and waits(self._idle):
             self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
         if frame.monitor is not None and not any(other.ops is frame.ops for other in running):

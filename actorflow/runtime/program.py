@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -17,10 +15,11 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import Call, check_turns
-from actorflow.actors.op import OpActor, reader
+from actorflow.actors.op import reader
 from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.core import UNSHARED, Start, expect
 from actorflow.devices.base import Lane
-from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, UNSHARED, Bucket, Memory
+from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
@@ -28,11 +27,10 @@ from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
+from actorflow.runtime.branches import Branches
 from actorflow.runtime.resources import Resources
-from actorflow.runtime.tapes import Joining, Pace
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
-from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -186,29 +184,20 @@ class Program:
         pending: Number of messages that each mailbox waits for.
         first: Ops that wait for nothing.
         uses: Its reads and updates of variables whose frames take turns.
-        tapes: The ops of it that fire as one here.
-        twins: Those that are another actor here, since others follow them, or they are on another lane.
-        lanes: Lanes of ops, where they are not those of the plan.
-        used: The lanes that there is work for.
         tapped: Blobs whose values are kept for taps.
-        pace: Says when to look for tapes again.
+        branches: Says on which lanes ops are; None where they stay on those of the plan.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
         self.graph = plan.graph
         self.exchange = built.exchange
-        self._base: Program | None = None
-        self.tapes: AbstractSet[tuple[OpActor, ...]] = frozenset()
-        self.twins: Mapping[OpActor, OpActor] = {}
-        self.lanes: Mapping[OpActor, Lane] = {}
         options = plan.graph.options
-        apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
-        self.pace = Pace(not apart)
         self._resources = resources
         self._is_dry = options.dry_run
         self._lengths = plan.lengths
         self.ops = ops = built.fired
-        self.used = _used(ops)
+        stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
+        self.branches = None if stay else Branches(ops, resources.trace)
         self.pending = pending = built.pending
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._listeners: list[FrameListener] = [*self._turnstiles]
@@ -217,11 +206,7 @@ class Program:
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         for index, value in built.constants.items():
             self._values[index] = value
-        self._unshared: list[bytearray | None] = [None] * len(plan.slots)
-        shared = [slot for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept]
-        self._shared = [built.blobs[slot.index].slot for slot in shared]
-        tokens = {count: b"\x01" + bytes(count - 1) for count in {slot.readers for slot in shared}}
-        self._tokens = [tokens[slot.readers] for slot in shared]
+        counts = {slot.index: slot.readers for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept}
         self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
         for source, slot_index in plan.feeds.items():
             spec = plan.slots[slot_index].spec
@@ -250,6 +235,7 @@ class Program:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
         self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
+        self._start = Start(pending, counts, len(plan.slots))
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
@@ -300,39 +286,9 @@ class Program:
         )
 
     @property
-    def base(self) -> Program:
-        """The program as it was built, with each op by itself."""
-        return self._base or self
-
-    @property
-    def trace(self) -> Trace:
-        """The newest calls of the graph."""
-        return self._resources.trace
-
-    @property
-    def running(self) -> AbstractSet[Frame]:
-        """The frames of the graph that are in flight, now and later."""
-        return self._resources.running
-
-    def joined(self, joining: Joining) -> Program:
-        """The same program, with some ops that fire as one."""
-        program = copy(self)
-        receivers, pending = joining.receivers, joining.pending
-        program._base = self
-        program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
-        program.lanes, program.used = joining.lanes, _used(joining.ops)
-        program.uses = [use.followed_by(joining.told(use.followers)) for use in self.uses]
-        program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
-        shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
-        program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
-        program._open_ends = sum(op.ends for op in program.ops) + len(self.uses) + 1
-        program._turnstiles = [op.turnstile for op in program.ops if op.turnstile is not None]
-        program._listeners = [*program._turnstiles]  # there is no exchange, where there are tapes
-        return program
-
-    def readers_of_shared(self) -> dict[int, int]:
-        """Number of readers of each slot that has several."""
-        return dict(zip(self._shared, map(len, self._tokens)))  # noqa: B905  the lengths are equal
+    def used(self) -> frozenset[Lane]:
+        """The lanes that there is work for."""
+        return frozenset([op.lane for op in self.ops if op.uses_lane])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -396,23 +352,15 @@ class Program:
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        self.pace.left -= 1
-        readers = self._unshared.copy()
-        for slot, tokens in zip(self._shared, self._tokens):  # noqa: B905  the lengths are equal, and it costs time
-            readers[slot] = bytearray(tokens)
         resources = self._resources
-        dispatcher = resources.dispatcher
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
         return Frame(  # by position: with so many names it would take twice as long
+            self._start,
             number,
-            self.pending.copy(),
             values,
-            readers,
             self._open_ends,
-            dispatcher.ready,
-            dispatcher.wake,
-            dispatcher.loop,
+            resources.dispatcher,
             observer,
             self._listeners,
             self._weights,
@@ -431,8 +379,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        self._resources.spread()
-        return check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
+        return check_turns(self.graph.name, self.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
@@ -446,7 +393,7 @@ class Program:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
         if self._turnstiles:
-            self._resources.expect(frame, self._turnstiles)
+            expect(frame, self._turnstiles)
         if self.exchange is not None:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
@@ -598,10 +545,6 @@ def _overlaps(array: npt.NDArray[Any]) -> bool:
                 return True
             step = stride * length
     return False
-
-
-def _used(ops: Iterable[OpActor]) -> frozenset[Lane]:
-    return frozenset([op.lane for op in ops if op.uses_lane])
 
 
 def _moves(op: PlannedOp) -> bool:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.testing import interleave
-from tests.support.tapes import EACH, limited
 
 SHAPES = ((), (1,), (3,), (2, 2), (0, 2))
 LANES = ("main", "left", "right")
@@ -180,14 +179,8 @@ def evaluate(index: int, step: Step, values: object) -> np.ndarray:
     return np.full(step.shape, total)
 
 
-@EACH
 @given(recipe=recipes())
-async def test_equals_a_plain_loop(limits: str, recipe: Recipe) -> None:
-    with limited(limits):
-        await equals_a_plain_loop(recipe)
-
-
-async def equals_a_plain_loop(recipe: Recipe) -> None:
+async def test_equals_a_plain_loop(recipe: Recipe) -> None:
     subject = Subject(recipe)
     interleave(subject.graph, recipe.seed)
     fetch = [blob for blob in subject.blobs if blob.producers]
