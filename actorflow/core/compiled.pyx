@@ -406,8 +406,12 @@ cdef class Op:
     cdef object _not_written
     cdef bint _returns, _reuses, _is_random
     cdef Py_ssize_t _nin, _nfreed, _nout
-    cdef int32_t *_slots  # of the inputs, then of what is freed, then of the outputs
-    cdef char *_drops  # whether the blobs that are freed have a bucket, or a way of their own
+    # In one piece of memory: slots of the inputs, of what is freed, of the outputs; mailboxes of the followers; and
+    # whether the blobs that are freed have a bucket, or a way of their own.
+    cdef int32_t *_slots
+    cdef int32_t *_mailboxes
+    cdef int32_t *_drops
+    cdef Py_ssize_t _nfollow
 
     def __init__(self):
         self.cost_ns = self.last_ns = FOREVER_NS
@@ -416,7 +420,6 @@ cdef class Op:
 
     def __dealloc__(self):
         PyMem_Free(self._slots)
-        PyMem_Free(self._drops)
 
     def fire(self, frame):
         raise NotImplementedError
@@ -486,8 +489,10 @@ cdef class Op:
             frame.ready.clock = 0
             self.announce(frame)
         else:
-            for i in range(PyTuple_GET_SIZE(self.followers)):
-                frame.message(<Op>PyTuple_GET_ITEM(self.followers, i))
+            for i in range(self._nfollow):
+                frame._pending[self._mailboxes[i]] -= 1
+                if frame._pending[self._mailboxes[i]] == 0:
+                    frame.ready.push(<object>PyTuple_GET_ITEM(self.followers, i), frame)
             if self.ends:
                 if frame.open == 1:
                     frame.ready.clock = 0
@@ -530,9 +535,24 @@ cdef class Op:
         """Ask the actor what it is."""
         cdef Py_ssize_t i
         cdef Blob blob
+        cdef Py_ssize_t count
+        cdef Op follower
+        if self._slots is NULL:
+            self._nin, self._nfreed = PyTuple_GET_SIZE(self.inputs), PyTuple_GET_SIZE(self.freed)
+            self._nout, self._nfollow = PyTuple_GET_SIZE(self.outputs), PyTuple_GET_SIZE(self.followers)
+            count = self._nin + self._nfreed + self._nout
+            self._slots = <int32_t *>PyMem_Malloc((count + self._nfollow + self._nfreed + 1) * sizeof(int32_t))
+            if self._slots is NULL:
+                raise MemoryError
+            self._mailboxes = self._slots + count
+            self._drops = self._mailboxes + self._nfollow
+            for i, blob in enumerate((*self.inputs, *self.freed, *self.outputs)):
+                self._slots[i] = blob.slot
+            for i, follower in enumerate(self.followers):
+                self._mailboxes[i] = <int32_t>follower.index
+            for i, blob in enumerate(self.freed):
+                self._drops[i] = 0 if blob.bucket is None else 1 if blob.is_usual else 2
         described = self.described()
-        self._nin, self._nfreed = PyTuple_GET_SIZE(self.inputs), PyTuple_GET_SIZE(self.freed)
-        self._nout = PyTuple_GET_SIZE(self.outputs)
         if described is None:
             self.kind = OTHER
             return 0
@@ -544,15 +564,6 @@ cdef class Op:
             self._owners = tuple(owners)
             if spec is not None:
                 self._shape, self._dtype = spec
-        self._slots = <int32_t *>PyMem_Malloc((self._nin + self._nfreed + self._nout + 1) * sizeof(int32_t))
-        self._drops = <char *>PyMem_Malloc(self._nfreed + 1)
-        if self._slots is NULL or self._drops is NULL:
-            raise MemoryError
-        for i, blob in enumerate((*self.inputs, *self.freed, *self.outputs)):
-            self._slots[i] = blob.slot
-        for i in range(self._nfreed):
-            blob = self.freed[i]
-            self._drops[i] = 0 if blob.bucket is None else 1 if blob.is_usual else 2
         self.kind = FUNCTION if kind == "function" else KERNEL
         return 0
 
@@ -580,7 +591,7 @@ cdef class Op:
             frame._readers[slot] -= 1
             if frame._readers[slot] == 0:
                 if self._drops[i] == 0:
-                    values[slot] = None
+                    put(values, slot, None)
                 elif self._drops[i] == 1:
                     (<Blob>PyTuple_GET_ITEM(self.freed, i)).give_back(values)
                 else:
@@ -730,7 +741,7 @@ cdef class Shift:
         cdef list ready = [self.first]
         cdef Py_ssize_t next = 0, i
         cdef int64_t end_ns
-        cdef Op op, follower
+        cdef Op op
         while next < PyList_GET_SIZE(ready) and not frame.halted:
             op = <Op>PyList_GET_ITEM(ready, next)
             next += 1
@@ -757,11 +768,10 @@ cdef class Shift:
                 self.tell(op.delivery)
             elif op.ends:
                 self.ends += 1
-            for i in range(PyTuple_GET_SIZE(op.followers)):
-                follower = <Op>PyTuple_GET_ITEM(op.followers, i)
-                frame._pending[follower.index] -= 1
-                if frame._pending[follower.index] == 0:
-                    self.dispatch(follower, ready)
+            for i in range(op._nfollow):
+                frame._pending[op._mailboxes[i]] -= 1
+                if frame._pending[op._mailboxes[i]] == 0:
+                    self.dispatch(<Op>PyTuple_GET_ITEM(op.followers, i), ready)
         return self.ends > 0
 
     cdef int dispatch(self, Op op, list ready) except -1:

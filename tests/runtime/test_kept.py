@@ -1,0 +1,60 @@
+"""Arrays that somebody keeps are never written over, and in the steady state no buffer is allocated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+
+_FRAMES = 40
+
+
+@pytest.mark.parametrize("where", ["loop", "lane"])
+async def test_what_a_function_keeps_stays_what_it_is(where: str) -> None:
+    kept: list[Any] = []
+
+    def keep(value: Any) -> Any:
+        kept.append(value)
+        return value * 1
+
+    graph = af.Graph("kept")
+    x = graph.blob("x", (4,))
+    h = af.ops.exp(x)
+    af.ops.exp(graph.function("keep", keep, h.spec)(h))
+    async with graph:
+        for number in range(_FRAMES):
+            if where == "lane":
+                for program in graph.engine._programs.values():
+                    for op in program.ops:
+                        op.inline_ns = -1
+            await graph.run({x: np.full(4, number, np.float32) * 0.1})
+    expected = np.exp(np.arange(_FRAMES, dtype=np.float32) * np.float32(0.1))
+    np.testing.assert_allclose([value[0] for value in kept], expected, rtol=1e-6)
+    assert len({value.ctypes.data for value in kept}) == _FRAMES
+
+
+@pytest.mark.parametrize("where", ["loop", "lane"])
+async def test_no_buffer_is_allocated_in_the_steady_state(where: str) -> None:
+    graph = af.Graph("steady")
+    x = y = graph.blob("x", (1, 64))
+    for i, width in enumerate((64, 64, 10)):
+        weight = graph.variable(f"w{i}", (width, 64), init=af.nn.init.gaussian(std=0.1, seed=i))
+        y = af.ops.inner(y, weight)
+        y = af.ops.softmax(y) if width == 10 else af.ops.relu(y)
+    data = np.ones((1, 64), np.float32)
+    async with graph:
+        for _ in range(10):
+            await graph.run({x: data})
+        (program,) = graph.engine._programs.values()
+        if where == "lane":
+            for op in program.ops:
+                op.inline_ns = -1
+            await graph.run({x: data})
+        pool = program.ops[0].buckets[0].pool
+        before = pool.allocations
+        for _ in range(50):
+            await graph.run({x: data})
+        assert pool.allocations == before
