@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
+.PHONY: help demo docs test test-plain test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -61,6 +61,7 @@ help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test        lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
+	@echo 'make test-plain  what runs by the core, on its form in plain Python'
 	@echo 'make test-full   make test with every property, size, combination and loop: hours'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
@@ -80,6 +81,10 @@ demo: $(VENV)/.ready-demo
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
+
+# What runs by the core, on its plain form; `make test` runs all on the compiled one, where there is a C compiler.
+test-plain: $(VENV)/.ready-dev
+	ACTORFLOW_CORE=0 $(BIN)/python -m pytest $(IN_PARALLEL) tests/core tests/actors tests/runtime tests/ranks tests/trace tests/graph $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
 	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
