@@ -375,7 +375,6 @@ cdef class Frame:
 
 def release(blobs, frame):
     cdef Blob blob
-    cdef bint is_ours = isinstance(frame, Frame)
     for blob in blobs:
         if frame.read(blob.slot):
             if frame.budget is not None or blob.bucket is not None:
@@ -415,8 +414,9 @@ cdef class Op:
 
     def __init__(self):
         self.cost_ns = self.last_ns = FOREVER_NS
-        self.parts = ()
+        self.inputs = self.outputs = self.freed = self.followers = self.updates = self.parts = ()
         self.shares = []
+        self.profile = Profile()
 
     def __dealloc__(self):
         PyMem_Free(self._slots)
