@@ -24,7 +24,7 @@ from collections import deque
 from sys import maxsize
 from weakref import getweakrefcount
 
-from actorflow.core.plain import CALL_BYTES, FOREVER_NS
+from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS
 
 np.import_array()
 
@@ -724,14 +724,15 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
 cdef class Shift:
     cdef readonly object first, frame, lane
     cdef public object at
-    cdef public int64_t begun_ns, ends
-    cdef int64_t _track
+    cdef public int64_t begun_ns, ends, patience_ns
+    cdef int64_t _track, _short_ns
 
     def __init__(self, Op first, Frame frame):
         self.first = self.at = first
         self.frame = frame
         self.lane = first.lane
         self._track = first.key - first.node_id
+        self.patience_ns = PATIENCE_NS
 
     def key_of(self, Op op):
         return self._track + op.node_id
@@ -740,7 +741,7 @@ cdef class Shift:
         cdef Frame frame = self.frame
         cdef list ready = [self.first]
         cdef Py_ssize_t next = 0, i
-        cdef int64_t end_ns
+        cdef int64_t end_ns, elapsed_ns
         cdef Op op
         while next < PyList_GET_SIZE(ready) and not frame.halted:
             op = <Op>PyList_GET_ITEM(ready, next)
@@ -760,7 +761,9 @@ cdef class Shift:
                 frame.halted = True
                 raise
             end_ns = now_ns()
-            op.note(frame, end_ns - self.begun_ns, end_ns, self._track + op.node_id)
+            elapsed_ns = end_ns - self.begun_ns
+            op.note(frame, elapsed_ns, end_ns, self._track + op.node_id)
+            self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
             self.begun_ns = 0
             if op.turnstile is not None:
                 op.turnstile.go_out()
@@ -776,11 +779,13 @@ cdef class Shift:
 
     cdef int dispatch(self, Op op, list ready) except -1:
         cdef Frame frame = self.frame
+        cdef bint is_short
         if op.goes_on and op not in frame.fences:
-            if op.lane is self.lane or op.cost_ns <= op.inline_ns:
+            is_short = op.cost_ns <= op.inline_ns
+            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane:
                 ready.append(op)
                 return 0
-            if op.turnstile is None:
+            if not is_short and op.turnstile is None:
                 self.at, self.begun_ns = op, now_ns()
                 op.hand_over(frame)
                 return 0

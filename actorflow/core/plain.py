@@ -27,6 +27,9 @@ import numpy as np
 CALL_BYTES = 32
 #: Bytes of a monitor that say what an op does; as `actorflow.trace.counters.NodeState`.
 RUNNING, DONE = 2, 3
+#: How long a lane's thread calls short ops, one after the other. Each may be Python that holds the interpreter's
+#: lock: a thread that takes that again and again keeps the loop from it for milliseconds.
+PATIENCE_NS = 300_000
 #: Longer than any call; the expected time of an op that has not run.
 FOREVER_NS = 1 << 62
 
@@ -637,7 +640,8 @@ class Shift:
     """Ops of one frame that a lane's thread calls one after the other: one that it was given, and what follows.
 
     It goes on with ops of its lane, and with short ones of others: to hand them over would take longer. It begins
-    others on their lanes, and has the loop fire those that may have to wait for something.
+    others on their lanes, and has the loop fire those that may have to wait for something, and short ones when it has
+    called some for a while.
 
     Args:
         first: The op that it begins with; its turn, if it has one, is taken.
@@ -647,16 +651,18 @@ class Shift:
         at: The op that runs now, or has run last.
         begun_ns: When that was called, `perf_counter_ns`; 0 before the first call, and when one has ended well.
         ends: Number of ends of the frame that were closed, which the loop has to count.
+        patience_ns: How long it calls short ops, one behind the other.
     """
 
-    __slots__ = ("_track", "at", "begun_ns", "ends", "first", "frame", "lane")
+    __slots__ = ("_short_ns", "_track", "at", "begun_ns", "ends", "first", "frame", "lane", "patience_ns")
 
     def __init__(self, first: Any, frame: Any) -> None:
         self.first: Any = first
         self.at: Any = first
         self.frame = frame
         self.lane = first.lane
-        self.begun_ns = self.ends = 0
+        self.begun_ns = self.ends = self._short_ns = 0
+        self.patience_ns = PATIENCE_NS
         self._track = first.key - first.node_id
 
     def key_of(self, op: Op) -> int:
@@ -688,7 +694,9 @@ class Shift:
                 frame.halted = True  # nothing is to run on missing inputs
                 raise
             end_ns = perf_counter_ns()
-            op.account(frame, end_ns - self.begun_ns, end_ns, self._track + op.node_id)
+            elapsed_ns = end_ns - self.begun_ns
+            op.account(frame, elapsed_ns, end_ns, self._track + op.node_id)
+            self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
             self.begun_ns = 0
             if turnstile is not None:
                 turnstile.leave()
@@ -705,10 +713,11 @@ class Shift:
         """Have an op called that is ready: here, on another lane, or by the loop."""
         frame = self.frame
         if op.goes_on and op not in frame.fences:
-            if op.lane is self.lane or op.cost_ns <= op.inline_ns:
+            is_short = op.cost_ns <= op.inline_ns
+            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane:
                 ready.append(op)
                 return
-            if op.turnstile is None:
+            if not is_short and op.turnstile is None:
                 self.at, self.begun_ns = op, perf_counter_ns()  # if no thread is to be had
                 op.hand_over(frame)
                 return

@@ -284,6 +284,19 @@ class TestShift:
         assert program.handed == []
         assert frame.values[4] == 4
 
+    def test_the_loop_has_short_ones_after_a_while(self, form: Any) -> None:
+        program = Program(form, add_one)
+        for op in program.ops:
+            op.cost_ns = 5
+        program.ops[1].cost_ns, program.ops[1].inline_ns = 5, 1  # long, so it goes on, and the count begins anew
+        frame = program.frame()
+        shift = form.Shift(program.ops[0], frame)
+        shift.patience_ns = -1
+        assert not shift.run()
+        assert [*program.ready] == [(program.ops[2], frame)]
+        assert frame.values[2] == 2
+        assert program.handed == []
+
     def test_the_loop_fires_what_may_wait(self, form: Any) -> None:
         program = Program(form, add_one)
         program.ops[2].goes_on = False
