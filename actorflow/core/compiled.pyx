@@ -287,8 +287,11 @@ cdef class Frame:
     cdef public bint halted
     cdef public dict fences
     cdef public dict outstanding
-    cdef bytearray _states
+    cdef bytearray _states  # those of the monitor, which are never resized, and where they are
     cdef bytearray _dirty
+    cdef char *_state_of
+    cdef char *_is_dirty
+    cdef Py_ssize_t _watched
 
     def __init__(self, Start start, number, list values, open_ends, Ready ready, wake, budget, monitor, Ring trace, context):
         cdef size_t size = (start.mailboxes + start.slots + 1) * sizeof(int32_t)
@@ -313,6 +316,8 @@ cdef class Frame:
         self.outstanding = {}
         if monitor is not None:
             self._states, self._dirty = monitor.states, monitor.dirty
+            self._state_of, self._is_dirty = PyByteArray_AS_STRING(self._states), PyByteArray_AS_STRING(self._dirty)
+            self._watched = min(PyByteArray_GET_SIZE(self._states), PyByteArray_GET_SIZE(self._dirty))
 
     def __dealloc__(self):
         PyMem_Free(self._pending)
@@ -368,9 +373,9 @@ cdef class Frame:
         return 0
 
     cdef inline void show(self, int64_t node_id, char state) noexcept:
-        if self._states is not None and 0 <= node_id < PyByteArray_GET_SIZE(self._states):
-            PyByteArray_AS_STRING(self._states)[node_id] = state
-            PyByteArray_AS_STRING(self._dirty)[node_id] = 1
+        if 0 <= node_id < self._watched:
+            self._state_of[node_id] = state
+            self._is_dirty[node_id] = 1
 
 
 def release(blobs, frame):

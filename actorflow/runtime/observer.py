@@ -43,7 +43,8 @@ class Observer:
         frame.ready.frames = len(running)
         if self._idle is not None and not running and waits(self._idle):
             self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
-        if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
+        is_finished = frame.state is FrameState.FINISHED  # so that all of its ops have come to their ends
+        if frame.monitor is not None and not is_finished and not any(other.ops is frame.ops for other in running):
             frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
         if self.limits.timers:
             self.limits.ended(frame)
