@@ -349,6 +349,9 @@ class Frame(core.Frame):
                         end(running)
                     else:
                         running.stop()
+            for running in [*self.outstanding.values()]:  # what has ended, or will, without the loop's knowing
+                if not isinstance(running, asyncio.Task):
+                    running.hurry()
         except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
             self.observer.fault(self, error)
         if not self.outstanding:

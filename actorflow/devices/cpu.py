@@ -54,6 +54,9 @@ class _WorkerFence(Fence):
             self.lane.call_soon(waiter)
             return
         self.waiters.append(waiter)
+        self.hurry()
+
+    def hurry(self) -> None:
         # The worker sets `done` and then looks at `urgent`; this sets `urgent` and then looks at `done`: one of the two
         # sees the other, so the loop is always woken.
         self.urgent = True
