@@ -70,5 +70,5 @@ def test_both_forms_tell_the_same() -> None:
         assert each.returncode == 0, each.stderr
     plain, compiled = [json.loads(each.stdout) for each in found]
     assert len(plain) > 40
-    assert any(told["error"] for told in plain)
+    assert sum(bool(told["error"]) for told in plain) > 5
     assert [each for each in zip(plain, compiled, strict=True) if each[0] != each[1]] == []

@@ -8,8 +8,27 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.ops import Operation, kernel
 
 _FRAMES = 40
+
+
+class Keeping(Operation):
+    """Its input; the kernel keeps what it has written."""
+
+    arguments = ("x",)
+
+    def infer(self, *inputs: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return inputs
+
+
+written: list[Any] = []
+
+
+@kernel(Keeping)
+def _keeping(_operation: Keeping, inputs: Any, outputs: Any) -> None:
+    np.copyto(outputs[0], inputs[0])
+    written.append(outputs[0])
 
 
 @pytest.mark.parametrize("where", ["loop", "lane"])
@@ -58,3 +77,22 @@ async def test_no_buffer_is_allocated_in_the_steady_state(where: str) -> None:
         for _ in range(50):
             await graph.run({x: data})
         assert pool.allocations == before
+
+
+@pytest.mark.parametrize("where", ["loop", "lane"])
+async def test_what_a_kernel_keeps_is_not_written_over_in_place(where: str) -> None:
+    graph = af.Graph("in place")
+    x = graph.blob("x", (4,))
+    y = af.ops.exp(graph.op("keep", Keeping())(x))
+    written.clear()
+    async with graph:
+        for number in range(_FRAMES):
+            for program in graph.engine._programs.values() if where == "lane" else ():
+                for op in program.ops:
+                    op.inline_ns = -1
+            result = await graph.run({x: np.full(4, number, np.float32) * 0.1})
+            np.testing.assert_allclose(result[y], np.exp(np.full(4, number) * 0.1), rtol=1e-6)
+        (program,) = graph.engine._programs.values()
+        assert [op.reuses for op in program.ops] == [False, True]
+    np.testing.assert_allclose([value[0] for value in written], np.arange(_FRAMES) * 0.1, rtol=1e-6)
+    written.clear()
