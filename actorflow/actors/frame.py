@@ -369,7 +369,7 @@ class Frame(core.Frame):
         self._resolve()
         if self.state is not FrameState.FINISHED:
             # An exception may keep the frame alive: nothing that it has is to keep anything else alive, or itself.
-            self.values = []
+            self.values = [None] * len(self.values)  # of that length, as a call of it may yet write its results
             self.fences = {}
             self.spans = None
             if self._is_told:
