@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-plain test-full test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
+.PHONY: help demo docs test test-plain test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -26,8 +26,17 @@ ARGS ?=
 WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 IN_PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 
-# Not even imported: torch alone takes seconds.
-WITHOUT_ORACLE := -m 'not oracle' --ignore=tests/oracle
+# The oracle's are not even imported: torch alone takes seconds.
+ALL := --ignore=tests/oracle -m 'not oracle'
+SLOW := --ignore=tests/oracle -m 'slow and not oracle'
+# In processor time: what takes more is to be marked slow. Counting lines costs time of its own.
+QUICK := --ignore=tests/oracle -m 'not slow and not oracle' $(if $(COVER),,--processor-limit 2)
+# What the quick tests of the plain form are; it takes longer than their limit allows.
+PLAIN ?= tests/core tests/actors tests/runtime tests/ranks tests/trace tests/graph
+# make test-slow BUDGET_S=120 runs part of them: whole files, in an order that SEED draws.
+BUDGET_S ?=
+SEED ?=
+WITHIN_BUDGET := $(if $(BUDGET_S),--seconds $(BUDGET_S) --seed '$(SEED)')
 
 # Extras that the tests use where they are installed, and that are too large to install unasked: WITH='torch models'.
 WITH ?=
@@ -59,10 +68,12 @@ MISSING := import sys; from importlib.util import find_spec; print(*[name for na
 
 help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
-	@echo 'make test        lint, types, import rules, tests        ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
+	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
-	@echo 'make test-plain  what runs by the core, on its form in plain Python'
-	@echo 'make test-full   make test with every property, size, combination and loop: hours'
+	@echo 'make test-plain  what runs by the core, on its form in plain Python   PLAIN=tests/actors: some of that'
+	@echo 'make test-slow   the tests marked slow                   BUDGET_S=120 SEED=x: those that this time is enough for'
+	@echo 'make test-full   lint, all tests'
+	@echo 'make test-exhaustive  all tests with every property, size, combination and loop: hours'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
 	@echo 'make test-gpu    the tests that need a GPU               INSTALLED=1: with the packages of PYTHON=...'
 	@echo '                                                         GPU_TESTS=tests/gpu/test_kernels.py: some of them'
@@ -80,14 +91,20 @@ demo: $(VENV)/.ready-demo
 	@exec $(BIN)/actorflow demo $(ARGS)
 
 test: lint $(VENV)/.ready-browser $(EXTRAS)
-	$(BIN)/python -m pytest $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
+	$(BIN)/python -m pytest $(QUICK) $(IN_PARALLEL) $(COVERING) $(ARGS)
+
+test-slow: $(VENV)/.ready-dev $(VENV)/.ready-browser $(EXTRAS)
+	$(BIN)/python -m pytest $(SLOW) $(IN_PARALLEL) $(WITHIN_BUDGET) $(ARGS)
 
 # What runs by the core, on its plain form; `make test` runs all on the compiled one, where there is a C compiler.
 test-plain: $(VENV)/.ready-dev
-	ACTORFLOW_CORE=0 $(BIN)/python -m pytest $(IN_PARALLEL) tests/core tests/actors tests/runtime tests/ranks tests/trace tests/graph $(ARGS)
+	ACTORFLOW_CORE=0 $(BIN)/python -m pytest -m 'not slow and not oracle' $(IN_PARALLEL) $(PLAIN) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
-	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) $(WITHOUT_ORACLE) $(IN_PARALLEL) $(COVERING) $(ARGS)
+	$(BIN)/python -m pytest $(ALL) $(IN_PARALLEL) $(COVERING) $(ARGS)
+
+test-exhaustive: lint $(VENV)/.ready-browser $(EXTRAS)
+	ACTORFLOW_FULL_TESTS=1 $(BIN)/python -m pytest --timeout=$(FULL_TIMEOUT_S) $(ALL) $(IN_PARALLEL) $(COVERING) $(ARGS)
 
 test-oracle: $(VENV)/.ready-dev $(VENV)/.ready-torch
 	$(BIN)/python -m pytest -m oracle $(IN_PARALLEL) $(ARGS)

@@ -28,7 +28,7 @@ from actorflow.place import Place
 from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
 
-# `make test` tries some examples of each property, `make test-full` all that are wanted.
+# Some examples of each property, and in `make test-exhaustive` all that are wanted.
 settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if FULL else "short")
@@ -36,12 +36,14 @@ settings.load_profile("full" if FULL else "short")
 #: Folders of tests of what a loop does with the package. All else computes the same on any loop.
 ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
 TESTS = Path(__file__).parent
+#: Name of the parameter by which pytest-asyncio gives a test its loop.
+LOOP = "_asyncio_loop_factory"
 
-pytest_plugins = ["tests.support.workers"]
+pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget"]
 
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
-#: What each process that a test starts would import anew, for half a second; `make test-full` has it do so.
+#: What each process that a test starts would import anew, for half a second; `make test-exhaustive` has it do so.
 IMPORTED = ["actorflow.pipeline.processes.remote", "actorflow.pipeline", "hypothesis.extra.numpy", "pytest"]
 
 #: How long a thread or task that is about to end may take. Only a failing test waits this long.
@@ -66,7 +68,16 @@ def _keep_routines(folder: Path) -> None:
     os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as slow, and skip those of a GPU, as far as what they are does not say so."""
+    for item in items:
+        if _is_on_its_second_loop(item):
+            item.add_marker(pytest.mark.slow)
+    _skip_without_gpu(items)
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
     """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
     problem = _gpu_problem() if on_gpu else None
@@ -93,12 +104,31 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
     That is so for most folders, for tests marked ``any_loop``, and for those of a browser, whose time is the browser's.
     """
     factories = loop_factories()
-    path = item.path.relative_to(TESTS)
-    both = len(path.parts) == 1 or path.parts[0] in ON_BOTH_LOOPS
-    if FULL or (both and not any(map(item.get_closest_marker, ("any_loop", "browser")))):
+    if FULL or _is_for_both_loops(item):
         return factories
-    name = sorted(factories)[zlib.crc32(item.name.encode()) % len(factories)]
+    name = _loop_of(item.name)
     return {name: factories[name]}
+
+
+def _is_for_both_loops(item: pytest.Item) -> bool:
+    path = item.path.relative_to(TESTS)
+    return (len(path.parts) == 1 or path.parts[0] in ON_BOTH_LOOPS) and not any(
+        map(item.get_closest_marker, ("any_loop", "browser"))
+    )
+
+
+def _loop_of(test: str) -> str:
+    """The kind of loop that a test runs on where it runs on one."""
+    return sorted(loop_factories())[zlib.crc32(test.encode()) % len(loop_factories())]
+
+
+def _is_on_its_second_loop(item: pytest.Item) -> bool:
+    """Whether a test that runs on both kinds of loop runs on the one that it would not have alone."""
+    case = getattr(item, "callspec", None)
+    if case is None or LOOP not in case.params or not _is_for_both_loops(item):
+        return False
+    others = sorted((name, index) for name, index in case.indices.items() if name != LOOP)
+    return case.params[LOOP] is not loop_factories()[_loop_of(f"{item.name.partition('[')[0]}{others}")]
 
 
 @pytest.fixture(autouse=True, scope="module")

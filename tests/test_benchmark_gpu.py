@@ -36,6 +36,7 @@ def write_cifar(folder: Path) -> None:
         (folder / f"{name}.bin").write_bytes(b"".join(bytes([i]) + rng.bytes(3072) for i in range(2)))
 
 
+@pytest.mark.slow
 def test_all_of_it_runs_on_a_simulated_accelerator(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     results = tmp_path / "results"

@@ -19,6 +19,7 @@ from benchmarks.report import as_json
 from benchmarks.training import Stepped, check_losses, shares_outside_kernels
 from benchmarks.training.names import NUMPY, TORCH
 from benchmarks.workloads import chain, layered, sinks_of
+from tests.support.effort import slow
 from tests.support.warm import run_program
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +29,7 @@ def rows(**samples: list[float]) -> dict[str, Row]:
     return {name: Row(name, figures) for name, figures in samples.items()}
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", slow(QUESTIONS, but={"dispatch"}))
 def test_question_runs_quick_and_writes_json(name: str, tmp_path: Path) -> None:
     # A process of its own: benchmarks register operations, and their tickers and threads are not pytest's affair.
     file = tmp_path / "figures.json"

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.effort import slow
+
 pytestmark = pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +65,7 @@ def passing(count: int) -> str:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.parametrize(("death", "workers"), [("abort", 2), ("exit", 1), ("killed", 1), ("orphan", 2)])
+@pytest.mark.parametrize(("death", "workers"), [("exit", 1), *slow([("abort", 2), ("killed", 1), ("orphan", 2)])])
 def test_a_dying_test_ends_the_run(tmp_path: Path, death: str, workers: int) -> None:
     dying = f"def test_first(): pass\ndef test_dies():\n    {DEATHS[death]}\ndef test_last(): pass\n"
     others = {f"test_{name}.py": passing(count) for name, count in (("b", 1), ("c", 3), ("d", 1), ("e", 2))}

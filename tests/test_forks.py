@@ -24,7 +24,7 @@ from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
 from actorflow.threads import forget_in_child, held_at_fork
 from tests.support import forking
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.warm import run_program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -484,7 +484,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", slow(PROGRAMS, but=[*PROGRAMS][::4]))
 def test_the_child_of_a_fork_works_or_raises_at_once(name: str, loop: str) -> None:
     program(PROGRAMS[name], loop, FORKING_COUNT="200" if FULL else "10")
 
@@ -659,6 +659,7 @@ FORGOTTEN_BY = {
 }
 
 
+@pytest.mark.slow
 def test_every_lock_is_held_at_a_fork() -> None:
     free = {
         module: count

@@ -71,6 +71,7 @@ def test_make_collects_all_of_them(request: pytest.FixtureRequest) -> None:
     check_given({item.path.relative_to(ROOT).as_posix() for item in marked}, is_whole=False)
 
 
+@pytest.mark.slow
 def test_make_collects_them_with_no_package_that_they_do_not_need(tmp_path: Path) -> None:
     """On a machine with a GPU, and without a package registry, most extras are missing."""
     modules = optional_modules()
@@ -107,11 +108,13 @@ EMULATED = {
     "tests/gpu/test_capture.py": "",
     "tests/gpu/test_conformance.py": "True",
     "tests/gpu/test_cuda_device.py": "not overlaps and not illegal and not replayed",
+    "tests/gpu/test_first_launches.py": "product or view or training or cancelled or captured or named or not_compile",
     "tests/gpu/test_kernels.py": "bit_by_bit or (float32 and Softmax)",
     "tests/ops/test_places.py": "training",
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed: CUDA C cannot be compiled for the host")
 def test_they_pass_on_an_emulated_gpu() -> None:
     """A short form of them, so that they do not rot where there is no GPU."""
@@ -137,6 +140,7 @@ def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_they_skip_and_say_why(reason: str) -> None:
     ended = collect_marked()
     assert ended.returncode == 0, ended.stdout
@@ -144,6 +148,7 @@ def test_they_skip_and_say_why(reason: str) -> None:
     assert " passed" not in ended.stdout
 
 
+@pytest.mark.slow
 def test_they_are_an_error_where_a_gpu_is_required(reason: str) -> None:
     ended = collect_marked(ACTORFLOW_REQUIRE_GPU="1")
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR

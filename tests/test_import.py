@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import actorflow as af
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 PACKAGE = Path(af.__file__).parent
 MODULES = sorted(
@@ -129,9 +129,11 @@ ELSEWHERE = "actorflow.ops.cuda.cudnn"
 #: Modules of the package, and what its compiled core makes for the lines of tracebacks.
 OWN = {"actorflow", "cython_runtime"}
 TRIED = sorted({name for name in MODULES if name.count(".") == 1} | {*EXTRAS})
+#: One of each of what `check_third_parties` tells apart, where that does not need an extra.
+QUICK = {"actorflow.cli", "actorflow.errors", "actorflow.graph", "actorflow.serve"}
 
 
-@pytest.mark.parametrize("module", TRIED)
+@pytest.mark.parametrize("module", slow(TRIED, but=QUICK))
 def test_modules_can_be_imported_alone(module: str, imports: Callable[..., Imports]) -> None:
     """Each module below one, too, in a process of its own, unless importing its package has loaded it already.
 

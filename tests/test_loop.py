@@ -18,7 +18,7 @@ import actorflow as af
 from actorflow import loop as loops
 from actorflow.loop import end, wait_out, waits
 from actorflow.testing import virtual_time_loop
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.loops import loop_factories
 
 #: Names that timers, futures, frames and graphs have in the package, which are cancelled there, unlike tasks.
@@ -98,7 +98,7 @@ class Pressed:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine '.*shutdown:RuntimeWarning")  # the second Ctrl-C cuts the loop's end off
-@pytest.mark.parametrize("again", [None, 1, 40])
+@pytest.mark.parametrize("again", [*slow([None]), 1, *slow([40])])
 @pytest.mark.parametrize("kind", sorted(loop_factories()))
 def test_ctrl_c_is_a_keyboard_interrupt_wherever_the_interpreter_is(
     kind: str, again: int | None, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import slow
 from tests.support.pages import PAGES, PORT, ROOT, Block, agrees, blocks, is_one_folder
 from tests.support.warm import run_program
 
@@ -26,14 +27,26 @@ NEEDS = {
 #: Seconds for one command of a page.
 PATIENCE_S = 120
 
+#: Programs that import torch, or train or try much.
+LONG = {
+    "add-a-device: Check it",
+    "interchange: In and out",
+    "interchange: Torch's kernels",
+    "parallel: Data parallel",
+    "parallel: Pipeline parallel",
+    "torch-weights: start",
+}
 SEPARATE = [
-    pytest.param(block, id=f"{page.stem}: {block.title}")
+    pytest.param(block, id=name, marks=[pytest.mark.slow] * (name in LONG))
     for page in PAGES
     if not is_one_folder(page)
     for block in blocks(page)
     if block.language == "python" and "not run" not in block.marks
+    for name in [f"{page.stem}: {block.title}"]
 ]
 TOGETHER = [page for page in PAGES if is_one_folder(page)]
+#: A page whose programs start few processes and train little.
+SHORT = [page for page in TOGETHER if page.stem == "start"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -74,7 +87,7 @@ def skip_without_extras(found: Iterable[Block]) -> None:
             pytest.skip(f"{module} is not installed: make test WITH={module}")
 
 
-@pytest.mark.parametrize("page", TOGETHER, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", slow(TOGETHER, but=SHORT), ids=lambda page: page.stem)
 def test_page(page: Path, tmp_path: Path) -> None:
     """All of a page, in one folder, as a reader does it."""
     found = blocks(page)

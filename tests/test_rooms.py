@@ -83,6 +83,8 @@ def _imports(
     module: str, node: ast.AST, modules: Mapping[str, str], for_types: bool = False, owners: tuple[str, ...] = ()
 ) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # which has no import, and most of the nodes
+            continue
         types = for_types or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
         inside = owners
         if isinstance(child, ast.ClassDef):

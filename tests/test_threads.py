@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -33,6 +33,7 @@ from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
 from actorflow.web.http import Request, Writer
 from actorflow.web.live import LiveStream
+from tests.support.effort import slow
 
 PACKAGE = Path(af.__file__).parent
 #: Only a failing test waits this long.
@@ -492,7 +493,7 @@ async def test_a_call_without_a_thread_fails_or_does_without_and_the_next_one_wo
 
 @pytest.mark.any_loop
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow(CASES, but=[name for name in CASES if name != "processes"]))
 async def test_any_one_thread_may_be_refused(name: str, lasting: bool, system: System, tmp_path: Path) -> None:
     case, before = CASES[name], state()
     asked = len(await starts(case, system, tmp_path))
@@ -598,14 +599,21 @@ def test_a_thread_whose_start_was_interrupted_does_nothing(monkeypatch: pytest.M
 def test_one_place_starts_threads() -> None:
     found = Counter(
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, node in _nodes_near(STARTERS)
         if _starts_threads(node) and path != PACKAGE / "threads.py"
     )
     # A loop with a clock of its own counts the calls that others make there.
     allowed = {each for each in found if each.startswith("testing/clock.py:")}
     assert len(allowed) == 1
     assert found.keys() == allowed
+
+
+def _nodes_near(names: Iterable[str]) -> Iterator[tuple[Path, ast.AST]]:
+    """The nodes of all modules that mention one of the names: to parse the others takes seconds."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if any(name in text for name in names):
+            yield from ((path, node) for node in ast.walk(ast.parse(text)))
 
 
 def _starts_threads(node: ast.AST) -> bool:
@@ -632,8 +640,7 @@ def test_what_starts_threads_is_found(program: str) -> None:
 def test_every_place_that_starts_threads_is_tried() -> None:
     places = {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, node in _nodes_near(["start_thread", "in_thread"])
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("start_thread", "in_thread")
     }
     assert places == {case.module for case in CASES.values()} | OTHERS

@@ -235,6 +235,7 @@ def complaints(programs: list[str], folder: Path) -> list[list[str]]:
     return [[line for line in lines if line.startswith(f"{path.name}:")] for path in paths]
 
 
+@pytest.mark.slow
 def test_programs_of_users(tmp_path: Path) -> None:
     programs = [GRAPHS, LAYERS, EXPRESSIONS, PIPELINES, *WRONG]
     graphs, layers, expressions, pipelines, *wrong = complaints(programs, tmp_path)

@@ -188,8 +188,8 @@ def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., 
         given = [*inputs]
         for i in positions:
             if type(given[i]) is np.ndarray:
-                given[i] = given[i].view()
-                given[i].setflags(False)  # as `read_only`
+                given[i] = view = given[i].view()
+                view.setflags(False)  # as `read_only`
         return fn(*given)
 
     return call

@@ -418,17 +418,24 @@ class KernelActor(OpActor):
             values[blob.slot] = value
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
+        return self._compute_into(self._take_buffers(inputs), inputs, number)
+
+    def _take_buffers(self, inputs: list[Any]) -> list[Any] | None:
+        """Buffers for the outputs; None for a kernel that returns its results."""
+        if self.kernel.returns:
+            return None
+        if self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and type(inputs[0].base) in OWNERS:
+            # It is in ``inputs`` and the frame's values alone, and nothing else can show its memory.
+            return [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
+        return [bucket.take() for bucket in self.buckets]
+
+    def _compute_into(self, outputs: list[Any] | None, inputs: list[Any], number: int) -> list[Any]:
         kernel = self.kernel
         more = (number,) if kernel.random else ()
-        if kernel.returns:
+        if outputs is None:
             returned: list[Any] = kernel.function(self.operation, inputs, None, *more)
             kernel.check(returned, self.specs)
             return returned
-        if self.reuses and getrefcount(inputs[0]) == IN_TWO_LISTS and type(inputs[0].base) in OWNERS:
-            # It is in ``inputs`` and the frame's values alone, and nothing else can show its memory.
-            outputs = [inputs[0], *[bucket.take() for bucket in self.buckets[1:]]]
-        else:
-            outputs = [bucket.take() for bucket in self.buckets]
         written = [*outputs]
         kernel.function(self.operation, inputs, written, *more)
         if written[0] is not outputs[0] or (len(outputs) > 1 and any(map(is_not, written, outputs))):

@@ -3,13 +3,14 @@
 A segment fires once for all its ops: it waits for what they read from elsewhere, is one piece of work on its lane, and
 announces with one fence what they write for others. Buffers are taken and given back op by op, as always, but before
 anything is launched. When all arrays of a call are where they were in an earlier one, what was captured then is
-replayed; pools give out the same buffers again and again, so that is soon the rule.
+replayed. That is soon the rule: copies of feeds take their buffers in turn, one per frame in flight
+(`actorflow.actors.stream`), and a call takes those that an earlier one with the same inputs had.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -19,16 +20,16 @@ from actorflow.actors.joined import Joined
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
 from actorflow.core import UNSHARED
-from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS
+from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, Bucket
 from actorflow.devices.segment import Segment, SegmentState
-from actorflow.devices.stream import StreamDevice
+from actorflow.devices.stream import StreamBucket, StreamDevice
 from actorflow.errors import DeviceError, GraphError
 from actorflow.trace.counters import NodeState, SegmentProfile
 
 #: Sets of arrays of which a segment keeps what was captured, and those that it knows to have seen once.
 _MAX_KEYS, _MAX_SEEN = 16, 64
-#: A capture costs as much as many launches. Where addresses come in hardly ever the same sets, as with several frames
-#: in flight, captures would come and go without end: there are a few, and then one more in so many calls.
+#: A capture costs as much as many launches. Where addresses come in hardly ever the same sets, captures would come and
+#: go without end: there are a few, and then one more in so many calls.
 _CAPTURES, _CALLS_PER_CAPTURE = 8, 64
 #: Names of ops that an error lists.
 _SHOWN = 10
@@ -40,19 +41,32 @@ class _Arrays:
 
     Args:
         device: Where they are.
+        known: Keys of earlier calls that are best repeated.
     """
 
-    __slots__ = ("_device", "_views", "held", "whereabouts")
+    __slots__ = ("_alike", "_device", "_views", "_whereabouts", "held", "key")
 
-    def __init__(self, device: StreamDevice) -> None:
+    def __init__(self, device: StreamDevice, known: Iterable[tuple[Hashable, ...]]) -> None:
         self._device = device
-        self.whereabouts: dict[int, Hashable] = {}  # where the arrays are
+        self._alike = [*known]
+        self._whereabouts: dict[int, Hashable] = {}  # where the arrays are
+        self.key: list[Hashable] = []  # the same, in the order in which they were held
         self.held: dict[int, Any] = {}  # the arrays, by their ids
         self._views: dict[int, list[int]] = {}  # ids of views, by that of the array whose memory they show
 
     def hold(self, arrays: Iterable[Any]) -> tuple[int, ...]:
         """Hold arrays until `clear`; returns their ids."""
         return tuple([self._hold(array) for array in arrays])
+
+    def take(self, bucket: Bucket) -> Any:
+        """A buffer, where a known call that was like this one so far had its own if that can be had."""
+        at, whereabouts = len(self.key), self._device.whereabouts
+        wanted = {key[at] for key in self._alike}
+        if wanted and isinstance(bucket, StreamBucket):
+            buffer = bucket.find(lambda free: whereabouts(free) in wanted)
+            if buffer is not None:
+                return buffer
+        return bucket.take()
 
     def get(self, ids: Iterable[int]) -> list[Any]:
         return [self.held[i] for i in ids]
@@ -77,9 +91,12 @@ class _Arrays:
         key = id(array)
         if key not in self.held:
             self.held[key] = array
-            self.whereabouts[key] = self._device.whereabouts(array)
+            self._whereabouts[key] = self._device.whereabouts(array)
             if array.base is not None:
                 self._views.setdefault(id(array.base), []).append(key)
+        at, where = len(self.key), self._whereabouts[key]
+        self.key.append(where)
+        self._alike = [known for known in self._alike if known[at] == where]
         return key
 
 
@@ -90,6 +107,8 @@ _Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
 class SegmentActor(Joined, _OnStream):
     """Ops of one lane that are launched as one."""
 
+    compiles = True
+
     def __init__(
         self, wiring: Wiring, *, parts: Sequence[StreamKernelActor], device: StreamDevice, usage: SegmentProfile
     ) -> None:
@@ -99,14 +118,22 @@ class SegmentActor(Joined, _OnStream):
         self.parts: tuple[StreamKernelActor, ...] = tuple(parts)
         self.usage = usage  # what became of its calls
         self._device = device
-        self._known: OrderedDict[Hashable, Segment] = OrderedDict()
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()  # apart: what never recurs must not drive out what does
+        self._known: OrderedDict[tuple[Hashable, ...], Segment] = OrderedDict()
+        # Apart: what never recurs must not drive out what does.
+        self._seen: OrderedDict[tuple[Hashable, ...], None] = OrderedDict()
         self._dropped: deque[tuple[int, Segment]] = deque()
         self._at: StreamKernelActor | None = None  # what is prepared or launched now
         self._culprits: dict[Frame, StreamKernelActor | None] = {}
 
     def launch(self, frame: Frame) -> None:
-        arrays = _Arrays(self._device)
+        if self._outcome is not None:
+            self.usage.calls += 1
+            culprit, error = self._outcome
+            if error is not None:
+                self._culprits[frame] = culprit
+                raise error
+            return
+        arrays = _Arrays(self._device, [*self._known, *self._seen])
         try:
             calls = [self._prepare(part, frame, arrays) for part in self.parts]
             self._launch_as_one(calls, arrays)
@@ -119,6 +146,9 @@ class SegmentActor(Joined, _OnStream):
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"ops {self._names()} were launched as one and cannot be replayed: run with capture=False")
 
+    def _kernels(self) -> Iterator[StreamKernelActor]:
+        return iter(self.parts)
+
     # -- one call ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, part: StreamKernelActor, frame: Frame, arrays: _Arrays) -> _Call:
@@ -126,19 +156,20 @@ class SegmentActor(Joined, _OnStream):
         self._at = part
         values = frame.values
         inputs = [*part.read(values)]
-        if (
-            part.reuses
-            and inputs[0].base is None
-            and getrefcount(inputs[0]) == IN_TWO_LISTS + arrays.references(inputs[0])
-        ):
-            outputs = [inputs[0], *[bucket.take() for bucket in part.buckets[1:]]]
-        else:
-            outputs = [bucket.take() for bucket in part.buckets]
-        call = part, arrays.hold(inputs), arrays.hold(outputs)
-        for position, blob in enumerate(part.outputs):
-            values[blob.slot] = outputs[position]
+        held = arrays.hold(inputs)
+        written: list[int] = []
+        for position, (blob, bucket) in enumerate(zip(part.outputs, part.buckets, strict=True)):
+            if position or not (
+                part.reuses
+                and inputs[0].base is None
+                and getrefcount(inputs[0]) == IN_TWO_LISTS + arrays.references(inputs[0])
+            ):
+                values[blob.slot] = arrays.take(bucket)
+            else:
+                values[blob.slot] = inputs[0]
+            written += arrays.hold([values[blob.slot]])
+        call = part, held, tuple(written)
         inputs.clear()
-        outputs.clear()
         _release(part.early, frame, arrays)
         _release(part.unread, frame, arrays)
         return call
@@ -152,7 +183,7 @@ class SegmentActor(Joined, _OnStream):
             return
         self._sweep()
         known = self._known
-        key = tuple([arrays.whereabouts[i] for _, inputs, outputs in calls for i in (*inputs, *outputs)])
+        key = tuple(arrays.key)
         segment = known.get(key)
         if segment is None:
             if not self._is_worth_it(key):
@@ -178,7 +209,7 @@ class SegmentActor(Joined, _OnStream):
         else:
             usage.replays += 1
 
-    def _is_worth_it(self, key: Hashable) -> bool:
+    def _is_worth_it(self, key: tuple[Hashable, ...]) -> bool:
         """Return whether to capture a call: its arrays were the same before, and not too much was captured so far."""
         seen, usage = self._seen, self.usage
         if key not in seen:

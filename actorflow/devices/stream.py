@@ -29,7 +29,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary, finalize
 
-from actorflow.devices.base import Device, Fence, Lane
+from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
@@ -37,11 +37,14 @@ from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
+    from actorflow.place import Place
 
 #: Number of looks of the loop at an event that does not pass, before a thread waits for it.
 _MAX_IDLE_POLLS = 200
 #: Seconds between two looks at events that no thread can wait for.
 _POLL_S = 0.001
+#: Most signatures of calls that a device knows; a signature takes some 500 bytes.
+_MAX_SIGNATURES = 1 << 13
 
 
 class Event(ABC):
@@ -376,17 +379,41 @@ class StreamDevice(Device):
     """A device whose lanes are streams.
 
     A subclass brings `make_stream`, `allocate`, `is_array` and the copies; if it `captures`, also `make_segment` and
-    `whereabouts`.
+    `whereabouts`; if it `compiles`, also `launch_aside`.
+
+    Class attributes:
+        compiles: Whether the first launch of a kernel for types of arrays compiles it, which takes long.
+
+    Attributes:
+        compiled: What was launched before, where the device `compiles`.
     """
 
     is_stream: ClassVar[bool] = True
+    compiles: ClassVar[bool] = False
 
     memory: StreamPool
     _is_watched_closely = False
 
+    def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
+        super().__init__(place, options)
+        self.compiled = Signatures()
+
     @abstractmethod
     def make_stream(self, name: str) -> Stream:
         """A new stream for the lane of this name."""
+
+    def launch_aside(
+        self, lane: StreamLane, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None]
+    ) -> Fence:
+        """Have a thread launch ``work(argument)`` behind what ``lane`` has launched, and wait for its end.
+
+        Args:
+            lane: Work that it launches meanwhile does not come behind this one.
+            work, argument, passed: As in `Lane.submit`; the fence has passed when the work has ended on the device.
+        Raises:
+            DeviceError: if there is no thread, or the device, which may be one that never `compiles`, has none.
+        """
+        raise DeviceError(f"devices of kind {self.place.kind!r} compile nothing")
 
     def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> Segment:
         """Work that is launched as one, where the device `captures`. It has been launched once, piece by piece.
@@ -419,6 +446,15 @@ class StreamDevice(Device):
 
     def _all_lanes(self) -> list[StreamLane]:
         return [lane for lane in self._lanes.values() if isinstance(lane, StreamLane)]
+
+
+class Signatures(set[Hashable]):
+    """Signatures of calls that have compiled what they launch. It begins anew before it gets large."""
+
+    def add(self, signature: Hashable) -> None:
+        if len(self) >= _MAX_SIGNATURES:
+            self.clear()
+        super().add(signature)
 
 
 #: Lanes, and the number of the newest work of each that may touch a buffer.
@@ -467,10 +503,9 @@ class StreamPool(BufferPool):
         """
         free = self.shelf(spec).free
         if free:
-            for at, (buffer, uses) in enumerate(free):
-                if all(lane.comes_behind(user, number) for user, number in uses):
-                    del free[at]
-                    return buffer
+            buffer = self.find(spec, lane, lambda _: True)
+            if buffer is not None:
+                return buffer
             if self.budget_bytes is not None and self.held_bytes + spec.size_bytes > self.budget_bytes:
                 return _take_behind(free, lane)
         try:
@@ -480,6 +515,15 @@ class StreamPool(BufferPool):
                 return _take_behind(free, lane)
             self.trim()
             return self.new(spec)
+
+    def find(self, spec: TensorSpec, lane: StreamLane, is_wanted: Callable[[Any], bool]) -> Any:
+        """As `take`, one of the free buffers that are wanted; None where there is none."""
+        free = self.shelf(spec).free
+        for at, (buffer, uses) in enumerate(free):
+            if is_wanted(buffer) and all(lane.comes_behind(user, number) for user, number in uses):
+                del free[at]
+                return buffer
+        return None
 
     def give_back(self, spec: TensorSpec, buffer: Any, users: Iterable[StreamLane]) -> None:
         """Take back a buffer that nothing else refers to and that work launched so far on ``users`` may touch."""
@@ -548,6 +592,17 @@ class StreamBucket(Bucket):
 
     def take(self) -> Any:
         return self._stream_pool.take(self.spec, self.lane)
+
+    def find(self, is_wanted: Callable[[Any], bool]) -> Any:
+        """As `take`, one of the free buffers that are wanted; None where there is none."""
+        return self._stream_pool.find(self.spec, self.lane, is_wanted)
+
+    def make(self) -> Any:
+        """A new buffer where there is room, else as `take`."""
+        try:
+            return self._stream_pool.new(self.spec)
+        except OutOfMemoryError:
+            return self.take()
 
     def give_back(self, buffer: Any) -> None:
         self._stream_pool.give_back(self.spec, buffer, self.users)

@@ -1568,7 +1568,7 @@ class Graph:
             raise GraphError(
                 f"{self.name!r} is a sub-graph: run its root {self.root.name!r}, with fetch=[...] for this part of it"
             )
-        return self.engine
+        return self._engine or self.engine
 
     def _find(self, target: object) -> Blob | Op | Graph | None:
         """The node or sub-graph that ``target`` is or names, if it is in this graph."""

@@ -128,7 +128,7 @@ def _floor_quotient(a: Value, b: Value, out: Value) -> None:
 
 def _truncated_quotient(a: Value, b: Value, out: Value) -> None:
     """The quotient of integers rounded towards 0; by 0 it is 0, as NumPy's."""
-    if out.dtype.kind == "f":
+    if out.dtype.kind in "fV":
         np.trunc(np.true_divide(a, b), out=out)
         return
     rest = np.fmod(a, b)  # before ``out``, which may be one of the arguments

@@ -28,7 +28,7 @@ _variable = _settings()
 
 def check_here(graph: Graph) -> FiniteCheck | None:
     """What a run of the graph that the caller starts looks for in the results of its ops; None for nothing."""
-    own = graph.check_finite
+    own = graph.root._check_finite
     if own is None and _variable is not None and _variable.get(None) is None:  # as nearly always
         return None
     traps = _traps_here()

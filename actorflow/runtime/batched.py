@@ -492,7 +492,7 @@ class Batcher:
         counters.rows.add(rows)
         counters.padded_rows += length - rows
         requesters = dict.fromkeys([request.requester for request in requests if request.requester is not None])
-        return await self._rows.run(self._rows.joined(parts, length), [*requesters], permit)
+        return await self._rows.run(self._rows.joined(parts, length - rows), [*requesters], permit)
 
     def _padded(self, pad: Callable[..., Any], requests: Sequence[Request]) -> list[Request]:
         try:

@@ -327,6 +327,8 @@ class Builder:
             kernel = _made(operation.kind, device, _copy(resources.device(operation.source), target))
             kind = stream.TransferActor if device.is_stream else stream.WorkerTransferActor
             more["target"] = target
+            if kind is stream.TransferActor:
+                more["for_segments"] = bool(self._plan.segments)
         assert kernel is not None
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.dispatcher import Dispatcher
+from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
@@ -664,15 +664,14 @@ class Engine:
         self.observer.started(frame)
         if program.tapped:
             self.resources.taps.begin(frame, program, self._now_s())
-        if self.observer.limits.are_set:
-            frame.guarded(self._begin_limited, program, frame)
-        else:
-            frame.guarded(program.begin, frame)
+        try:
+            if self.observer.limits.are_set:
+                self.observer.limits.begin(frame, frame.loop)
+            program.begin(frame)
+        except BaseException as error:  # noqa: BLE001  as `Frame.guarded`, of which the call would be felt
+            leave_loop(error)
+            frame.fail(None, error)
         return frame
-
-    def _begin_limited(self, program: Program, frame: Frame) -> None:
-        self.observer.limits.begin(frame, frame.loop)
-        program.begin(frame)
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:
         """End frames with an error for their callers; see `Graph.cancel`."""

@@ -74,7 +74,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         frames: tuple[int, ...],
         lengths: Lengths = (),
     ) -> None:
-        self.lengths = dict(lengths)
+        self.lengths = dict(lengths) if lengths else {}
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
@@ -303,52 +303,41 @@ class Program:
             self._unread[-1].prepare()
             self._unread.pop()
         try:
-            return self._fed(feeds)
+            values = self._values.copy()
+            try:
+                pairs = feeds.items()
+            except AttributeError:
+                got = type(feeds).__name__
+                raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+            left = len(self._sources)
+            for key, value in pairs:
+                known = self._feeds.get(key)
+                if known is None:
+                    check_unneeded(self.graph, key)
+                    continue
+                left -= 1
+                index, blob, spec, is_object = known
+                if values[index] is not _NOT_FED:
+                    raise FeedError(f"blob {blob.name!r} is fed twice")
+                if is_object:
+                    values[index] = value
+                elif type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
+                    view: Any = value.view()  # as `read_only`: nobody writes into what was fed
+                    view.setflags(False)
+                    values[index] = view
+                else:
+                    values[index] = self._converted(value, index, blob, spec)
+            if left:
+                missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
+                fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+                raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+            return values
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # it would say to the caller that it was cancelled, or closed
             raise FeedError(
                 f"the feeds of graph {self.graph.name!r} raised {type(error).__name__}: {text_of(error)}"
             ) from error
-
-    def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
-        values = self._values.copy()
-        try:
-            pairs = feeds.items()
-        except AttributeError:
-            got = type(feeds).__name__
-            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
-        left = len(self._sources)
-        for key, value in pairs:
-            known = self._feeds.get(key)
-            if known is None:
-                check_unneeded(self.graph, key)
-                continue
-            left -= 1
-            index, blob, spec, is_object = known
-            if values[index] is not _NOT_FED:
-                raise FeedError(f"blob {blob.name!r} is fed twice")
-            if is_object:
-                values[index] = value
-            elif type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
-                view: Any = value.view()  # as `read_only`: nobody writes into what was fed
-                view.setflags(False)
-                values[index] = view
-            else:
-                try:
-                    values[index] = self._converted(value, index, blob, spec)
-                except (ActorflowError, KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as error:  # the value's own methods may raise anything
-                    raise FeedError(
-                        f"feed for blob {blob.name!r}: a {type(value).__name__} cannot be made an array: "
-                        f"{type(error).__name__}: {text_of(error)}"
-                    ) from error
-        if left:
-            missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
-            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
-            raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
-        return values
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
@@ -483,14 +472,20 @@ class Program:
     def _converted(self, value: Any, index: int, blob: Blob, spec: TensorSpec) -> Any:
         what = f"feed for blob {blob.name!r}"
         device = self._resources.device(blob.place)
-        adopted = None if device.is_host else device.adopt(value)
-        if adopted is None:
-            return read_only(as_array(value, spec, what))
-        if adopted.shape != spec.shape:
-            raise ShapeError(f"{what}: expected shape {spec.shape}, got {adopted.shape}")
-        if adopted.dtype != spec.dtype:
-            raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {adopted.dtype} on {blob.place}")
-        return read_only(to_numpy(adopted)) if index in self._read_on_host else adopted
+        try:
+            adopted = None if device.is_host else device.adopt(value)
+            if adopted is None:
+                return read_only(as_array(value, spec, what))
+            if adopted.shape != spec.shape:
+                raise ShapeError(f"{what}: expected shape {spec.shape}, got {adopted.shape}")
+            if adopted.dtype != spec.dtype:
+                raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {adopted.dtype} on {blob.place}")
+            return read_only(to_numpy(adopted)) if index in self._read_on_host else adopted
+        except (ActorflowError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the value's own methods may raise anything
+            why = f"a {type(value).__name__} cannot be made an array: {type(error).__name__}: {text_of(error)}"
+            raise FeedError(f"{what}: {why}") from error
 
 
 def check_unneeded(graph: Graph, key: Any) -> None:

@@ -17,7 +17,6 @@ from actorflow.plan.validate import chosen
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
 from actorflow.spec import Length, at, axes_in
-from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -93,6 +92,7 @@ class Rows:
 
     Attributes:
         name: Name of the graph.
+        trace: Where ended requests are entered.
         axis: Name of the axis.
         repeatable: Whether rows may be computed again: no variable is updated.
 
@@ -112,6 +112,7 @@ class Rows:
         ops, fetched = chosen(graph, targets)
         read = dict.fromkeys((*fetched, *[blob for op in ops for blob in op.inputs]))
         self.name = graph.name
+        self.trace = engine.trace
         self._sources = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
         self._specs = [blob.spec for blob in self._sources]
         self.axis = _axis_of(graph.name, self._sources, axis)
@@ -131,11 +132,6 @@ class Rows:
         if unsaid:
             raise GraphError(f"graph {self.name!r}: no feed says the length of {', '.join(map(repr, sorted(unsaid)))}")
 
-    @property
-    def trace(self) -> Trace:
-        """Where ended requests are entered."""
-        return self._engine.trace
-
     # -- one request -----------------------------------------------------------------------------------------------
 
     def read(self, feeds: Mapping[Any, Any]) -> Request:
@@ -147,14 +143,16 @@ class Rows:
         """
         if within.get() is not None:
             self._check_caller()
-        if not hasattr(feeds, "items"):
+        try:
+            pairs = feeds.items()
+        except AttributeError:
             got = type(feeds).__name__
-            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}")
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
         arrays: list[Any] = [None] * len(self._sources)
         lengths: dict[str, int] = {}
         count = 0
         others: list[int] = []  # sources whose feed is no array of their type, as far as one has seen
-        for key, value in feeds.items():
+        for key, value in pairs:
             index = self._index.get(key)
             if index is None:
                 check_unneeded(self._engine.graph, key)
@@ -215,9 +213,8 @@ class Rows:
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
-    def joined(self, requests: Sequence[Request], length: int) -> dict[Blob, Any]:
-        """Feeds of one frame: the rows one after the other, and the last one again and again up to a length."""
-        added = length - sum(request.rows for request in requests)
+    def joined(self, requests: Sequence[Request], added: int) -> dict[Blob, Any]:
+        """Feeds of one frame: the rows one after the other, and the last one so many times more."""
         if len(requests) == 1 and not added:
             return self.feeds(requests[0])
         feeds = {}

@@ -79,8 +79,7 @@ class Bench:
         cupy.cuda.Device(parsed.device).use()
         if torch is not None:
             if torch.cuda.is_available():
-                # Both sides in float32 throughout; CuPy uses no TF32 unless told to.
-                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+                _forbid_tf32(torch)
                 torch.backends.cudnn.benchmark = True
             else:
                 harness.leave_out("torch: this build of it sees no CUDA device")
@@ -124,6 +123,15 @@ class Bench:
             {name: Row(name, samples) for name, samples in rows.items()},
             budgets=[Budget("all results within what is allowed", worst, Relation.AT_MOST, 1.0)],
         )
+
+
+def _forbid_tf32(torch: Any) -> None:
+    """Have both sides in float32 throughout; CuPy uses no TF32 unless told to."""
+    backends = torch.backends
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
+    if hasattr(backends, "fp32_precision"):  # since 2.9, for each kind of operation; it must agree with the old names
+        for settings in (backends, backends.cuda.matmul, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn):
+            settings.fp32_precision = "ieee"
 
 
 def relative_error(actual: Any, expected: Any) -> float:

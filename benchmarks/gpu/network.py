@@ -105,8 +105,9 @@ class Network:
 class TorchNetwork:
     """The same in torch, with the same first weights; images stay in the order of NHWC (channels last)."""
 
-    def __init__(self, bench: Bench, weights: Sequence[Any], dropout: float = DROPOUT) -> None:
+    def __init__(self, bench: Bench, weights: Sequence[Any], dropout: float = DROPOUT, dtype: str = "float32") -> None:
         self._torch = torch = bench.torch
+        self._dtype = getattr(torch, dtype)
         self._device = bench.torch_device
         nn = torch.nn
         pairs = list(zip(weights[::2], weights[1::2], strict=True))
@@ -118,7 +119,7 @@ class TorchNetwork:
             if i < len(pairs) - 1:
                 modules.append(nn.ReLU())
         modules += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        self.module = nn.Sequential(*modules).to(self._device, memory_format=torch.channels_last)
+        self.module = nn.Sequential(*modules).to(self._device, self._dtype, memory_format=torch.channels_last)
         self._optimizer = torch.optim.SGD(self.module.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
 
     def _convolution(self, weight: Any, bias: Any) -> Any:
@@ -134,7 +135,7 @@ class TorchNetwork:
         """One step on NumPy arrays (batch, height, width, channels) and (batch,)."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        x, y = self._moved(images).permute(0, 3, 1, 2), self._moved(labels)
+        x, y = self._moved(images).permute(0, 3, 1, 2).to(self._dtype), self._moved(labels)
         self._optimizer.zero_grad(set_to_none=True)
         self._torch.nn.functional.cross_entropy(self.module(x), y).backward()
         self._optimizer.step()

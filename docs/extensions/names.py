@@ -5,6 +5,8 @@ On a page, and on a code host, the names of a module stand in a block; the site 
     ```{names} actorflow.ops
     Inner inner
     ```
+
+``*`` stands for the public names of the module that no page lists.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -37,7 +40,10 @@ class Names(Directive):
 
     def run(self) -> list[nodes.Node]:
         environment = self.state.document.settings.env
-        lines = ["````{eval-rst}", *self._lines(environment), "````"]
+        found = [*self._lines(environment)]
+        if not found:  # no name of the module is left for this list
+            return []
+        lines = ["````{eval-rst}", *found, "````"]
         holder = nodes.Element()
         self.state.nested_parse(StringList(lines, environment.docname), self.content_offset, holder)
         return holder.children
@@ -45,6 +51,7 @@ class Names(Directive):
     def _lines(self, environment: BuildEnvironment) -> Iterator[str]:
         # What is public under several names is described under the first, whatever order pages are read in.
         module, names = self.arguments[0], " ".join(self.content).split()
+        names = [name for each in names for name in (unlisted(module) if each == "*" else [each])]
         if len(names) > MANY:
             yield from (" ".join(f":py:obj:`~{module}.{name}`" for name in names), "")
         for name in names:
@@ -54,6 +61,18 @@ class Names(Directive):
                 yield from (f".. py:class:: {module}.{name}", "", f"   The same as :py:obj:`{first}`.", "")
             else:
                 yield from (*described(f"{module}.{name}", value), "")
+
+
+#: A list of names on a page.
+LIST = re.compile(r"^```\{names\} (?P<module>\S+)\n(?P<names>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def unlisted(module: str) -> list[str]:
+    """Public names of a module that no page of the reference lists."""
+    pages = Path(__file__).parents[1].joinpath("reference").glob("*.md")
+    lists = [found for page in pages for found in LIST.finditer(page.read_text(encoding="utf-8"))]
+    known = {name for found in lists if found["module"] == module for name in found["names"].split()}
+    return [name for name in import_module(module).__all__ if name not in known]
 
 
 #: More names than this are listed above their descriptions.

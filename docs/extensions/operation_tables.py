@@ -177,10 +177,10 @@ class Row:
 
 def rows() -> Iterator[tuple[str, Row | None]]:
     """Functions and their operations; None for what is made of several."""
-    from tests.ops.every_operation import CASES
+    from tests.operations import EACH
 
     by_name = {}
-    for operation, inputs in CASES.values():
+    for operation, inputs in EACH.values():
         kind = type(operation)
         for name in (kind.__name__.lower(), kind.function_name):
             by_name.setdefault(name, Row((operation, inputs)))

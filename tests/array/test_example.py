@@ -19,6 +19,7 @@ def run(*arguments: object) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_example_learns_as_with_numpy(tmp_path: Path, idx) -> None:
     write_digits(tmp_path, idx)
     options = ("--steps", 30, "--batch", 20, "--budget", 16)

@@ -3,120 +3,201 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
 from actorflow.ops.rows import Elementwise
-from tests.array.derivatives import CASES, CORNERS, complexes, numbers, regular
+from tests.operations import ROWS, Row, Sample, drawn
+from tests.operations.functions.corners import CORNERS, Corner
+from tests.operations.functions.draws import Draws
+from tests.support.effort import FULL
+from tests.support.numbers import complexes, numbers, regular
+from tests.support.worlds import STANDARD
 
-STEP = 1e-6
+#: Smooth samples of a function that are compared, and those whose graphs are.
+LEAST, MOST, OF_GRAPHS = (100, 300, 20) if FULL else (3, 8, 1)
 
 
-def weighted(results: Any) -> Any:
-    """A number that depends on every element of every result, and on real and imaginary parts in another way."""
-    results = results if isinstance(results, tuple | list) else [results]
-    total = xp.asarray(0.0)
-    for i, y in enumerate(results):
-        if y.dtype.kind == "c":
-            total = total + weighted([xp.real(y), 0.5 * xp.imag(y)])
-        else:
-            total = total + xp.sum(y * xp.asarray(np.random.default_rng(i).uniform(0.5, 1.5, y.shape)))
+def listed(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple | list) else [results]
+
+
+def has_slopes(row: Row) -> bool:
+    """Whether real or complex numbers go in and come out."""
+    arrays = row.first.drawn()
+    if not row.differentiable or not any(x.dtype.kind in "fc" for x in arrays):
+        return False
+    return any(y.dtype.kind in "fc" for y in listed(row.of_standard(STANDARD, *arrays, **row.first.parameters)))
+
+
+FUNCTIONS = [row for row in drawn("differences") if has_slopes(row)]
+#: Those whose graphs are differentiated twice.
+TWICE_IN_GRAPHS = {f"array.{name}" for name in ("sin", "prod", "x[[...], :, i]", "linalg.inv", "linalg.eigh")}
+TWICE_IN_GRAPHS.add("array.x[part], x[:, 1:] = y")
+
+
+@contextmanager
+def noted(row: Row, sample: Sample) -> Iterator[None]:
+    """Errors with the arrays and parameters."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{row}: {sample.drawn()} {sample.parameters}")
+        raise
+
+
+def smooth(row: Row) -> Iterator[Sample]:
+    """Samples with floating arrays."""
+    for sample in row.drawn.smooth(LEAST, MOST):
+        if any(x.dtype.kind in "fc" for x in sample.drawn()):
+            yield sample
+
+
+@cache
+def weights(i: int, j: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng([i, j]).uniform(0.5, 1.5, shape)
+
+
+def loss_of(row: Row, sample: Sample, library: Any, given: Sequence[Any], *moved: Any) -> Any:
+    """A number that depends on every element of the results, on real and imaginary parts in another way, and on inputs.
+
+    Args:
+        row: The function.
+        sample: Its parameters.
+        library: Computes it.
+        given: All arrays.
+        moved: What stands for the floating ones.
+    """
+    rest = iter(moved)
+    arrays = [next(rest) if x.dtype.kind in "fc" else library.asarray(x) for x in given]
+    total = library.sum(library.zeros(()))
+    for i, y in enumerate([*listed(row.of_standard(library, *arrays, **sample.parameters)), *moved]):
+        is_complex = library.isdtype(y.dtype, "complex floating")
+        for j, part in enumerate((library.real(y), library.imag(y)) if is_complex else (y,)):
+            if library.isdtype(part.dtype, "real floating"):
+                weight = library.asarray(weights(i, j, tuple(part.shape)))
+                total = total + library.sum((part + 0.5 * part * part) * weight)
     return total
 
 
-def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arrays: weighted(function(*arrays))
+def projected(library: Any, parts: Any, directions: Sequence[np.ndarray]) -> Any:
+    """The derivative along directions: gradients by complex numbers are ``dL/da + i dL/db``."""
+    terms = [
+        library.sum(library.real(library.conj(g) * library.asarray(d))) for g, d in zip(parts, directions, strict=True)
+    ]
+    return sum(terms[1:], terms[0])
 
 
-def slopes(function: Callable[..., Any], arrays: list[np.ndarray], i: int) -> np.ndarray:
-    """Central differences by the elements of one argument; by both parts of complex ones."""
-    found = np.zeros_like(arrays[i])
-    for index in np.ndindex(arrays[i].shape):
-        for direction in (1.0, 1j) if found.dtype.kind == "c" else (1.0,):
-            values = []
-            for sign in (1, -1):
-                moved = [np.array(array) for array in arrays]
-                moved[i][index] += sign * STEP * direction
-                values.append(float(function(*[xp.asarray(array) for array in moved])))
-            found[index] += direction * (values[0] - values[1]) / (2 * STEP)
-    return found
+def directions_of(arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    draws = Draws(seed, is_smooth=True)
+    return [draws.elements(x.dtype, x.shape, small=False) for x in arrays]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_central_differences(name: str) -> None:
-    function, _, arrays = CASES[name]
-    loss = loss_of(function)
-    found = af.grad(loss, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
-    for i, (grad, array) in enumerate(zip(found, arrays, strict=True)):
-        assert (grad.shape, grad.dtype) == (array.shape, array.dtype)
-        expected = slopes(loss, [*arrays], i)
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        np.testing.assert_allclose(grad.to_numpy(), expected, rtol=2e-5, atol=2e-7 * scale, err_msg=name)
+def check_gradients(row: Row, sample: Sample, order: int) -> bool:
+    """Compare gradients, and gradients of these along a direction, with differences; returns whether there were."""
+    given = sample.drawn()
+    floating = [x for x in given if x.dtype.kind in "fc"]
+    ahead, aside = directions_of(floating, 1), directions_of(floating, 2)
+    every = tuple(range(len(floating)))
+
+    def phi(s: float, t: float) -> float:
+        moved = [x + s * d + t * e for x, d, e in zip(floating, ahead, aside, strict=True)]
+        with np.errstate(all="ignore"):
+            return float(loss_of(row, sample, STANDARD, given, *moved))
+
+    slopes = af.grad(partial(loss_of, row, sample, xp, given), every)
+    found = [g.to_numpy() for g in slopes(*map(xp.asarray, floating))]
+    for g, x in zip(found, floating, strict=True):
+        assert (g.shape, g.dtype) == (x.shape, x.dtype)
+    scale = max(1.0, abs(phi(0, 0)))
+    compared = compare(projected(np, found, ahead), partial(slope_of, phi), 1e-4, rtol=1e-7, atol=1e-8 * scale)
+    if order > 1:
+        twice = af.grad(lambda *moved: projected(xp, slopes(*moved), ahead), every)(*map(xp.asarray, floating))
+        along = projected(np, [g.to_numpy() for g in twice], aside)
+        compared &= compare(along, partial(bend_of, phi), 1e-3, rtol=1e-5, atol=1e-6 * scale)
+    return compared
 
 
-#: By name: second derivatives of these are what gradients of gradients should be.
-TWICE = (
-    "sin",
-    "tanh_complex",
-    "divide_rows",
-    "pow_same",
-    "logaddexp_same",
-    "hypot_same",
-    "prod_axis",
-    "prod_zeros",
-    "var_1",
-    "cumulative_prod_zeros",
-    "take",
-    "index_arrays",
-    "assign_mask",
-    "assign_again",
-    "matmul_batch",
-    "tensordot_crossed",
-    "matrix_power_5",
-    "linalg.inv",
-    "linalg.det",
-    "linalg.slogdet_complex",
-    "cholesky",
-    "eigh",
-    "linalg.qr_tall",
-    "svd",
-    "svd_full",
-    "linalg.pinv",
-    "linalg.solve",
-    "matrix_norm_nuc_False",
-    "vector_norm_3",
-    "rfft_ortho_5",
-    "network",
-)
+def slope_of(phi: Callable[[float, float], float], h: float) -> float:
+    """The derivative by the first variable at 0."""
+    return (phi(-2 * h, 0) - 8 * phi(-h, 0) + 8 * phi(h, 0) - phi(2 * h, 0)) / (12 * h)
 
 
-@pytest.mark.parametrize("name", TWICE)
-def test_gradients_of_gradients_are_central_differences(name: str) -> None:
-    function, _, arrays = CASES[name]
+def bend_of(phi: Callable[[float, float], float], h: float) -> float:
+    """The derivative by both variables at 0."""
+    near, far = ((phi(s, s) - phi(s, -s) - phi(-s, s) + phi(-s, -s)) / (4 * s * s) for s in (h, 2 * h))
+    return (4 * near - far) / 3
 
-    def loss(*values: Any) -> Any:
-        results = function(*values)
-        squares = [y * y for y in (results if isinstance(results, tuple | list) else [results])]
-        return weighted(squares)
 
-    inner = af.grad(loss, argnums=range(len(arrays)))
+def compare(found: float, differences: Callable[[float], float], step: float, **tolerance: float) -> bool:
+    """Compare with differences, unless those of half the step are others, as near a corner; returns whether so."""
+    expected = differences(step)
+    if np.allclose(found, expected, **tolerance):
+        return True
+    if np.allclose(differences(step / 2), expected, **tolerance):
+        np.testing.assert_allclose(found, expected, **tolerance)
+    return False
 
-    def of_slopes(*values: Any) -> Any:
-        return weighted(inner(*values))
 
-    found = af.grad(of_slopes, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
-    for i, grad in enumerate(found):
-        expected = slopes(of_slopes, [*arrays], i)
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        np.testing.assert_allclose(grad.to_numpy(), expected, rtol=1e-4, atol=1e-6 * scale)
+@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+def test_gradients_are_those_of_differences(row: Row) -> None:
+    seen, compared = set(), []
+    for sample in smooth(row):
+        kinds = str([x.dtype.kind for x in sample.drawn()])
+        with noted(row, sample):  # twice for real and for complex numbers
+            compared.append(check_gradients(row, sample, order=row.orders if FULL or kinds not in seen else 1))
+        seen.add(kinds)
+    assert sum(compared) > len(compared) / 2
+
+
+@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+def test_traced_graphs_have_the_same_gradients(row: Row) -> None:
+    real = [each for each in smooth(row) if all(x.dtype.kind != "c" for x in each.drawn())]
+    for sample in real[:OF_GRAPHS]:
+        with noted(row, sample):
+            check_graph(row, sample, is_twice=FULL or row.name in TWICE_IN_GRAPHS)
+
+
+def check_graph(row: Row, sample: Sample, is_twice: bool) -> None:
+    """Compare gradients of a traced graph, and gradients of these along a direction, with those of arrays."""
+    given = sample.drawn()
+    floating = [x for x in given if x.dtype.kind == "f"]
+    loss = partial(loss_of, row, sample, xp, given)
+    every, directions = tuple(range(len(floating))), directions_of(floating, 1)
+    slopes = af.grad(loss, every)
+    graph = af.to_graph(lambda *moved: loss(*moved), *floating)
+    blobs = [graph[f"x{i}"] for i in every]
+    wanted, expected = af.gradient(graph["result/out"], blobs), [*slopes(*map(xp.asarray, floating))]
+    if is_twice:
+        terms = [ops.sum(g * graph.constant(d)) for g, d in zip(wanted, directions, strict=True)]
+        wanted = [*wanted, *af.gradient(sum(terms[1:], terms[0]), blobs)]
+        twice = af.grad(lambda *moved: projected(xp, slopes(*moved), directions), every)
+        expected += twice(*map(xp.asarray, floating))
+    found = graph.run_sync(dict(zip(blobs, floating, strict=True)), fetch=wanted)
+    for mine, its in zip(wanted, expected, strict=True):
+        np.testing.assert_allclose(found[mine], its.to_numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_a_network_are_those_of_differences() -> None:
+    def loss(library: Any, activation: Any, last: Any, *arrays: Any) -> Any:
+        return last(activation(arrays[0] @ arrays[1]), library.asarray([0, 2, 1]))
+
+    ours = partial(loss, xp, xp.nn.gelu, xp.nn.softmax_loss)
+    its = partial(
+        loss, np, ROWS["Gelu"].numpy, partial(ROWS["SoftmaxLoss"].numpy, **ROWS["SoftmaxLoss"].first.parameters)
+    )
+    arrays, towards = [numbers(3, 4), numbers(4, 5, seed=1)], [numbers(3, 4, seed=2), numbers(4, 5, seed=3)]
+    ends = [float(its(*[x + step * d for x, d in zip(arrays, towards, strict=True)])) for step in (1e-5, -1e-5)]
+    found = af.grad(ours, (0, 1))(*map(xp.asarray, arrays))
+    np.testing.assert_allclose(float(projected(xp, found, towards)), (ends[0] - ends[1]) / 2e-5, rtol=1e-8)
 
 
 def test_third_derivatives() -> None:
@@ -124,39 +205,6 @@ def test_third_derivatives() -> None:
     x = 0.7
     expected = -(x**3) * np.cos(x) - 9 * x**2 * np.sin(x) + 18 * x * np.cos(x) + 6 * np.sin(x)
     assert float(third(x)) == pytest.approx(expected)
-
-
-REAL = [name for name, case in CASES.items() if not any(array.dtype.kind == "c" for array in case.arrays)]
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_traced_graphs_have_the_same_gradients(name: str) -> None:
-    function, _, arrays = CASES[name]
-    loss = loss_of(function)
-    expected = af.grad(loss, argnums=range(len(arrays)))(*[xp.asarray(array) for array in arrays])
-    graph = af.to_graph(lambda *values: loss(*values), *arrays)
-    blobs = [graph[f"x{i}"] for i in range(len(arrays))]
-    grads = af.gradient(graph["result/out"], blobs)
-    found = graph.run_sync(dict(zip(blobs, arrays, strict=True)), fetch=grads)
-    for grad, each in zip(grads, expected, strict=True):
-        np.testing.assert_allclose(found[grad], each.to_numpy(), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["sin", "prod_zeros", "index_arrays", "assign_twice", "linalg.inv", "eigh", "network"])
-def test_traced_graphs_have_gradients_of_gradients(name: str) -> None:
-    function, _, arrays = CASES[name]
-    loss = loss_of(lambda *values: [y * y for y in listed(function(*values))])
-    expected = af.grad(lambda *values: weighted([af.grad(loss)(*values)]))(*[xp.asarray(array) for array in arrays])
-    graph = af.to_graph(lambda *values: loss(*values), *arrays)
-    slope = af.gradient(graph["result/out"], graph["x0"])
-    weights = graph.variable("weights", slope.shape, "float64", np.random.default_rng(0).uniform(0.5, 1.5, slope.shape))
-    found = af.gradient(af.ops.sum(af.ops.multiply(slope, weights)), graph["x0"])
-    feeds = {f"x{i}": array for i, array in enumerate(arrays)}
-    np.testing.assert_allclose(graph.run_sync(feeds, fetch=[found])[found], expected.to_numpy(), rtol=1e-8, atol=1e-12)
-
-
-def listed(results: Any) -> list[Any]:
-    return [*results] if isinstance(results, tuple | list) else [results]
 
 
 def test_gradients_of_graphs_go_through_complex_blobs_where_rules_do() -> None:
@@ -172,33 +220,17 @@ def test_gradients_of_graphs_go_through_complex_blobs_where_rules_do() -> None:
 
 # -- corners ----------------------------------------------------------------------------------------------------
 
-EXPECTED_CORNERS = {
-    "abs": [[0, 0, 0]],
-    "sqrt": [[np.inf, np.inf]],
-    "maximum_same": [[0.5, 1, 0.5], [0.5, 0, 0.5]],
-    "clip": [[1, 1, 1, 0, 0]],
-    "clip_low": [[1, 1, 1]],
-    "max_None_False": [[[[0, 1 / 3], [1 / 3, 1 / 3]]]],
-    "max_0_True": [[[[0.5, 1]], [[0.5, 0]]]],
-    "vector_norm_2": [np.zeros((2, 2, 2))],
-    "vector_norm_1": [np.zeros((2, 2, 2))],
-    "matrix_norm_fro_False": [np.zeros((1, 2, 2))],
-    "var_1": [np.zeros((2, 3))],
-    "pow_same": [[0, 0, 1, 0], [0, 0, 0, np.log(2)]],
-}
+
+@pytest.mark.parametrize("corner", [each for each in CORNERS if each.slopes], ids=str)
+def test_gradients_at_corners(corner: Corner) -> None:
+    found = af.grad(partial(total, corner, xp), range(len(corner.arrays)))(*map(xp.asarray, corner.arrays))
+    assert corner.slopes is not None
+    for grad, expected in zip(found, corner.slopes, strict=True):
+        np.testing.assert_allclose(grad.to_numpy(), expected, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", EXPECTED_CORNERS)
-def test_gradients_at_corners(name: str) -> None:
-    function, _, arrays = CORNERS[name]
-    positions = range(len(arrays))
-    found = af.grad(lambda *values: total(function(*values)), positions)(*[xp.asarray(array) for array in arrays])
-    for grad, expected in zip(found, EXPECTED_CORNERS[name], strict=True):
-        np.testing.assert_allclose(grad.to_numpy(), expected)
-
-
-def total(results: Any) -> Any:
-    sums = [xp.sum(y) for y in listed(results)]
+def total(corner: Corner, library: Any, *arrays: Any) -> Any:
+    sums = [library.sum(library.real(y)) for y in listed(corner.form(library, *arrays))]
     return sum(sums[1:], sums[0])
 
 
@@ -316,48 +348,3 @@ def test_determinants_of_singular_matrices_have_gradients_once() -> None:
     with pytest.raises(af.OpError, match="Singular"):
         twice(xp.asarray(x)).wait()
     assert twice(xp.asarray(regular(3, 3))).shape == (3, 3)
-
-
-# -- random programs --------------------------------------------------------------------------------------------
-
-#: Steps of smooth programs on matrices of one shape; ``k`` picks among variants.
-STEPS: list[Callable[[Any, Any, int], Any]] = [
-    lambda x, y, k: x + y * (1.0 + k),
-    lambda x, y, k: x * y,
-    lambda x, y, k: x / (2.0 + xp.abs(y) ** 3.0),
-    lambda x, y, k: xp.tanh(x) + xp.sin(y),
-    lambda x, y, k: xp.where(xp.asarray([[True], [False], [k > 1]]), x, y),
-    lambda x, y, k: xp.roll(x, k, axis=k % 2) * y,
-    lambda x, y, k: xp.permute_dims(xp.flip(x, axis=k % 2), (1, 0)) @ y,
-    lambda x, y, k: xp.concat([x[k % 3 :, :], y[: k % 3, :]], axis=0),
-    lambda x, y, k: x[[k % 3, 0, 2], :] - xp.mean(y, axis=k % 2, keepdims=True),
-    lambda x, y, k: xp.cumulative_sum(x, axis=k % 2) * xp.logaddexp(x, y),
-    lambda x, y, k: written(x * 1.0, (slice(None), k % 3), xp.sum(y, axis=1)),
-    lambda x, y, k: xp.broadcast_to(xp.sum(x * y, axis=k % 2, keepdims=True), (3, 3)) / 3.0,
-    lambda x, y, k: xp.linalg.solve(xp.eye(3) * 9.0 + xp.tanh(x), y),
-]
-
-programs = st.lists(
-    st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=6
-)
-
-
-@given(programs, st.integers(0, 2**32 - 1))
-@settings(max_examples=12 * settings.default.max_examples // 150)
-def test_random_programs_have_right_gradients_as_arrays_and_as_graphs(program: list[Any], seed: int) -> None:
-    arrays = [numbers(3, 3, seed=seed), numbers(3, 3, seed=seed + 1)]
-
-    def loss(*values: Any) -> Any:
-        known = [*values]
-        for step, i, j, k in program:
-            known.append(xp.tanh(STEPS[step](known[i % len(known)], known[j % len(known)], k)))
-        return weighted([xp.square(each + 0.1) for each in known])
-
-    found = [each.to_numpy() for each in af.grad(loss, argnums=(0, 1))(*arrays)]
-    for i, grad in enumerate(found):
-        np.testing.assert_allclose(grad, slopes(loss, arrays, i), rtol=1e-4, atol=1e-5)
-    graph = af.to_graph(lambda x, y: loss(x, y), *arrays)
-    grads = af.gradient(graph["result/out"], [graph["x"], graph["y"]])
-    result = graph.run_sync({"x": arrays[0], "y": arrays[1]}, fetch=grads)
-    for grad, each in zip(grads, found, strict=True):
-        np.testing.assert_allclose(result[grad], each, rtol=1e-9, atol=1e-12)

@@ -171,6 +171,17 @@ def test_random_numbers_are_not_shared(lazy: Session) -> None:
     assert set(np.unique(xp.randb((1_000,), 0.5, seed=1).to_numpy()).tolist()) == {0.0, 1.0}
 
 
+def test_normal_numbers_have_the_mean_and_deviation_that_are_asked_for() -> None:
+    assert xp.randn((3,), 2.0, 0.0).to_numpy().tolist() == [2.0, 2.0, 2.0]
+    assert abs(float(xp.mean(xp.randn((10_000,), 5.0, 0.5, seed=1))) - 5.0) < 0.05
+    assert abs(float(xp.std(xp.randn((10_000,), 5.0, 0.5, seed=1))) - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("numbers", [(0, 2**60 + 1, 2**59), (2**60 + 1, 0, -(2**59)), (5, 5), (5, 0), (0, 7, 3)])
+def test_ranges_of_integers_are_those_of_numpy(numbers: tuple[int, ...]) -> None:
+    assert xp.arange(*numbers).to_numpy().tolist() == np.arange(*numbers).tolist()
+
+
 def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy: Session) -> None:
     x = xp.asarray(np.linspace(0, 1, 1_000_000, dtype=np.float32))
     y = xp.sum(xp.sqrt(x * x + 1) / 2)

@@ -106,6 +106,7 @@ def change(kind: int, x: xp.Array, y: np.ndarray) -> tuple[xp.Array, np.ndarray]
     return xp.cumulative_sum(x * 1e-3), np.cumsum(y * 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_switches")
 @LOOPS
 @given(
@@ -169,6 +170,15 @@ def test_a_failure_keeps_no_memory() -> None:
         with pytest.raises(af.OpError, match="inv"):
             failed.wait()
         assert float(xp.sum(xp.from_numpy(np.ones((2, 512, 512))))) == 2 * 512 * 512
+
+
+def test_a_chain_whose_result_the_system_has_no_memory_for_fails_and_the_session_goes_on() -> None:
+    with xp.session():
+        x = xp.asarray(np.ones(1))
+        with pytest.raises(af.OpError, match=r"op 'add' .* failed with MemoryError") as caught:
+            (xp.broadcast_to(x, (1 << 50,)) * 2.0 + 1.0).wait()
+        assert isinstance(caught.value.__cause__, MemoryError)
+        assert float(xp.sum(x + 1.0)) == 2.0
 
 
 def test_run_ahead_waits_for_memory() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.families import ALL, BOOL, FLOATS, INTEGERS, NUMERIC, REAL, arrays, pairs
+from tests.operations.functions.draws import ALL, BOOL, FLOATS, INTEGERS, NUMERIC, REAL, Draws
+from tests.support.effort import FULL
 
 Operator = Callable[[Any, Any], Any]
 
@@ -39,8 +39,12 @@ COMPARISONS = {
 BINARY = {**ARITHMETIC, **COMPARISONS}
 IN_PLACE = {function: getattr(operator, f"i{function.__name__.rstrip('_')}") for function in ARITHMETIC}
 UNARY = {operator.neg: NUMERIC, operator.pos: NUMERIC, abs: NUMERIC, operator.invert: (*BOOL, *INTEGERS)}
-NUMBERS = {"b": st.booleans(), "i": st.integers(0, 6), "u": st.integers(0, 6), "f": st.floats(-6, 6, width=16)}
-EACH = settings(max_examples=max(8, settings.default.max_examples // 15))
+EACH = range(300 if FULL else 8)
+
+
+def number(d: Draws, dtype: np.dtype[Any]) -> Any:
+    """A Python number beside an array of a dtype."""
+    return {"b": bool(d.whole(0, 1)), "f": d.whole(-12, 12) / 2, "c": 2 - 1j}.get(dtype.kind, d.whole(0, 6))
 
 
 def operand(function: Operator, value: np.ndarray) -> np.ndarray:
@@ -57,12 +61,13 @@ def same(found: xp.Array, expected: Any) -> None:
     np.testing.assert_array_equal(found.to_numpy(), reference, strict=True)
 
 
-@pytest.mark.parametrize("function", BINARY, ids=lambda function: function.__name__)
+by_operators = partial(pytest.mark.parametrize, "function", ids=lambda function: function.__name__)
+
+
+@by_operators(BINARY)
 def test_between_arrays(function: Operator) -> None:
-    @EACH
-    @given(pairs(BINARY[function], small=True))  # special values have tests of their own
-    def agrees(values: list[np.ndarray]) -> None:
-        one, other = [operand(function, value) for value in values]
+    for d in map(Draws, EACH):  # special values have tests of their own
+        one, other = [operand(function, value) for value in d.pair(BINARY[function], small=True)]
         with np.errstate(all="ignore"):
             expected = function(one, other)
         same(function(xp.asarray(one), xp.asarray(other)), expected)
@@ -70,33 +75,25 @@ def test_between_arrays(function: Operator) -> None:
         same(function(xp.asarray(one), other), expected)
         same(function(one, xp.asarray(other)), expected)
 
-    agrees()
 
-
-@pytest.mark.parametrize("function", BINARY, ids=lambda function: function.__name__)
+@by_operators(BINARY)
 def test_beside_numbers(function: Operator) -> None:
-    @EACH
-    @given(arrays(BINARY[function], small=True), st.data())
-    def agrees(x: np.ndarray, data: st.DataObject) -> None:
-        x = operand(function, x)
-        number = data.draw(NUMBERS.get(x.dtype.kind, st.just(2 - 1j)))
+    for d in map(Draws, EACH):
+        x = operand(function, d.array(BINARY[function], small=True))
+        other = number(d, x.dtype)
         with np.errstate(all="ignore"):
-            same(function(xp.asarray(x), number), function(x, number))
-            same(function(number, xp.asarray(x)), function(number, x))
-
-    agrees()
+            same(function(xp.asarray(x), other), function(x, other))
+            same(function(other, xp.asarray(x)), function(other, x))
 
 
-@pytest.mark.parametrize("function", ARITHMETIC, ids=lambda function: function.__name__)
+@by_operators(ARITHMETIC)
 def test_in_place(function: Operator) -> None:
-    @EACH
-    @given(arrays(ARITHMETIC[function], small=True), st.data())
-    def agrees(x: np.ndarray, data: st.DataObject) -> None:
-        x = operand(function, x)
-        shape = x.shape if data.draw(st.booleans()) else x.shape[1:]
-        other = operand(function, data.draw(arrays((x.dtype.name,), shape, small=True)))
-        number = data.draw(NUMBERS.get(x.dtype.kind, st.just(2 - 1j)))
-        for right, mine in ((other, xp.asarray(other)), (number, number)):
+    for d in map(Draws, EACH):
+        x = operand(function, d.array(ARITHMETIC[function], small=True))
+        shape = x.shape[d.among(0, 1) :]
+        other = operand(function, d.array((x.dtype.name,), shape, small=True))
+        beside = number(d, x.dtype)
+        for right, mine in ((other, xp.asarray(other)), (beside, beside)):
             array = xp.asarray(x)
             before = xp.asarray(array, copy=True)
             after = IN_PLACE[function](array, mine)
@@ -105,18 +102,13 @@ def test_in_place(function: Operator) -> None:
                 same(after, np.asarray(function(x, right)).astype(x.dtype))
             same(before, x)
 
-    agrees()
 
-
-@pytest.mark.parametrize("function", UNARY, ids=lambda function: function.__name__)
+@by_operators(UNARY)
 def test_of_one_array(function: Callable[[Any], Any]) -> None:
-    @EACH
-    @given(arrays(UNARY[function]))
-    def agrees(x: np.ndarray) -> None:
+    for d in map(Draws, EACH):
+        x = d.array(UNARY[function])
         with np.errstate(all="ignore"):
             same(function(xp.asarray(x)), function(x))
-
-    agrees()
 
 
 def test_products_of_matrices() -> None:

@@ -428,6 +428,7 @@ def in_places(steps: list[Any], where: list[tuple[str, int | None, str]], values
 MODES = ({}, {"run_ahead": False}, {"sequential": True}, {"capture": True}, {"memory_budget": 2**28})
 
 
+@pytest.mark.slow
 @settings(PROGRAMS, max_examples=PROGRAMS.max_examples // 2)
 @given(programs(), placements(), st.sampled_from(LENGTHS), st.sampled_from(MODES))
 def test_programs_on_devices_compute_what_numpy_computes(steps: Any, where: Any, length: int, modes: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 import actorflow.array as xp
@@ -25,46 +26,27 @@ def _binary(name: str, a: int, b: int, out: int) -> Step:
     return lambda ns, env, value: env.__setitem__(out, getattr(ns, name)(env[a], env[b]))
 
 
+UNARY: dict[str, Callable[[Any, Any], Any]] = {
+    "copy": lambda ns, x: ns.asarray(x, copy=True),
+    "negative": lambda ns, x: ns.negative(x),
+    "square_less": lambda ns, x: ns.square(x) / 8.0 - 1.0,
+    "clip": lambda ns, x: ns.clip(x, -2.0, 2.0),
+    "halve": lambda ns, x: x * 0.5 + 1.0,
+    "where": lambda ns, x: ns.where(x > 0, x, x * -0.25),
+    "flip": lambda ns, x: ns.flip(x, axis=1),
+    "reversed": lambda ns, x: x[:, ::-1] + 0.0,
+    "first": lambda ns, x: ns.broadcast_to(x[0, :], x.shape) + 0.0,
+    "round_trip": lambda ns, x: ns.reshape(ns.reshape(x, (-1,)), x.shape),
+    "turned": lambda ns, x: ns.matrix_transpose(ns.matrix_transpose(x) * 2.0),
+    "centred": lambda ns, x: x - ns.mean(x, axis=1, keepdims=True),
+    "scaled": lambda ns, x: x / (1.0 + ns.max(ns.abs(x))),
+    "total": lambda ns, x: x + ns.sum(x > 0, axis=0, keepdims=True) * 0.125,
+    "rolled": lambda ns, x: ns.roll(x, 1, axis=1),
+}
+
+
 def _unary(name: str, a: int, out: int) -> Step:
-    def step(ns: Any, env: dict[int, Any], value: Any) -> None:
-        env[out] = {
-            "copy": lambda x: ns.asarray(x, copy=True),
-            "negative": ns.negative,
-            "square_less": lambda x: ns.square(x) / 8.0 - 1.0,
-            "clip": lambda x: ns.clip(x, -2.0, 2.0),
-            "halve": lambda x: x * 0.5 + 1.0,
-            "where": lambda x: ns.where(x > 0, x, x * -0.25),
-            "flip": lambda x: ns.flip(x, axis=1),
-            "reversed": lambda x: x[:, ::-1] + 0.0,
-            "first": lambda x: ns.broadcast_to(x[0, :], x.shape) + 0.0,
-            "round_trip": lambda x: ns.reshape(ns.reshape(x, (-1,)), x.shape),
-            "turned": lambda x: ns.matrix_transpose(ns.matrix_transpose(x) * 2.0),
-            "centred": lambda x: x - ns.mean(x, axis=1, keepdims=True),
-            "scaled": lambda x: x / (1.0 + ns.max(ns.abs(x))),
-            "total": lambda x: x + ns.sum(x > 0, axis=0, keepdims=True) * 0.125,
-            "rolled": lambda x: ns.roll(x, 1, axis=1),
-        }[name](env[a])
-
-    return step
-
-
-UNARY = (
-    "copy",
-    "negative",
-    "square_less",
-    "clip",
-    "halve",
-    "where",
-    "flip",
-    "reversed",
-    "first",
-    "round_trip",
-    "turned",
-    "centred",
-    "scaled",
-    "total",
-    "rolled",
-)
+    return lambda ns, env, value: env.__setitem__(out, UNARY[name](ns, env[a]))
 
 
 def _in_place(symbol: str, a: int, b: int) -> Step:
@@ -107,7 +89,7 @@ def programs(draw: st.DrawFn) -> list[tuple[Step, int | None]]:
         kind = draw(st.sampled_from(("unary", "unary", "binary", "in_place", "assign", "forget")))
         a, b, out = draw(slot), draw(slot), draw(slot)
         if kind == "unary":
-            step = _unary(draw(st.sampled_from(UNARY)), a, out)
+            step = _unary(draw(st.sampled_from([*UNARY])), a, out)
         elif kind == "binary":
             step = _binary(draw(st.sampled_from(("add", "subtract", "maximum", "minimum"))), a, b, out)
         elif kind == "in_place":
@@ -175,6 +157,7 @@ def test_programs_compute_what_numpy_computes(steps: Any, length: int, modes: di
         check(in_arrays(steps, length), expected)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs())
 def test_programs_do_so_within_a_budget(steps: Any) -> None:
@@ -220,6 +203,7 @@ def test_coroutines_await_programs_on_the_same_arrays(several: list[Any], modes:
             np.testing.assert_allclose(mine, its, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @PROGRAMS
 @given(programs(), st.sampled_from(LENGTHS), st.integers(0, 3))
 def test_programs_that_delete_what_they_do_not_need(steps: Any, length: int, kept: int) -> None:

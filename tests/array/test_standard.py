@@ -11,29 +11,32 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.cases import CASES
-from tests.array.families import ALL, BINARY, COMPLEX, FLOATS, INTEGERS, SAME_DTYPE, UNARY, arrays, pairs
+from tests.operations import ROWS, Row, Sample, drawn
+from tests.operations.functions.draws import ALL, COMPLEX, FLOATS, INTEGERS, Draws
+from tests.support.effort import FULL
 
 strict = pytest.importorskip("array_api_strict")
 
-#: Each function is tried so often in CI; a thousand times with all tests.
-EACH = settings(
-    max_examples=max(6, settings.default.max_examples // 20 if settings.default.max_examples < 1_000 else 1_000)
-)
-#: On an accelerator each call is a graph of its own.
-PLACES = {"cpu": EACH, "sim:0": settings(EACH, max_examples=max(2, EACH.max_examples // 8))}
-places = pytest.mark.parametrize("place", PLACES)
+#: How many samples of each function are tried. On an accelerator each call is a graph of its own.
+PLACES = {"cpu": 1_000 if FULL else 8, "sim:0": 125 if FULL else 2}
+FUNCTIONS = drawn("standard")
+EACH = settings(max_examples=1_000 if FULL else 6)
 
 
-def check(values: list[np.ndarray], function: Any, place: str) -> None:
+def check(sample: Sample, row: Row, place: str) -> None:
+    arrays, parameters = sample.drawn(), sample.parameters
     with np.errstate(all="ignore"):
-        expected = function(strict, *[strict.asarray(value) for value in values])
+        expected = row.of_standard(strict, *map(strict.asarray, arrays), **parameters)
     with xp.at(place):
-        found = function(xp, *[xp.asarray(value) for value in values])
+        found = row.of_standard(xp, *map(xp.asarray, arrays), **parameters)
+    compare(found, expected, place)
+
+
+def compare(found: Any, expected: Any, place: str) -> None:
     for mine, its in zip(*[each if isinstance(each, tuple) else (each,) for each in (found, expected)], strict=True):
         reference = np.asarray(its)
         assert isinstance(mine, xp.Array)
@@ -65,38 +68,35 @@ def differs(name: str, values: list[np.ndarray]) -> bool:
     return name == "floor_divide" and infinite
 
 
-@places
-@pytest.mark.parametrize("name", UNARY)
-def test_unary(name: str, place: str) -> None:
-    @PLACES[place]
-    @given(arrays(UNARY[name]).filter(lambda x: not differs(name, [x])))
-    def agrees(x: np.ndarray) -> None:
-        check([x], lambda xp, x: getattr(xp, name)(x), place)
-
-    with np.errstate(all="ignore"):
-        agrees()
-
-
-@places
-@pytest.mark.parametrize("name", BINARY)
-def test_binary(name: str, place: str) -> None:
-    @PLACES[place]
-    @given(pairs(BINARY[name], mixed=name not in SAME_DTYPE).filter(lambda values: not differs(name, values)))
-    def agrees(values: list[np.ndarray]) -> None:
-        check(values, lambda xp, a, b: getattr(xp, name)(a, b), place)
-
-    agrees()
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+def test_values(row: Row, place: str) -> None:
+    for number in np.random.default_rng(0).integers(0, 1 << 40, PLACES[place]).tolist():
+        sample = row.drawn(number)
+        if differs(row.name.removeprefix("array."), sample.drawn()):
+            continue
+        try:
+            check(sample, row, place)
+        except Exception as error:
+            error.add_note(f"sample {number} of {row}: {sample.drawn()} {sample.parameters}")
+            raise
 
 
-@places
-@pytest.mark.parametrize("name", CASES)
-def test_case(name: str, place: str) -> None:
-    @PLACES[place]
-    @given(st.composite(lambda draw: CASES[name](draw))())
-    def agrees(call: Any) -> None:
-        check(*call, place)
+#: Rows of operations whose real numbers the standard leaves out.
+ONLY_COMPLEX = ("Imag", "Fft", "Ifft", "Irfft")
+OPERATIONS = [row for row in ROWS.values() if row.kind is not None and row.standard is not None]
 
-    agrees()
+
+@pytest.mark.parametrize("row", OPERATIONS, ids=str)
+def test_operations(row: Row) -> None:
+    for sample in row.samples:
+        names = [name for name in sample.dtypes(row) if name in (COMPLEX if row.name in ONLY_COMPLEX else ALL)]
+        if "float16" not in map(str, sample.parameters.values()):
+            for name in names if FULL else names[:3]:
+                arrays = sample.inputs(name)
+                with np.errstate(all="ignore"):
+                    expected = row.of_standard(strict, *map(strict.asarray, arrays), **sample.parameters)
+                compare(sample.apply(*map(xp.asarray, arrays)), expected, "cpu")
 
 
 @pytest.mark.parametrize("module", ["", "linalg", "fft"])
@@ -130,20 +130,14 @@ class Watched:
 
 
 @cache
-def used_in_cases() -> dict[str, set[str]]:
-    """The functions that the cases call, each with the keywords."""
-    used: dict[str, set[str]] = {}
-    watched = Watched(xp, used)
-    for name in CASES:
-
-        @settings(max_examples=1, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
-        @given(st.composite(lambda draw, name=name: CASES[name](draw))())
-        def look(call: Any) -> None:
-            values, function = call
-            function(watched, *[xp.asarray(value) for value in values])
-
-        look()
-    return used
+def used() -> dict[str, set[str]]:
+    """The functions that samples call, each with the keywords."""
+    names: dict[str, set[str]] = {}
+    watched = Watched(xp, names)
+    for row in FUNCTIONS:
+        sample = row.drawn(0)
+        row.of_standard(watched, *map(xp.asarray, sample.drawn()), **sample.parameters)
+    return names
 
 
 def test_every_keyword_is_tried() -> None:
@@ -151,47 +145,27 @@ def test_every_keyword_is_tried() -> None:
     for module, prefix in ((xp, ""), (xp.linalg, "linalg."), (xp.fft, "fft.")):
         for name in module.__all__:
             function = getattr(module, name)
-            if not inspect.isfunction(function) or f"{prefix}{name}" not in used_in_cases():
+            if not inspect.isfunction(function) or f"{prefix}{name}" not in used():
                 continue
             parameters = inspect.signature(function).parameters.values()
             keywords = {p.name for p in parameters if p.kind != p.POSITIONAL_ONLY and p.default is not p.empty}
             keywords -= {"name"}  # of an op
-            missing |= {f"{prefix}{name}({each}=)" for each in keywords - used_in_cases()[f"{prefix}{name}"]}
+            missing |= {f"{prefix}{name}({each}=)" for each in keywords - used()[f"{prefix}{name}"]}
     # Where arrays live is tried elsewhere, as is what array-api-strict does not have; names are for ops.
     elsewhere = ("(device=)", "(name=)", "(transpose_a=)", "(transpose_b=)")
     assert {each for each in missing if not each.endswith(elsewhere)} == {"isin(invert=)"}
 
 
 def test_every_function_is_tried() -> None:
-    tried = {*UNARY, *BINARY, *CASES, *(name.rsplit(".")[-1] for name in used_in_cases())}
+    tried = {name.rsplit(".")[-1] for name in used()}
     elsewhere = {"from_dlpack", "broadcast_shapes"}
     typed = {"can_cast", "finfo", "iinfo", "isdtype", "result_type"}
-    mine = {
-        "at",
-        "randn",
-        "randb",
-        "from_numpy",
-        "grad",
-        "nn",
-        "trace",
-        "value_and_grad",
-        "session",
-        "current",
-        "wait_for_all",
-        "Array",
-        "Session",
-        *("erf", "fmod", "trunc_divide"),
-        "linalg",
-        "fft",
-    }
+    mine = {"Array", "Session", "at", "current", "erf", "fft", "fmod", "from_numpy", "grad", "linalg", "nn", "randb"}
+    mine |= {"randn", "session", "trace", "trunc_divide", "value_and_grad", "wait_for_all"}
     names = {*xp.__all__, *xp.linalg.__all__, *xp.fft.__all__} - {*xp.__array_namespace_info__().dtypes()}
     constants = {"e", "inf", "nan", "newaxis", "pi", "API_VERSIONS"}
     left = {name for name in names if not name.startswith("_")} - tried - elsewhere - typed - mine - constants
     assert left == set()
-
-
-def test_complex_is_covered() -> None:
-    assert set(COMPLEX) <= set(UNARY["exp"])
 
 
 @pytest.mark.parametrize("module", ["", "linalg", "fft"])
@@ -320,10 +294,10 @@ def test_integers_within_bounds_that_are_fractions_are_as_in_numpy() -> None:
         af.ops.clip(af.Graph("clip").blob("x", 5, "int64"), 0.5, 2.5)
 
 
-@given(st.data())
+@given(st.data(), st.integers(0, 1 << 40))
 @EACH
-def test_parts_are_those_of_numpy(data: st.DataObject) -> None:
-    x = data.draw(arrays(ALL, hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)))
+def test_parts_are_those_of_numpy(data: st.DataObject, number: int) -> None:
+    x = Draws(number).array(dims=(1, 3), least=1)
     whole = data.draw(hnp.integer_array_indices(x.shape, result_shape=hnp.array_shapes(max_dims=2, max_side=3)))
     basic = data.draw(hnp.basic_indices(x.shape, allow_newaxis=True))
     mask = data.draw(hnp.arrays(bool, x.shape[: data.draw(st.integers(1, x.ndim))]))
@@ -347,10 +321,11 @@ def test_ends_of_slices_can_be_arrays() -> None:
     assert xp.reshape(x, (2, 3))[one, xp.asarray(0)].to_numpy() == 3
 
 
-@given(arrays((*FLOATS, *INTEGERS), ()), st.sampled_from(("add", "multiply", "floor_divide", "less", "maximum")))
-@EACH
-def test_numbers_that_are_there_are_computed_at_once(x: np.ndarray, name: str) -> None:
+@pytest.mark.parametrize("name", ["add", "multiply", "floor_divide", "less", "maximum"])
+@pytest.mark.parametrize("number", range(200 if FULL else 4))
+def test_numbers_that_are_there_are_computed_at_once(number: int, name: str) -> None:
     """And give what they would if they were recorded."""
+    x = Draws(number).array((*FLOATS, *INTEGERS), ())
     with np.errstate(all="ignore"), xp.session(run_ahead=False) as session:
         there = xp.asarray(x)
         later = xp.asarray(x.reshape(1))[...]

@@ -18,7 +18,7 @@ import actorflow.array as xp
 from actorflow.array.engine.sequences import KnownSequence
 from actorflow.devices.cpu import CPU
 from actorflow.ops.registry import wait_compiled
-from tests.array.special_numbers import numbers
+from tests.support.numbers import with_specials as numbers
 
 #: The last ones are large enough for loops.
 SHAPES = [(3, 4), (0, 5), (1, 200), (96, 96), (128, 65)]

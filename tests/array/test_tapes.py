@@ -19,7 +19,7 @@ from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import OpStep
 from actorflow.array.record.tape import StepError, Tape
 from actorflow.ops import elementwise as ew
-from tests.array.special_numbers import numbers
+from tests.support.numbers import with_specials as numbers
 
 #: Around the size up to which an operation is computed in its line, and around that of memory that is used again.
 SHAPES = [(3, 4), (0, 5), (), (128, 128), (129, 129), (1, 200)]

@@ -16,7 +16,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.transforms.calls import Arguments
-from tests.array.derivatives import numbers
+from tests.support.numbers import numbers
 
 
 class Calls:

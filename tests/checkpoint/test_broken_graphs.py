@@ -20,7 +20,7 @@ import pytest
 import actorflow as af
 from actorflow import nn, ops
 from tests.support.broken_files import MOST_MEGABYTES, STRUCTURE, TENSORS, members, zipped
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.graph_files import half
 from tests.support.large_files import LARGE
 from tests.support.open_graphs import OpenGraphs
@@ -422,7 +422,10 @@ async def said_by(*arguments: str) -> tuple[str, str]:
     return out.decode(), err.decode()
 
 
-@pytest.mark.parametrize("name", LARGE if FULL else ["padded lists", "scopes of nodes", "ops", "tensors of a byte"])
+@pytest.mark.parametrize(
+    "name",
+    slow(LARGE if FULL else ["padded lists", "scopes of nodes", "ops", "tensors of a byte"], but=["scopes of nodes"]),
+)
 async def test_large_files_take_little_memory(tmp_path: Path, name: str) -> None:
     """Files of 4 megabytes that are made to take as much as can be, each in a process of its own."""
     path = tmp_path / "large.af"
@@ -432,6 +435,7 @@ async def test_large_files_take_little_memory(tmp_path: Path, name: str) -> None
     assert float(said) < MOST_MEGABYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(10 if FULL else 1))
 async def test_changed_files(tmp_path: Path, part: int) -> None:
     for i in range(3):

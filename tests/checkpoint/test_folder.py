@@ -165,6 +165,7 @@ def test_keep_must_be_positive(tmp_path: Path) -> None:
         af.Checkpoints(graph_of(), tmp_path, keep=0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_any_moment_the_last_checkpoint_loads(tmp_path: Path) -> None:
     chance = random.Random(0)

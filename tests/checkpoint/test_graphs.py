@@ -34,12 +34,9 @@ from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.spec import Length, TensorSpec, axis, following, minimum
 from actorflow.transport.local import LocalWorld
-from tests.ops.every_operation import CASES, operations
-from tests.support.effort import FULL
+from tests.operations import operations, samples
+from tests.support.effort import FULL, slow
 from tests.support.graph_files import Case, differences, half, structure
-from tests.support.kernel_cases import CASES as KERNEL_CASES
-from tests.support.kernel_cases import TENSOR_CASES
-from tests.support.neural_cases import NEURAL_CASES
 from tests.support.open_graphs import OpenGraphs
 from tests.support.random_graphs import RandomGraph
 
@@ -61,7 +58,7 @@ async def check_in_another_process(folder: Path, count: int) -> None:
 
 
 async def test_random_graphs(tmp_path: Path) -> None:
-    count = 260 if FULL else 6
+    count = 260 if FULL else 3
     saved = 0
     for seed in range(count):
         subject = RandomGraph(seed)
@@ -111,10 +108,15 @@ LARGE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }
 
 
-async def test_models_with_optimizers(tmp_path: Path) -> None:
+#: One whose variables are of both kinds: weights, and what is known of batches.
+QUICK = ["NINBlock"]
+
+
+@pytest.mark.parametrize("names", [QUICK, *slow([[*MODELS, *LARGE] if FULL else [*MODELS]])], ids=["some", "all"])
+async def test_models_with_optimizers(names: list[str], tmp_path: Path) -> None:
     """A training goes on where it was saved."""
-    models = MODELS | LARGE if FULL else MODELS
-    for i, (name, (make, shape)) in enumerate(models.items()):
+    for i, name in enumerate(names):
+        make, shape = (MODELS | LARGE)[name]
         graph, random = af.Graph(name, deterministic=True), np.random.default_rng(i)
         if name == "LSTMLanguageModel":
             x, value = graph.blob("x", shape, "int64"), random.integers(0, 11, shape)
@@ -129,7 +131,7 @@ async def test_models_with_optimizers(tmp_path: Path) -> None:
         async with graph:
             await graph.run({x: value}, fetch=[train])
             await Case(tmp_path, name, graph, [loss, *tops], [{x: value}] * 2, [train]).save()
-    await check_in_another_process(tmp_path, len(models))
+    await check_in_another_process(tmp_path, len(names))
 
 
 def test_every_model_is_tried() -> None:
@@ -471,13 +473,10 @@ def through_a_file(value: Any, *functions: Any) -> Any:
     return Reader(names, tensors).read(json.loads(text))
 
 
-EVERY_CASE = [*KERNEL_CASES, *TENSOR_CASES, *NEURAL_CASES]
-
-
 def test_every_operation_comes_back() -> None:
-    tried = {type(operation): [operation] for operation, _ in CASES.values()}
-    for case in EVERY_CASE:
-        tried.setdefault(type(case.operation), []).append(case.operation)
+    tried: dict[Any, list[Operation]] = {}
+    for _, sample in samples():
+        tried.setdefault(type(sample.operation), []).append(sample.operation)
     planned = {Followed, Receive, Send, Stage, Together, Transfer}
     every = {kind for kind in operations() - planned if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
     for kind in every - set(tried):

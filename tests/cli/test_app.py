@@ -219,6 +219,7 @@ def accuracy(out: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_demo_reaches_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--exit", "--port", "0"]) == 0
     out = capsys.readouterr().out
@@ -266,6 +267,7 @@ def test_demo_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> N
     assert epochs("2") != first
 
 
+@pytest.mark.slow
 def test_demo_without_web_loads_no_aiohttp() -> None:
     code = (
         "import sys; from actorflow.cli import main; "
@@ -339,6 +341,7 @@ def test_interrupt_while_importing(moment: str) -> None:
     assert "Warning" not in err
 
 
+@pytest.mark.slow
 @posix_only
 @pytest.mark.parametrize(
     "moment", ["digits: ", "live page: ", "epoch  1/20", "epoch  2/20"] if FULL else ["live page: ", "epoch  1/20"]
@@ -351,6 +354,7 @@ def test_interrupt_while_training(moment: str) -> None:
     assert "test accuracy" not in out
 
 
+@pytest.mark.slow
 @posix_only
 def test_interrupt_while_serving() -> None:
     process = start("demo", "--epochs", "1", "--port", "0", "--no-exit")
@@ -359,6 +363,7 @@ def test_interrupt_while_serving() -> None:
     assert err == "interrupted\n"
 
 
+@pytest.mark.slow
 @posix_only
 def test_at_a_terminal_it_draws_a_bar_serves_and_leaves_the_terminal_as_it_was() -> None:
     import pty

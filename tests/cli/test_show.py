@@ -21,6 +21,7 @@ from rich.console import Console
 import actorflow as af
 from actorflow.cli import main
 from actorflow.cli.terminal import shortened
+from tests.support.effort import slow
 
 #: A module with a model whose function must never be called.
 MODULE = """
@@ -232,7 +233,7 @@ def test_both_ends_of_a_name_are_kept() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-@pytest.mark.parametrize("arguments", ["show MODULE:model", "show MODULE:model --json", "doctor --json"])
+@pytest.mark.parametrize("arguments", ["show MODULE:model", "show MODULE:model --json", *slow(["doctor --json"])])
 def test_whoever_reads_may_stop(module: str, arguments: str, tmp_path: Path) -> None:
     """As `actorflow show MODEL | head -1`: no traceback, and no error."""
     reader, writer = os.pipe()

@@ -369,6 +369,7 @@ class TestImageLabel:
         with pytest.raises(DataError, match=message):
             image_label(path, "x", "y", **chosen)
 
+    @pytest.mark.slow
     @given(st.integers(0, 12), st.integers(1, 5), st.integers(0, 6))
     def test_a_place_is_gone_back_to(self, path: Path, taken: int, size: int, more: int) -> None:
         def made() -> Batches:

@@ -69,7 +69,7 @@ class InASegment(Place):
     """Read by an op that is launched with others: what they use is held until then, and counted."""
 
     def is_free(self) -> bool:
-        arrays = _Arrays(SimpleNamespace(whereabouts=id))
+        arrays = _Arrays(SimpleNamespace(whereabouts=id), ())
         arrays.hold(self.frame.values[:1])
         _release([self.actor(0, self.bucket)], self.frame, arrays)
         return bool(self.bucket.free_bytes)
@@ -85,8 +85,9 @@ class ForTheResult(Place):
     def is_free(self) -> bool:
         given: list[Any] = []
         kernel = SimpleNamespace(returns=False, random=False, function=lambda _, ins, outs: given.extend([*ins, *outs]))
-        actor: Any = SimpleNamespace(kernel=kernel, reuses=True, buckets=[self.bucket], operation=None)
-        KernelActor._run_kernel(actor, [*self.frame.values[:1]], 0)
+        actor: Any = KernelActor.__new__(KernelActor)
+        actor.kernel, actor.reuses, actor.buckets, actor.operation = kernel, True, [self.bucket], None
+        actor._run_kernel([*self.frame.values[:1]], 0)
         return given[0] is given[1]
 
 
@@ -96,7 +97,7 @@ class ForTheResultInASegment(Place):
         self.uses = uses
 
     def is_free(self) -> bool:
-        arrays = _Arrays(SimpleNamespace(whereabouts=id))
+        arrays = _Arrays(SimpleNamespace(whereabouts=id), ())
         for _ in range(self.uses):
             arrays.hold(self.frame.values[:1])
         part: Any = SimpleNamespace(

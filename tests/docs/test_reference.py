@@ -35,13 +35,17 @@ MODULES = [
 
 
 def listed() -> Counter[str]:
-    """Names that the pages describe, and how often."""
-    return Counter(
-        f"{found['module']}.{name}"
+    """Names that the pages describe, and how often; a star is for those of the module that no page lists."""
+    found = Counter(
+        f"{each['module']}.{name}"
         for page in DOCS.joinpath("reference").glob("*.md")
-        for found in LIST.finditer(page.read_text(encoding="utf-8"))
-        for name in found["names"].split()
+        for each in LIST.finditer(page.read_text(encoding="utf-8"))
+        for name in each["names"].split()
     )
+    for module in [name.removesuffix(".*") for name in found if name.endswith(".*")]:
+        del found[f"{module}.*"]
+        found.update({f"{module}.{name}" for name in public(module)} - found.keys())
+    return found
 
 
 def public(module: str) -> set[str]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import slow
 from tests.support.warm import run_program
 
 pytest.importorskip("onnx")
@@ -37,7 +38,7 @@ def models() -> Path:
     return folder
 
 
-@pytest.mark.parametrize("backend", ["actorflow", "onnxruntime"])
+@pytest.mark.parametrize("backend", slow(["actorflow", "onnxruntime"]))
 async def test_text_is_read(models: Path, backend: str) -> None:
     if backend == "onnxruntime":
         pytest.importorskip("onnxruntime")
@@ -95,6 +96,7 @@ def test_sizes() -> None:
     assert ocr.rounded_up(65, 32) == 96
 
 
+@pytest.mark.slow
 def test_it_is_a_program(models: Path, tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     ocr.drawn(LINES[:1]).save(path)

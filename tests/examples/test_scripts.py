@@ -45,6 +45,7 @@ def test_stream_pipeline() -> None:
         assert len(found[4]) <= 3
 
 
+@pytest.mark.slow
 def test_own_operation() -> None:
     *checks, training = run("own_operation.py")
     assert checks == ["the gradient is right", "the values are right"]
@@ -84,6 +85,7 @@ def test_nin_cifar10_takes_the_papers_weights_unless_told(tmp_path: Path) -> Non
     assert losses(steps, 2) == [pytest.approx(np.log(10), abs=0.01)] * 2  # the scores are almost 0
 
 
+@pytest.mark.slow
 def test_googlenet(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     *steps, accuracy = run("googlenet.py", tmp_path, "--steps", 2, "--batch", 2, "--size", 130, "--test", 4)
@@ -100,6 +102,7 @@ def test_mnist_mlp(tmp_path: Path, idx, model: str) -> None:
     assert accuracy == "100.0% of 50 test images recognized"
 
 
+@pytest.mark.slow
 def test_lstm_text(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("abcdefg " * 50, encoding="utf-8")
@@ -109,6 +112,7 @@ def test_lstm_text(tmp_path: Path) -> None:
     assert written == "abcdefg abcdefg "
 
 
+@pytest.mark.slow
 def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
     write_digits(tmp_path, idx)
     options = ("--control", "--save", tmp_path / "saved", "--steps", 10**9, "--batch", 20)

@@ -256,6 +256,7 @@ async def test_answers() -> None:
         assert b"<!doctype html>" in page.body
 
 
+@pytest.mark.slow
 async def test_a_trained_service_recognizes_digits(digits_weights: Path) -> None:
     model = service.make_model()
     await af.load_weights(model.graph["digits"], digits_weights)
@@ -286,6 +287,7 @@ async def test_wrong_images_are_refused(body: bytes, got: bytes) -> None:
         assert got in answer.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_the_program(number: signal.Signals, digits_weights: Path) -> None:
     pipe = asyncio.subprocess.PIPE

@@ -13,9 +13,10 @@ from actorflow import ops
 from actorflow.errors import MissingExtraError
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.registry import lookup
-from tests.support.kernel_cases import CASES, Case, check
+from tests.operations import Row, Sample, samples
+from tests.support.kernels import check
 
-CONVOLUTIONS = [case for case in CASES if isinstance(case.operation, ops.Conv | ConvDown | ConvWeight)]
+CONVOLUTIONS = [each for each in samples("cuda") if isinstance(each[1].what, ops.Conv | ConvDown | ConvWeight)]
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +28,11 @@ def compute_cudnn(compute_by: Callable[..., Any]) -> Callable[..., list[np.ndarr
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_a_convolution_is_the_cpus(compute_cudnn: Any, case: Case, dtype: str) -> None:
-    if lookup(case.operation, "cuda", "cudnn", np.dtype(dtype)) is None:
+@pytest.mark.parametrize(("row", "sample"), CONVOLUTIONS, ids=str)
+def test_a_convolution_is_the_cpus(compute_cudnn: Any, row: Row, sample: Sample, dtype: str) -> None:
+    if lookup(sample.operation, "cuda", "cudnn", np.dtype(dtype)) is None:
         pytest.skip("left to CuPy: its border is wider on one side")
-    check(case, dtype, compute_cudnn)
+    check(row, sample, dtype, compute_cudnn)
 
 
 def test_results_repeat_bit_by_bit(compute_cudnn: Any) -> None:

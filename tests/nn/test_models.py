@@ -9,6 +9,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
+from tests.support.effort import slow
 
 
 def built(net: af.Composite, *shape: int, training: bool = True) -> tuple[int, list[tuple[int, ...]]]:
@@ -96,8 +97,12 @@ def test_inception_joins_its_branches() -> None:
         (lambda: nn.LeNet(3, (4, 4, 8)), (6, 16, 16, 1)),
         (lambda: nn.VGG(3, size=11, width=4, hidden=16, dropout=0.0), (6, 32, 32, 2)),
         (lambda: nn.ResNet(3, width=4, small_images=True), (6, 8, 8, 2)),
-        (lambda: nn.ResNet(3, size=50, width=2, small_images=True), (6, 8, 8, 2)),
-        (lambda: nn.MobileNetV3(3, size="small", dropout=0.0), (6, 32, 32, 2)),
+        *slow(
+            [
+                (lambda: nn.ResNet(3, size=50, width=2, small_images=True), (6, 8, 8, 2)),
+                (lambda: nn.MobileNetV3(3, size="small", dropout=0.0), (6, 32, 32, 2)),
+            ]
+        ),
     ],
 )
 def test_a_model_learns(net, shape) -> None:

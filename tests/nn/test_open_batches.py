@@ -97,6 +97,7 @@ async def test_all_of_ten_thousand_are_evaluated() -> None:
     assert found == {"row": 4999.5}
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 13), st.integers(1, 3))
 def test_a_training_goes_on_in_the_middle_of_an_epoch(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import actorflow as af
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], list[int]]] = {
     "LeNet": (lambda: af.nn.LeNet(10), (28, 28, 1), [28]),
@@ -32,7 +32,7 @@ async def result(graph: af.Graph, x: af.Blob, y: af.Blob, value: npt.NDArray[Any
     return (await graph.run({x: value}, fetch=y))[y]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow(NETWORKS, but={"LeNet", "NIN"}))
 async def test_results_are_those_of_closed_networks(name: str) -> None:
     _, (*_, channels), sizes = NETWORKS[name]
     open_size = ("height", "width") if len(sizes) > 1 else (sizes[0], sizes[0])

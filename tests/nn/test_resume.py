@@ -161,6 +161,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_another_process_goes_on(tmp_path, whole) -> None:
     found: list[float] = []
     for until, how in ((7, "begin"), (STEPS, "resume")):

@@ -59,6 +59,7 @@ def fault(case: Case, model: af.Model) -> str | None:
     return asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.slow
 def test_node_cases() -> None:
     passed, wrong, refused, unnamed = 0, {}, Counter[str](), {}
     for case in cases("node"):

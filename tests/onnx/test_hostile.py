@@ -128,6 +128,7 @@ def test_a_constant_that_would_be_huge_is_not_made() -> None:
         af.onnx.load(model(far, [], [("y", ("n",), "int64")], constants).SerializeToString())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-o"]], ids=["actorflow", "onnxruntime"])
 def test_small_files_that_would_take_much(options: list[str]) -> None:
     """Each is an error that names the file, or a model, within seconds and megabytes."""

@@ -165,6 +165,7 @@ def test_an_axis_that_may_be_squeezed_is_not_1() -> None:
         results(af.onnx.load(proto.SerializeToString()), {"x": x[:1]})
 
 
+@pytest.mark.slow
 def test_every_operator_with_open_axes() -> None:
     """The cases that the package onnx ships, some of each operator."""
     tried, wrong, given = Counter[str](), {}, 0

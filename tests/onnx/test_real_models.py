@@ -11,7 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -81,7 +81,7 @@ async def test_all_values_in_between(name: str, shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(found[each], its, rtol=0, atol=TOLERANCE * np.abs(its).max(), err_msg=each)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow(BACKENDS, but=["actorflow"]))
 class TestTrained:
     @pytest.mark.parametrize(
         ("name", "shapes"),
@@ -118,7 +118,7 @@ async def test_batches_of_files_with_a_batch_of_one(name: str, backend: Any) -> 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", models.LIGHT if FULL else QUICK)
+@pytest.mark.parametrize("name", slow(models.LIGHT if FULL else QUICK, but=QUICK[:2]))
 async def test_models_of_the_wheel(name: str, backend: str) -> None:
     model = models.light(name).SerializeToString()
     (source,) = session(model).get_inputs()
@@ -135,6 +135,7 @@ class TestExported:
         yield torch
         torch.set_num_threads(threads)
 
+    @pytest.mark.slow
     async def test_resnet(self, backend: str, resnet: bytes) -> None:
         shapes = [(1, 3, 64, 64), (4, 3, 64, 64), (2, 3, 50, 71), (1, 3, 33, 96)]
         await compare(resnet, backend, [{"x": noise(*shape)} for shape in shapes])
@@ -168,6 +169,7 @@ class TestTraining:
     #: Of each weight's largest change; gradients are sums of some 10,000 products in float32.
     TOLERANCE = 1e-3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("backend", BACKENDS)
     async def test_two_steps_are_those_of_torch(self, backend: Any) -> None:
         torch = pytest.importorskip("torch")

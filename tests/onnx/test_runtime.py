@@ -308,6 +308,7 @@ class TestErrors:
             Session("model.onnx", double_model(), ["x"], ["y"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_the_child_of_a_fork_has_a_session_of_its_own() -> None:
     text = """

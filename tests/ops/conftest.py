@@ -45,13 +45,5 @@ def compute() -> Compute:
 
 @pytest.fixture(scope="session")
 def laid_out() -> Layout:
-    """``laid_out(array, layout)``: the same values, in memory as "C", "F" or "strided" says."""
+    """``laid_out(array, layout)``: the same values, in memory as one of `LAYOUTS` says."""
     return layouts.laid_out
-
-
-@pytest.fixture(scope="session")
-def tolerance() -> Callable[[Any], dict[str, float]]:
-    """Tolerances of a dtype, for assert_allclose."""
-    return lambda dtype: (
-        {"rtol": 2e-4, "atol": 2e-4} if np.dtype(dtype) == np.float32 else {"rtol": 1e-10, "atol": 1e-10}
-    )

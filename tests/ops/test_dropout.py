@@ -11,13 +11,14 @@ from hypothesis.extra import numpy as hnp
 import actorflow as af
 from actorflow import ops
 from actorflow.testing import check_gradient
+from tests.support.layouts import LAYOUTS
 
 
 @settings(deadline=None)
 @given(
     hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
     st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided"]),
+    st.sampled_from(LAYOUTS),
     st.sampled_from([0.0, 0.25, 0.9]),
     st.integers(0, 3),
 )

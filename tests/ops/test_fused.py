@@ -23,6 +23,7 @@ from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_follow, may_fuse
 from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
+from tests.support.effort import slow
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e300, 5e-324, 0.5])
 #: By the number of inputs.
@@ -267,7 +268,7 @@ IN_PLACE = (
 
 
 @pytest.mark.parametrize("shapes", IN_PLACE)
-@pytest.mark.parametrize("block", [3, 16, BLOCK])
+@pytest.mark.parametrize("block", [3, *slow([16, BLOCK])])
 @given(data=st.data())
 def test_it_may_be_written_over_its_first_input(shapes: Any, block: int, data: st.DataObject) -> None:
     """Values of steps are kept in the memory of results, which may be that of an input."""
@@ -281,7 +282,7 @@ def test_it_may_be_written_over_its_first_input(shapes: Any, block: int, data: s
 
 
 @pytest.mark.parametrize("shapes", IN_PLACE[1:])
-@pytest.mark.parametrize("rows", [1, 2, 100])
+@pytest.mark.parametrize("rows", [1, *slow([2, 100])])
 @given(data=st.data())
 def test_it_may_be_computed_for_some_rows_at_a_time(shapes: Any, rows: int, data: st.DataObject) -> None:
     operation, inputs = data.draw(chains_in_place(shapes))

@@ -24,8 +24,8 @@ from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.norm import BatchNormDown, LayerNormDown
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.ops.nn.softmax import SoftmaxDown
+from tests.operations import EACH
 from tests.ops.conftest import Compute
-from tests.ops.every_operation import CASES
 
 #: What is cut at which size: sizes at which small arrays are cut, too.
 SMALL = {
@@ -99,9 +99,9 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("f")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_every_kernel(compute: Compute, name: str) -> None:
-    operation, inputs = CASES[name]
+    operation, inputs = EACH[name]
     check_bits(compute, operation, *inputs)
 
 

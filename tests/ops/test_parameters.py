@@ -20,7 +20,7 @@ from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.nn.lrn import ChannelWindowSum
 from actorflow.ops.nn.windows import Windows, slide
 from tests.support.effort import FULL
-from tests.support.kernel_cases import compute_cpu
+from tests.support.kernels import compute_cpu
 from tests.support.warm import ROOT, run_program
 
 #: How often one gets its time before it counts as one without an end: a machine may stand still meanwhile.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -14,157 +12,38 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import pool as kernels
-from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from actorflow.testing import check_gradient
-
-ml_dtypes = pytest.importorskip("ml_dtypes")
-
-
-class Case(NamedTuple):
-    batch: int
-    size: tuple[int, ...]
-    channels: int
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[tuple[int, int], ...]
-    ceil: bool
-    dtype: str
-    layout: str
-    piece_bytes: int
-
-    @property
-    def how(self) -> tuple[Any, ...]:
-        return self.kernel, self.stride, self.pad, self.ceil
+from actorflow.ops.nn.pool import MaxPoolDown
+from tests.operations import row_of
+from tests.operations.nn.pool import poolings
+from tests.ops.test_values import check_values
+from tests.support.layouts import LAYOUTS
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
-    kernel = draw(axis(1, 4))
-    pad = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in kernel)
-    size = tuple(max(1, k - sum(p)) + more for k, p, more in zip(kernel, pad, draw(axis(0, 4)), strict=True))
-    return Case(
-        draw(st.integers(0, 3)),
-        size,
-        draw(st.integers(1, 3)),
-        kernel,
-        draw(axis(1, 5)),
-        pad,
-        draw(st.booleans()),
-        draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided"])),
-        draw(st.sampled_from([64, 1 << 19])),
-    )
-
-
-def patched(case: Case) -> Any:
-    return mock.patch.multiple(kernels, _PIECE_BYTES=case.piece_bytes, _IMAGE_BYTES=2 * case.piece_bytes)
-
-
-def windows(case: Case, out: tuple[int, ...], dilation: tuple[int, ...]):
-    """Output index, the window's elements of the image, and its size with border (not beyond it)."""
-    for window in np.ndindex(*out):
-        spans, sizes = [], []
-        axes = zip(window, case.size, case.kernel, case.stride, case.pad, dilation, strict=True)
-        for index, n, k, s, (before, after), d in axes:
-            start = index * s - before
-            seen = range(start, min(start + k * d, n + after), d)
-            sizes.append(len(seen))
-            spans.append([i for i in seen if 0 <= i < n])
-        yield window, list(itertools.product(*spans)), int(np.prod(sizes))
-
-
-def steps(case: Case, dilated: bool) -> tuple[int, ...]:
-    """A dilation of 2 on the axes where it fits."""
-    axes = zip(case.kernel, case.size, case.pad, strict=True)
-    return tuple(2 if dilated and (k - 1) * 2 < n + sum(p) else 1 for k, n, p in axes)
-
-
-def drawn(case: Case, operation: ops.Operation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, g, h."""
-    random = np.random.default_rng(0)
-    # Few different values, so that many windows have several maxima.
-    x = random.integers(-2, 3, (case.batch, *case.size, case.channels)).astype(case.dtype)
-    (spec,) = operation.infer(af.TensorSpec.of(x.shape, case.dtype))
-    g, h = random.standard_normal(spec.shape), random.standard_normal(x.shape)
-    return x, g.astype(case.dtype), h.astype(case.dtype)
-
-
-def second_gradient(how: tuple[Any, ...], h: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def second_gradient(down: ops.Operation, h: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The gradient of `MaxPoolDown` by its gradient, for ``h``."""
     graph = af.Graph("second")
     blobs = [graph.blob(name, array.shape, array.dtype) for name, array in {"g": y, "x": x, "y": y, "h": h}.items()]
-    dx = graph.apply(MaxPoolDown(*how), *blobs[:3])
+    dx = graph.apply(down, *blobs[:3])
     dg = af.gradient(ops.sum(ops.multiply(dx, blobs[3])), blobs[0])
     return graph.run_sync(dict(zip(blobs, (y, x, y, h), strict=True)), fetch=[dg])[dg]
 
 
 @settings(deadline=None)
-@given(cases(), st.booleans())
-def test_max_pool_and_its_gradients_are_what_loops_give(compute, laid_out, case: Case, dilated: bool) -> None:
-    dilation = steps(case, dilated)
-    how = (*case.how, dilation)
-    x, g, h = drawn(case, ops.MaxPool(*how))
-    y, dx, picked = np.full_like(g, -np.inf), np.zeros_like(x), np.zeros_like(g)
-    indices = np.full(g.shape, -1)
-    for window, elements, _ in windows(case, g.shape[1:-1], dilation):
-        for n, c in np.ndindex(case.batch, case.channels) if elements else ():
-            best = max(elements, key=lambda i: x[(n, *i, c)])  # the first one of them
-            y[(n, *window, c)] = x[(n, *best, c)]
-            dx[(n, *best, c)] += g[(n, *window, c)]
-            picked[(n, *window, c)] = h[(n, *best, c)]
-            indices[(n, *window, c)] = np.ravel_multi_index(best, case.size)
-    x, g, h = (laid_out(array, case.layout) for array in (x, g, h))
-    with patched(case):
-        np.testing.assert_array_equal(compute(ops.MaxPool(*how), x)[0], y)
-        np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], indices, strict=True)
-        np.testing.assert_allclose(compute(MaxPoolDown(*how), g, x, y)[0], dx, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(second_gradient(how, h, x, y), picked)
-
-
-@settings(deadline=None)
-@given(cases(), st.booleans(), st.booleans())
-def test_average_pool_and_its_gradient_are_what_loops_give(
-    compute, laid_out, tolerance, case: Case, count_pad: bool, dilated: bool
-) -> None:
-    how, dilation = (*case.how, count_pad), steps(case, dilated)
-    x, g, _ = drawn(case, ops.AveragePool(*how, dilation=dilation))
-    y, dx = np.zeros_like(g), np.zeros_like(x)
-    for window, elements, size in windows(case, g.shape[1:-1], dilation):
-        for element in elements:
-            count = size if count_pad else len(elements)
-            y[(slice(None), *window)] += x[(slice(None), *element)] / count
-            dx[(slice(None), *element)] += g[(slice(None), *window)] / count
-    x, g = laid_out(x, case.layout), laid_out(g, case.layout)
-    with patched(case):
-        (mean,) = compute(ops.AveragePool(*how, dilation=dilation), x)
-        found = [mean, *compute(AveragePoolDown(*how, size=case.size, dilation=dilation), g)]
-    for actual, expected in zip(found, (y, dx), strict=True):
-        np.testing.assert_allclose(actual, expected, **tolerance(case.dtype))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_dtypes_are_added_up_in_float32(compute, dtype) -> None:
-    narrow = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    x = np.linspace(1, 2, 2 * 12 * 12 * 3).reshape(2, 12, 12, 3).astype(narrow)
-    wide, step = x.astype("float32"), float(ml_dtypes.finfo(narrow).eps)
-    for operation in (ops.AveragePool(12), ops.AveragePool(11, 1), ops.GlobalAverage()):
-        np.testing.assert_allclose(compute(operation, x)[0].astype("f"), compute(operation, wide)[0], rtol=step)
-    down = AveragePoolDown(3, 1, size=(14, 14))
-    np.testing.assert_allclose(compute(down, x)[0].astype("f"), compute(down, wide)[0], rtol=2 * step)
-    y = compute(ops.MaxPool(3, 2, 1), x)[0]
-    np.testing.assert_array_equal(y.astype("f"), compute(ops.MaxPool(3, 2, 1), wide)[0])
-    dx = compute(MaxPoolDown(3, 2, 1), y, x, y)[0]
-    assert float(dx.astype("f").sum()) == pytest.approx(float(y.astype("f").sum()), rel=0.01)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
-def test_integers_have_maxima(compute, dtype) -> None:
-    x = np.array([3, 1, 2, 5]).astype(dtype).reshape(1, 4, 1)
-    (y,) = compute(ops.MaxPool(2, 2, 1), x)
-    np.testing.assert_array_equal(y.reshape(-1), [3, 2, 5])
-    assert y.dtype == dtype
+@given(
+    poolings(),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([64, 1 << 19]),
+)
+def test_poolings_are_what_loops_give(compute, drawn, dtype, layout, piece_bytes) -> None:
+    with mock.patch.multiple(kernels, _PIECE_BYTES=piece_bytes, _IMAGE_BYTES=2 * piece_bytes):
+        for sample in drawn:
+            check_values(compute, row_of(sample.operation), sample, dtype, layout)
+        down = drawn[2]
+        g, x, y = down.inputs("float64")
+        h = np.random.default_rng(1).standard_normal(x.shape)
+        along = (h * compute(down.operation, g, x, y)[0]).sum()
+        np.testing.assert_allclose((g * second_gradient(down.operation, h, x, y)).sum(), along, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("how", [(2, 2), (2, 1)])
@@ -185,7 +64,7 @@ def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
         (dx,) = compute(MaxPoolDown(*how), np.full(y.shape, np.inf), x, y)
         np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, np.inf])
         h = np.array([np.inf] * 3 + [1.0]).reshape(x.shape)
-        np.testing.assert_array_equal(second_gradient(how, h, x, y), np.ones_like(y))
+        np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), h, x, y), np.ones_like(y))
 
 
 @pytest.mark.parametrize("how", [((1, 2), (1, 2)), ((1, 4), (1, 4))])
@@ -195,7 +74,7 @@ def test_a_nan_in_a_window_shows_in_its_maximum_and_takes_no_gradient(compute, h
     assert np.isnan(y[0, 0, 0, 0])
     (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
     np.testing.assert_array_equal(dx.reshape(-1), [0, 0, 0, 1 if y.size == 2 else 0])
-    np.testing.assert_array_equal(second_gradient(how, x, x, y).reshape(-1), [0, 4][: y.size])
+    np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), x, x, y).reshape(-1), [0, 4][: y.size])
     indices = compute(ops.MaxPool(*how, return_indices=True), x)[1]
     np.testing.assert_array_equal(indices.reshape(-1), [1, 3][: y.size])
 
@@ -207,7 +86,7 @@ def test_a_window_that_sees_only_border_has_no_maximum(compute) -> None:
     np.testing.assert_array_equal(y, np.full((1, 1, 1), -np.inf))
     np.testing.assert_array_equal(compute(MaxPoolDown(*how), np.ones_like(y), x, y)[0], np.zeros_like(x))
     np.testing.assert_array_equal(compute(ops.MaxPool(*how, return_indices=True), x)[1], np.full((1, 1, 1), -1))
-    np.testing.assert_array_equal(second_gradient(how, x, x, y), np.zeros_like(y))
+    np.testing.assert_array_equal(second_gradient(MaxPoolDown(*how), x, x, y), np.zeros_like(y))
     for count_pad in (False, True):
         np.testing.assert_array_equal(compute(ops.AveragePool(*how[:4], count_pad, dilation=3), x)[0], np.zeros_like(y))
 
@@ -241,52 +120,6 @@ def test_no_window_starts_beyond_the_image() -> None:
     assert ops.average_pool(x, 2, 3, pad=1).shape == (1, 2, 2, 1)
 
 
-HOWS = [
-    ((5, 4), (2, 2)),
-    ((5, 4), ((3, 2), (2, 1), ((1, 0), 1))),
-    ((5, 4), (2, 3, 1, False)),
-    ((7,), (3, 2, ((0, 2),))),
-    ((3, 2, 3), (2, 1)),
-    ((3, 4), ((3, 4),)),
-]
-
-
-@pytest.mark.parametrize(("size", "how"), HOWS)
-def test_gradients_and_their_gradients(compute, size, how) -> None:
-    random = np.random.default_rng(0)
-    x = random.permutation(2 * int(np.prod(size)) * 2).reshape(2, *size, 2) / 10  # no two alike
-    check_gradient(ops.MaxPool(*how), x)
-    check_gradient(ops.AveragePool(*how), x)
-    check_gradient(ops.AveragePool(*how, count_pad=False), x)
-    check_gradient(ops.AveragePool(2, 1, 1, dilation=2), x)
-    (y,) = compute(ops.MaxPool(*how), x)
-    g = random.standard_normal(y.shape)
-    check_gradient(MaxPoolDown(*how), g, x, y, wrt=[0])
-    check_gradient(AveragePoolDown(*how, size=size), g)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
-    st.integers(0, 3),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from(["C", "F", "strided"]),
-)
-def test_global_average(compute, laid_out, tolerance, size, batch, dtype, layout) -> None:
-    random = np.random.default_rng(0)
-    x = random.standard_normal((batch, *size, 3)).astype(dtype)
-    y = np.zeros((batch, 3), dtype)
-    for place in np.ndindex(*size):
-        y += x[(slice(None), *place)] / np.prod(size, dtype=dtype)
-    np.testing.assert_allclose(compute(ops.GlobalAverage(), laid_out(x, layout))[0], y, **tolerance(dtype))
-
-
-@pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
-def test_global_average_gradients(size) -> None:
-    random = np.random.default_rng(0)
-    check_gradient(ops.GlobalAverage(), random.standard_normal((2, *size, 4)))
-
-
 @pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
 def test_global_max_is_the_maximum_of_each_channel(size) -> None:
     graph = af.Graph("g")
@@ -301,53 +134,3 @@ def test_global_max_is_the_maximum_of_each_channel(size) -> None:
     expected = np.zeros_like(flat)
     np.put_along_axis(expected, flat.argmax(axis=1)[:, np.newaxis], np.float32(1 / 8), axis=1)
     np.testing.assert_array_equal(result[dx].reshape(flat.shape), expected)
-
-
-@pytest.mark.parametrize(
-    ("how", "error", "message"),
-    [
-        (
-            {"kernel": 2, "pad": 2},
-            af.GraphError,
-            r"pad must be less than the kernel \(2, 2\), got \(\(2, 2\), \(2, 2\)\)",
-        ),
-        ({"kernel": 2, "pad": ((0, 2), 0)}, af.GraphError, "pad must be less than the kernel"),
-        ({"kernel": 0}, af.GraphError, r"kernel must be at least 1, got \(0, 0\)"),
-        ({"kernel": 5}, af.ShapeError, r"kernel \(5, 5\) is larger than the image \(4, 4\) with padding \(0, 0\)"),
-        ({"kernel": (2, 2, 2)}, af.GraphError, "kernel must be a number, or one for each of 2 spatial axes"),
-        ({"kernel": 2, "stride": (1, 0)}, af.GraphError, r"stride must be at least 1, got \(1, 0\)"),
-    ],
-)
-@pytest.mark.parametrize("pool", [ops.max_pool, ops.average_pool])
-def test_parameters_that_do_not_fit_are_errors(pool, how, error, message) -> None:
-    with pytest.raises(error, match=message):
-        pool(af.Graph("g").blob("x", (1, 4, 4, 1)), **how)
-
-
-def test_images_that_do_not_fit_are_errors() -> None:
-    graph = af.Graph("g")
-    for name, pool in (("max", ops.max_pool), ("average", ops.average_pool)):
-        with pytest.raises(
-            af.ShapeError, match="Pool: x must have shape \\(batch, 1 to 3 spatial axes, channels\\), got"
-        ):
-            pool(graph.blob(f"{name}_flat", (4, 4)), 2)
-        with pytest.raises(af.ShapeError, match="x must have a spatial size of at least 1"):
-            pool(graph.blob(f"{name}_empty", (1, 0, 4, 1)), 2, pad=1)
-    with pytest.raises(af.ShapeError, match="global_max: x must have shape"):
-        ops.global_max(graph.blob("row", (4, 4)))
-    with pytest.raises(af.GraphError, match="global_max: x must be a blob or an array, got list"):
-        ops.global_max([1.0])
-    with pytest.raises(af.DTypeError, match="AveragePool: x must be floating, got int64"):
-        ops.average_pool(graph.blob("n", (1, 4, 1), "int64"), 2)
-    with pytest.raises(af.DTypeError, match="MaxPool: x must be floating or integers, got bool"):
-        ops.max_pool(graph.blob("b", (1, 4, 1), "bool"), 2)
-
-
-def test_gradient_operations_check_their_inputs(compute) -> None:
-    g, x = np.ones((1, 3, 3, 1)), np.ones((1, 4, 4, 1))
-    with pytest.raises(af.ShapeError, match=r"MaxPoolDown: g must have shape \(1, 2, 2, 1\), got"):
-        compute(MaxPoolDown(2), g, x, np.ones((1, 2, 2, 1)))
-    with pytest.raises(af.ShapeError, match=r"AveragePoolDown: g must have spatial size \(2, 2\), got"):
-        compute(AveragePoolDown(2, size=(4, 4)), g)
-    with pytest.raises(af.ShapeError, match="spatial size of at least 1"):
-        compute(ops.GlobalAverage(), np.ones((1, 0, 2, 1)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
-from actorflow.testing import check_gradient
+from actorflow.ops.nn.recurrent import LSTMGatesDown
 
 
 def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -59,75 +57,11 @@ def test_no_steps_leave_the_state_and_have_no_gradient_by_the_weights() -> None:
     assert not any(result[grad].any() for grad in grads[1:])
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided"])
-def test_layouts_do_not_matter(compute, laid_out, layout) -> None:
-    arrays = _drawn(*SHAPES)
-    outputs = compute(ops.LSTM(), *arrays)
-    for found, wanted in zip(compute(ops.LSTM(), *(laid_out(a, layout) for a in arrays)), outputs, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
-    y, hidden, cell, activations, cells = outputs
-    given = [y, hidden, cell, *arrays[:5], y, activations, cells]
-    for found, wanted in zip(
-        compute(LSTMDown(), *(laid_out(a, layout) for a in given)), compute(LSTMDown(), *given), strict=True
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_half_precision(compute, name) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-    arrays = [a.astype(dtype) for a in _drawn(*SHAPES)]
-    for found, wanted in zip(
-        compute(ops.LSTM(), *arrays), compute(ops.LSTM(), *(a.astype("f8") for a in arrays)), strict=True
-    ):
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found.astype("f8"), wanted, rtol=0.02, atol=0.01)
-
-
 def test_large_gates_do_not_overflow(compute) -> None:
     gates = np.array([[1e4, -1e4, 1e4, -1e4]], np.float32)
     hidden, cell, activations = compute(ops.LSTMGates(), gates, np.ones((1, 1), np.float32))
     np.testing.assert_array_equal(activations, [[1, 0, 1, 0]])
     assert (hidden.item(), cell.item()) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("position", "shape", "message"),
-    [
-        (0, (2, 3), r"LSTM: x must have shape \(steps, batch, features\), got"),
-        (1, (3, 2), r"LSTM: hidden must have shape \(batch, hidden\), here \(2, 2\), got"),
-        (2, (2, 3), r"LSTM: cell must have shape \(batch, hidden\), here \(2, 2\), got"),
-        (3, (8, 4), r"LSTM: weight_x must have shape \(4 \* hidden, features\), here \(8, 3\), got"),
-        (5, (2,), r"LSTM: bias must have shape \(4 \* hidden\), here \(8,\), got"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_errors_that_name_the_argument(position, shape, message) -> None:
-    graph = af.Graph("g")
-    shapes = [*SHAPES[:position], shape, *SHAPES[position + 1 :]]
-    blobs = [graph.blob(f"v{i}", s) for i, s in enumerate(shapes)]
-    with pytest.raises(af.ShapeError, match=message):
-        _states(*blobs)
-
-
-def test_gates_and_cell_must_fit() -> None:
-    graph = af.Graph("g")
-    with pytest.raises(af.ShapeError, match=r"LSTMGates: gates must have shape \(batch, 4 \* hidden\), here \(2, 12\)"):
-        graph.apply(ops.LSTMGates(), graph.blob("gates", (2, 8)), graph.blob("cell", (2, 3)))
-
-
-def test_gradients_of_a_step() -> None:
-    state, gates = (2, 3), (2, 12)
-    check_gradient(ops.LSTMGates(), *_drawn(gates, state))
-    check_gradient(LSTMGatesDown(), *_drawn(state, state, state, state, gates))
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_gradients_of_a_sequence(steps) -> None:
-    inputs = [(steps, 2, 3), *SHAPES[1:]]
-    check_gradient(ops.LSTM(), *_drawn(*inputs))
-    states = (steps, 2, 2)
-    check_gradient(LSTMDown(), *_drawn(states, *SHAPES[1:3], *inputs[:5], states, (steps, 2, 8), states))
 
 
 def test_a_gradient_of_the_activations_alone() -> None:

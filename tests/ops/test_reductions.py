@@ -14,6 +14,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow import nn, ops
 from actorflow.ops.cpu.reductions import sum_axes
+from tests.support.layouts import LAYOUTS
 from tests.support.long_sums import BOUND, ROWS, cases, relative_errors
 
 
@@ -70,7 +71,7 @@ def test_sums_of_lazy_arrays() -> None:
     st.sampled_from([1, 65, 4097, 30_011, 65_536]),
     st.data(),
     st.sampled_from(["float32", "float64", "complex64", "float16"]),
-    st.sampled_from(["C", "F", "strided"]),
+    st.sampled_from(LAYOUTS),
 )
 def test_the_error_of_a_sum(laid_out, beside, length, data, dtype, layout) -> None:
     """A run is added up one after the other, what the runs give half against half, for each axis anew."""
@@ -96,7 +97,7 @@ def test_the_error_of_a_sum(laid_out, beside, length, data, dtype, layout) -> No
 
 
 @pytest.mark.parametrize("shape", [(0, 300), (300, 0), (2, 0, 300)])
-@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_of_nothing(laid_out, shape: tuple[int, ...], layout: str) -> None:
     x = laid_out(np.zeros(shape, np.float32), layout)
     for axes in ((0,), (1,), (0, 1), tuple(range(x.ndim))):

@@ -17,7 +17,7 @@ from actorflow.ops import registry
 from actorflow.ops.cpu.described import make
 from actorflow.ops.operation import apply
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
-from tests.ops.every_operation import operations
+from tests.operations import operations
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 

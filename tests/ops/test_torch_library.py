@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -29,6 +29,9 @@ from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
 from actorflow.spec import TensorSpec
+from tests.operations.nn.conv import convolutions
+from tests.operations.nn.pool import poolings
+from tests.operations.table import Sample, normal
 from tests.ops.test_parallel import with_help
 
 HAS_TORCH = find_spec("torch") is not None
@@ -47,46 +50,6 @@ def library() -> Iterator[None]:
 
     with mock.patch.multiple(conv, LEAST_PRODUCTS=0, LEAST_WINDOWS=0):
         yield
-
-
-class Case(NamedTuple):
-    batch: int
-    size: tuple[int, ...]
-    channels: tuple[int, int]  # of a group
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    pad: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    ceil: bool
-    count_pad: bool
-    dtype: str
-    layout: str
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
-    kernel, pad, dilation = draw(axis(1, 4)), draw(axis(0, 3)), draw(axis(1, 2))
-    least = [max(1, d * (k - 1) + 1 - 2 * p) for k, d, p in zip(kernel, dilation, pad, strict=True)]
-    return Case(
-        draw(st.integers(0, 3)),
-        tuple(n + more for n, more in zip(least, draw(axis(0, 5)), strict=True)),
-        draw(st.tuples(st.integers(1, 4), st.integers(1, 4))),
-        kernel,
-        draw(axis(1, 5)),
-        pad,
-        dilation,
-        draw(st.integers(1, 3)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-        draw(st.sampled_from(["float32", "float64"])),
-        draw(st.sampled_from(["C", "F", "strided", "reversed"])),
-    )
-
-
-pooled = cases().filter(lambda c: all(p < k for k, p in zip(c.kernel, c.pad, strict=True)))
 
 
 @pytest.fixture(scope="session")
@@ -120,49 +83,22 @@ def compare(operation: ops.Operation, dtype: str, *inputs: np.ndarray) -> np.nda
     return actual[0]
 
 
-@needs_torch
-@settings(deadline=None)
-@given(cases())
-def test_convolution_and_its_gradients_are_numpys(lay: Any, case: Case) -> None:
-    random = np.random.default_rng(0)
-    draw = lambda *shape: lay(random.standard_normal(shape).astype(case.dtype), case.layout)  # noqa: E731
-    how = (case.stride, case.pad, case.dilation, case.groups)
-    operation, outputs = ops.Conv(*how), case.channels[1] * case.groups
-    x = draw(case.batch, *case.size, case.channels[0] * case.groups)
-    weight = draw(*case.kernel, case.channels[0], outputs)
-    g = draw(case.batch, *operation.windows(case.size, case.kernel).out, outputs)
-    compare(operation, case.dtype, x, weight)
-    compare(ConvDown(*how, size=case.size), case.dtype, g, weight)
-    compare(ConvWeight(*how, kernel=case.kernel), case.dtype, g, x)
+def images(draw: st.DrawFn) -> tuple[Sample, ...]:
+    """The mean of images of any size."""
+    size = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    return (Sample(ops.GlobalAverage(), normal((draw(st.integers(0, 3)), *size, draw(st.integers(1, 4))))),)
 
 
 @needs_torch
 @settings(deadline=None)
-@given(pooled, st.booleans())
-def test_pooling_and_its_gradients_are_numpys(lay: Any, case: Case, dilated: bool) -> None:
-    random = np.random.default_rng(0)
-    how = (case.kernel, case.stride, case.pad, case.ceil)
-    # Few different values, so that many windows have several maxima.
-    x = random.integers(-2, 3, (case.batch, *case.size, case.channels[0])).astype(case.dtype)
-    x = lay(x, case.layout)
-    dilation = case.dilation if dilated else 1
-    y = compare(ops.MaxPool(*how, dilation), case.dtype, x)
-    compare(ops.MaxPool(*how, dilation, return_indices=True), case.dtype, x)
-    g = lay(random.standard_normal(y.shape).astype(case.dtype), case.layout)
-    compare(MaxPoolDown(*how, dilation), case.dtype, g, x, y)
-    average = ops.AveragePool(*how, case.count_pad)
-    compare(average, case.dtype, x)
-    g = lay(random.standard_normal((len(x), *average.windows(case.size).out, 2)).astype(case.dtype), case.layout)
-    compare(AveragePoolDown(*how, case.count_pad, size=case.size), case.dtype, g)
-
-
-@needs_torch
-@settings(deadline=None)
-@given(cases())
-def test_global_average_is_numpys(lay: Any, case: Case) -> None:
-    random = np.random.default_rng(0)
-    x = random.standard_normal((case.batch, *case.size, case.channels[0])).astype(case.dtype)
-    compare(ops.GlobalAverage(), case.dtype, lay(x, case.layout))
+@given(
+    st.one_of(convolutions(is_even=True), poolings(is_even=True), st.composite(images)()),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["C", "F", "strided", "reversed"]),
+)
+def test_what_slides_windows_is_numpys(lay: Any, drawn: tuple[Sample, ...], dtype: str, layout: str) -> None:
+    for sample in drawn:
+        compare(sample.operation, dtype, *(lay(x, layout) for x in sample.inputs(dtype)))
 
 
 @needs_torch

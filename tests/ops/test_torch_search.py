@@ -28,12 +28,14 @@ if FULL:
     ENVIRONMENTS |= {"threads": {}, "one thread": {"OMP_NUM_THREADS": "1"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_torch_harms_nothing(environment: dict[str, str]) -> None:
     found = start(len(environment), 0, DRAWS, **environment)  # another seed for each
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS if FULL else ["writes", "is wrong"])
 def test_what_is_planted_is_found_and_named(fault: str) -> None:
     found = start(0, 0, 1, fault)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,77 +11,63 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
-from tests.array.derivatives import CASES, CORNERS, Case
+from tests.array.test_gradients import FUNCTIONS, directions_of, loss_of, noted, projected, smooth, total
+from tests.operations import Row, Sample
+from tests.operations.functions.corners import CORNERS, Corner
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test WITH=torch")
+#: PyTorch by the names of the standard.
+standard = pytest.importorskip("sklearn.externals.array_api_compat.torch")
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
-COMPARED = {name: case for name, case in CASES.items() if case.theirs is not None}
+COMPARED = [row for row in FUNCTIONS if "torch" not in row.without]
 
 
 @pytest.fixture(autouse=True)
-def double_precision() -> Any:
+def double_precision() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
 
 
-def weights(i: int, y: Any) -> np.ndarray:
-    return np.random.default_rng(i).uniform(0.5, 1.5, tuple(y.shape))
+def slopes(loss: Callable[..., Any], tensors: list[Any]) -> list[Any]:
+    """Gradients by PyTorch."""
+    found = torch.autograd.grad(loss(*tensors), tensors, create_graph=True, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=True)]
 
 
-def listed(results: Any) -> list[Any]:
-    return [*results] if isinstance(results, tuple | list) else [results]
+def agree(found: Any, expected: list[Any]) -> None:
+    for mine, its in zip(found, expected, strict=True):
+        its = its.detach().resolve_conj().numpy()
+        scale = max(1.0, float(np.max(np.abs(its), initial=0.0, where=np.isfinite(its))))
+        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-9, atol=1e-10 * scale)
 
 
-def ours(case: Case, order: int) -> list[np.ndarray]:
-    def weighted(i: int, y: Any) -> Any:
-        if y.dtype.kind == "c":
-            return weighted(i, xp.real(y)) + weighted(i + 10, xp.imag(y))
-        return xp.sum((y + y * y) * xp.asarray(weights(i, y)))
-
-    def total(results: Any) -> Any:
-        terms = [weighted(i, y) for i, y in enumerate(listed(results))]
-        return sum(terms[1:], terms[0])
-
-    function: Callable[..., Any] = case.ours
-    positions = range(len(case.arrays))
-    for _ in range(order):
-        function = af.grad(lambda *arrays, inner=function: total(inner(*arrays)), argnums=positions)
-    return [x.to_numpy() for x in function(*[xp.asarray(array) for array in case.arrays])]
+def check(row: Row, sample: Sample) -> None:
+    """Compare gradients, and gradients of these along a direction."""
+    given = sample.drawn()
+    arrays = [x for x in given if x.dtype.kind in "fc"]
+    every, directions = range(len(arrays)), directions_of(arrays, 1)
+    tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
+    ours, theirs = (partial(loss_of, row, sample, library, given) for library in (xp, standard))
+    inner = af.grad(ours, every)
+    agree(inner(*map(xp.asarray, arrays)), slopes(theirs, tensors))
+    if row.orders > 1:
+        twice = af.grad(lambda *moved: projected(xp, inner(*moved), directions), every)(*map(xp.asarray, arrays))
+        agree(twice, slopes(lambda *moved: projected(standard, slopes(theirs, [*moved]), directions), tensors))
 
 
-def theirs(case: Case, order: int) -> list[np.ndarray]:
-    def weighted(i: int, y: Any) -> Any:
-        if y.is_complex():
-            return weighted(i, y.real) + weighted(i + 10, y.imag)
-        return ((y + y * y) * torch.tensor(weights(i, y))).sum()
-
-    tensors = [torch.tensor(array, requires_grad=True) for array in case.arrays]
-    assert case.theirs is not None
-    results = listed(case.theirs(torch, *tensors))
-    for _ in range(order):
-        total = sum(weighted(i, y) for i, y in enumerate(results))
-        found = torch.autograd.grad(total, tensors, create_graph=True, allow_unused=True)
-        results = [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=True)]
-    return [y.detach().resolve_conj().numpy() for y in results]
+@pytest.mark.parametrize("row", COMPARED, ids=str)
+def test_gradients_are_those_of_pytorch(row: Row) -> None:
+    for sample in smooth(row):
+        with noted(row, sample):
+            check(row, sample)
 
 
-@pytest.mark.parametrize(
-    ("name", "order"),
-    # Cofactors of singular matrices have no gradient.
-    [(name, order) for name in COMPARED for order in (1, 2) if order == 1 or not name.startswith("linalg.det_")],
-)
-def test_gradients_are_those_of_pytorch(name: str, order: int) -> None:
-    case = COMPARED[name]
-    for found, expected in zip(ours(case, order), theirs(case, order), strict=True):
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * scale)
-
-
-@pytest.mark.parametrize("name", CORNERS)
-def test_gradients_at_corners_are_those_of_pytorch(name: str) -> None:
-    for found, expected in zip(ours(CORNERS[name], 1), theirs(CORNERS[name], 1), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+@pytest.mark.parametrize("corner", CORNERS, ids=str)
+def test_gradients_at_corners_are_those_of_pytorch(corner: Corner) -> None:
+    tensors = [torch.tensor(array, requires_grad=True) for array in corner.arrays]
+    found = af.grad(partial(total, corner, xp), range(len(tensors)))(*map(xp.asarray, corner.arrays))
+    agree(found, slopes(partial(total, corner, standard), tensors))

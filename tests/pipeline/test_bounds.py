@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow.pipeline import source
 from tests.pipeline.recipes import collect
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 LIMIT = 1_000
 
@@ -42,6 +42,14 @@ def test_bytes_held_ready_are_bounded_whatever_the_items_sizes(sizes: list[int])
     assert peak <= max([LIMIT, *sizes])
     if all(size <= LIMIT for size in sizes):
         assert peak <= LIMIT
+
+
+@pytest.mark.any_loop
+async def test_by_default_an_item_has_the_bytes_of_all_arrays_and_texts_in_it() -> None:
+    item = {"a": np.zeros(100), "rest": [np.zeros(10, "f"), ({"deep": np.zeros(1)}, b"abc"), "text"]}
+    loader = source([item]).prefetch(1, size_bytes=10_000)
+    async for _ in loader:
+        assert loader.stats()["prefetch"].peak_bytes == 800 + 40 + 8 + sys.getsizeof(b"abc") + sys.getsizeof("text")
 
 
 async def test_prefetch_is_filled_up_to_its_bound_and_no_further() -> None:
@@ -116,9 +124,9 @@ af.run(main())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
-def test_memory_stays_flat() -> None:
+@pytest.mark.parametrize("count", [10_000, *slow([1_000_000 if FULL else 100_000])])
+def test_memory_stays_flat(count: int) -> None:
     """Over a million items in the full profile; resident memory grows by less than what 1 byte for each would take."""
-    count = 1_000_000 if FULL else 100_000
     command = [sys.executable, "-c", MILLION.format(count=count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
     seen, *marks = map(int, done.stdout.split())

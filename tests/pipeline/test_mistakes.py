@@ -300,7 +300,7 @@ def boundaries() -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.skipif(not FULL, reason="a part of make test-full")
+@pytest.mark.skipif(not FULL, reason="a part of make test-exhaustive")
 @pytest.mark.parametrize(("file", "line"), boundaries())
 def test_fails_without_any_one_boundary(file: str, line: int, tmp_path: Path) -> None:
     """The tests of user code and those above, with a package in which one of the boundaries is taken out."""

@@ -105,6 +105,14 @@ async def test_results_are_those_of_calls_here() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.any_loop
+async def test_arguments_that_a_socket_has_no_room_for_at_once_arrive_whole() -> None:
+    large = np.arange(1_200_000.0)  # 9.6 MB
+    async with source([large]).map(np.negative, executor="process") as loader:
+        (result,) = await collect(loader)
+    np.testing.assert_array_equal(result, -large)
+
+
 def odd(x: int) -> bool:
     if x % 10 == 4:
         raise ValueError(x)
@@ -338,6 +346,7 @@ async def test_global_generators_of_processes_follow_from_the_seed() -> None:
     assert not await first_of_each(0, stage=2) & numbers
 
 
+@pytest.mark.slow
 def test_functions_of_a_program_without_a_file_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     program = "import actorflow as af\ndef fn(x): return x\naf.pipeline.source([1]).map(fn, executor='process')"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1

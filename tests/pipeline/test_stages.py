@@ -141,6 +141,12 @@ async def test_endless_stream() -> None:
     assert await collect(loader) == [0, 1, 2] * 3 + [0]
 
 
+async def test_a_bounded_cache_tells_how_many_bytes_it_holds() -> None:
+    loader = source(["a", "bcd"]).cache(size_bytes=10, size=len)
+    assert await collect(loader) == ["a", "bcd"]
+    assert loader.stats()["cache"].peak_bytes == 4
+
+
 async def test_cache_gives_the_same_objects_and_calls_nothing_again() -> None:
     calls = 0
 
@@ -200,6 +206,10 @@ def test_joins(a: list[int], b: list[int], block: int) -> None:
     assert items_of(interleave(source(a), source(b), block=block)) == [
         x for pair in rounds for part in pair for x in part
     ]
+
+
+def test_three_are_interleaved_in_their_order() -> None:
+    assert items_of(interleave(source("abc"), source("de"), source("fgh"))) == list("adfbegch")
 
 
 @given(NUMBERS)

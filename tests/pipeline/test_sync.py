@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -120,8 +121,12 @@ async def test_statistics_and_bottleneck() -> None:
 
     loader = source(range(40)).map(lambda x: x, name="quick").map(slow, concurrency=2).batch(4)
     assert loader.bottleneck() == "nothing has been delivered yet"
+    began_s = time.perf_counter()
     async with loader:
-        items = await collect(loader)
+        items = []
+        async for item in loader:
+            items.append(item)
+            assert 0 < loader.stats().elapsed_s <= time.perf_counter() - began_s
     stats = loader.stats()
     assert stats.delivered == len(items) == 10
     assert [stage.name for stage in stats.stages] == ["source", "quick", "slow", "batch", "batch/collate"]

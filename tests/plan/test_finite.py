@@ -14,7 +14,7 @@ from actorflow import ops
 from actorflow.actors.alone import graph_of_call
 from actorflow.graph.options import FiniteCheck
 from actorflow.plan.finite import check_here
-from tests.ops.every_operation import CASES, OF_LAPACK
+from tests.operations import EACH, PARTICULAR
 
 X = np.array([4.0, 0.0, -1.0, 1e30], "f")
 
@@ -96,9 +96,9 @@ class TestKernels:
         async with graph:
             assert (await failing(graph, y, invalid="raise")).op_name == "chain"
 
-    @pytest.mark.parametrize("kind", CASES)
+    @pytest.mark.parametrize("kind", EACH)
     async def test_nothing_is_an_error_of_what_is_none(self, kind: str) -> None:
-        operation, inputs = CASES[kind]
+        operation, inputs = EACH[kind]
         arrays = [np.asarray(each) for each in inputs]
         graph = af.Graph("g")
         blobs = [graph.blob(f"x{i}", array.shape, array.dtype) for i, array in enumerate(arrays)]
@@ -197,11 +197,11 @@ class TestWhoIsAsked:
                 assert np.isinf((await graph.run({"x": [1e-50, 1e50, 0, 0]}))[y][1])
 
 
-@pytest.mark.parametrize("kind", sorted({*CASES} - OF_LAPACK))
+@pytest.mark.parametrize("kind", sorted({*EACH} - PARTICULAR))
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 0.0, 3e38, 1e-45])
 async def test_kernels_do_not_warn(kind: str, special: float, request: pytest.FixtureRequest) -> None:
     """On a lane and on the loop alike; warnings are errors here."""
-    operation, inputs = CASES[kind]
+    operation, inputs = EACH[kind]
     if kind == "NormFactor" and special < 0:
         pytest.skip("a sum of squares is not negative")
     arrays = []

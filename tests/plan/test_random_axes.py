@@ -15,11 +15,11 @@ import pytest
 
 import actorflow as af
 from tests.plan.test_random_fusion import assert_same
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.open_graphs import LENGTHS, OpenGraphs
 from tests.support.random_graphs import cases
 
-GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 10)
+GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 5)
 FRAMES = 5
 SETTINGS: list[dict[str, Any]] = [{}, {"place": "sim:0"}, {"place": "sim:0", "capture": True}, {"sequential": True}]
 
@@ -72,7 +72,7 @@ async def compared(seed: int, setting: dict[str, Any]) -> tuple[OpenGraphs, int]
         return graphs, FRAMES
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
+@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={10, 15}))
 async def test_open_axes_give_what_closed_ones_give(first: int) -> None:
     for seed in range(first, first + BLOCK):
         await compared(seed, SETTINGS[seed % len(SETTINGS)])

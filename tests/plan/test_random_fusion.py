@@ -21,11 +21,11 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU
-from tests.support.effort import FULL
-from tests.support.kernel_cases import TOLERANCE
+from tests.operations.table import TOLERANCE
+from tests.support.effort import FULL, slow
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
-GRAPHS, BLOCK = (3_000, 50) if FULL else (30, 10)
+GRAPHS, BLOCK = (3_000, 50) if FULL else (30, 5)
 LEAST_KINDS = 180
 #: Each has some loops of its own, which take about a second each to be compiled.
 COMPILED = 500 if FULL else 20
@@ -146,7 +146,7 @@ async def compare(
             raise
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
+@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={20, 25}))
 async def test_results_do_not_depend_on_the_plan(first: int) -> None:
     for seed in range(first, first + BLOCK):
         expected = await results(seed, Setting(options=REFERENCE))
@@ -193,6 +193,7 @@ def test_nearly_all_kinds_are_drawn() -> None:
     assert len(kinds) >= LEAST_KINDS, sorted({*cases()} - kinds)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install 'actorflow[jit]'")
 @pytest.mark.parametrize("first", range(0, COMPILED, 5))
 async def test_compiled_kernels_give_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def lines_until(job: subprocess.Popen[str], last: str, count: int = 1) -> list[s
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_training_is_ended_again_and_again(tmp_path: Path) -> None:
     need_mpi()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ranks.gathering import gather
+from actorflow.ranks.hub import hub_of
 from actorflow.testing import virtual_time_loop
 from actorflow.transport.local import LocalWorld
 from tests.ranks.conftest import Ranks
@@ -181,12 +182,14 @@ async def test_what_all_ranks_must_say_fails_without_one() -> None:
     world = LocalWorld(3)
     first, second, third = world.transports
     calls = [asyncio.create_task(gather(each, "steps", each.rank)) for each in (first, second)]
-    await asyncio.sleep(0)
+    while {*hub_of(first).awaited()} != {2}:  # so that its silence would be noticed, too
+        await asyncio.sleep(0)
     third.bind(asyncio.get_running_loop())
     third.close()
     for call in calls:
         with pytest.raises(af.PeerFailedError, match="rank 2 has left"):
             await call
+    assert not hub_of(first).awaited()
     with pytest.raises(af.PeerFailedError, match="rank 2 has left"):
         await gather(first, "steps", 0)
     world.close()

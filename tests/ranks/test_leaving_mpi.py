@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.transport.jobs import ended, is_openmpi, need_mpi, start_job
 from tests.transport.test_mpi import assert_gone
 
@@ -62,17 +62,19 @@ if FULL:
     ENDS += [("leave", 0, 2, 1, "stream sum"), ("freeze", 0, 1, 1, "stream")]
 
 
-@pytest.mark.parametrize(("way", "victim", "frame", "number", "how"), ENDS)
+@pytest.mark.parametrize(("way", "victim", "frame", "number", "how"), slow(ENDS))
 def test_the_others_raise(tmp_path: Path, way: str, victim: int, frame: int, number: int, how: str) -> None:
     check(tmp_path, way, victim, frame, number, how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["compute", "block"] if FULL else ["compute"])
 def test_a_rank_whose_loop_stands_still_for_long_is_not_lost(tmp_path: Path, way: str) -> None:
     status, found = run(tmp_path, way, 1, 1, 1, "run")
     assert (status, found) == (0, dict.fromkeys(range(RANKS), "20 frames"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_goes_on_after_it_was_lost_waits_for_nobody(tmp_path: Path) -> None:
     status, found = run(tmp_path, "thaw", 1, 1, 1, "run")
     ends = {rank: text.split()[0] for rank, text in found.items()}
@@ -80,7 +82,7 @@ def test_a_rank_that_goes_on_after_it_was_lost_waits_for_nobody(tmp_path: Path) 
     assert status == 0, "all have ended, one after the others have lost it"
 
 
-@pytest.mark.skipif(not FULL, reason="takes minutes: make test-full")
+@pytest.mark.skipif(not FULL, reason="takes minutes: make test-exhaustive")
 @pytest.mark.timeout(3600)
 def test_any_rank_in_any_way_at_any_moment(tmp_path: Path) -> None:
     rng, longest_s = random.Random(13), dict.fromkeys(("leave", "kill", "freeze"), 0.0)

@@ -33,6 +33,7 @@ async def test_equals_the_sequential_program(recipe: Recipe, seed: int | None) -
     await world.aclose()
 
 
+@pytest.mark.slow
 @GRAPHS
 @given(recipe=recipes(PLACES), seed=SEEDS, op=st.integers(0, 8))
 async def test_a_failed_op_fails_its_frame_alone(recipe: Recipe, seed: int | None, op: int) -> None:
@@ -60,6 +61,7 @@ async def test_a_failed_op_fails_its_frame_alone(recipe: Recipe, seed: int | Non
     await world.aclose()
 
 
+@pytest.mark.slow
 @GRAPHS
 @given(recipe=recipes(PLACES), seed=SEEDS, stop=st.integers(0, 4))
 async def test_streams_that_end_early(recipe: Recipe, seed: int | None, stop: int) -> None:

@@ -17,7 +17,7 @@ from actorflow.ranks.gathering import gather
 from actorflow.transport.local import LocalWorld
 from tests.ranks.conftest import Ranks
 from tests.ranks.resharding import SCHEMES, STEPS, Training
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.transport.jobs import run_job
 
 pytestmark = pytest.mark.any_loop
@@ -66,7 +66,7 @@ def straight_trainings() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize(("saved", "going_on"), PAIRS)
+@pytest.mark.parametrize(("saved", "going_on"), slow(PAIRS, but=PAIRS[::2]))
 async def test_a_training_goes_on_on_another_number_of_ranks(tmp_path, scheme, saved, going_on) -> None:
     await trained(saved, scheme, tmp_path, STOP)
     ranks = await trained(going_on, scheme, tmp_path)
@@ -74,7 +74,7 @@ async def test_a_training_goes_on_on_another_number_of_ranks(tmp_path, scheme, s
     assert_went_on([rank.values() for rank in ranks], ranks[0].losses, straight(scheme), STOP)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", slow(SCHEMES, but=["stages"]))
 async def test_it_may_change_again_and_again(tmp_path: Path, scheme: str) -> None:
     """Also in one folder, where the last ones are kept, whoever has saved them."""
     for size, until in ((4, 3), (2, 5), (3, 6), (1, 9), (4, None)):
@@ -88,6 +88,7 @@ async def test_it_may_change_again_and_again(tmp_path: Path, scheme: str) -> Non
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["shares", "stages"])
 def test_over_mpi_too(tmp_path: Path, scheme: str) -> None:
     def run(size: int, folder: Path, until: int) -> list[dict[str, np.ndarray]]:

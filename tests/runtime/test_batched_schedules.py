@@ -19,7 +19,7 @@ import pytest
 import actorflow as af
 from actorflow.runtime.batched import Batcher
 from actorflow.testing import virtual_time_loop
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 50)
 HORIZON_S = 0.03
@@ -329,7 +329,7 @@ def check_places(batcher: Batcher) -> None:
     assert batcher.statistics().waiting_rows == sum(rows)
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, PER_TEST))
+@pytest.mark.parametrize("first", slow(range(0, SCHEDULES, PER_TEST), but={0, 50}))
 def test_each_caller_gets_its_rows_or_its_error(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         schedules = Schedules(seed)

@@ -703,7 +703,7 @@ class TestLoops:
         """A long frame of short ops is cut in slices."""
         graph = af.Graph("long")
         y = x = graph.blob("x", (3,))
-        for i in range(20_000):
+        for i in range(10_000):
             y = graph.function(f"f{i}", lambda a: a, SPEC)(y)
         turns = 0
 

@@ -16,6 +16,7 @@ import actorflow as af
 from actorflow.devices.memory import COPIED_BYTES
 from actorflow.ops import Operation, kernel
 from actorflow.testing import interleave
+from tests.support.effort import slow
 
 MIB = 1 << 20
 
@@ -441,7 +442,9 @@ class TestManyLengths:
         monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
 
     @pytest.mark.parametrize("how", ["run", "small", "stream", "batched"])
-    @pytest.mark.parametrize("options", [{}, {"fuse": False}, {"memory_budget": 1 << 30}], ids=["", "alone", "budget"])
+    @pytest.mark.parametrize(
+        "options", [*slow([{}, {"fuse": False}]), {"memory_budget": 1 << 30}], ids=["", "alone", "budget"]
+    )
     async def test_they_share_memory(self, how: str, options: dict[str, Any]) -> None:
         alone = await Lengths(**options).peak([LONGEST] * 3, how)
         assert await Lengths(**options).peak([*LENGTHS, *LENGTHS[40::-1]], how) <= 3 * alone
@@ -462,6 +465,7 @@ class TestManyLengths:
                 np.testing.assert_allclose(found, af.to_numpy(again[model.small]))
                 at += 1
 
+    @pytest.mark.slow
     async def test_small_ones(self) -> None:
         alone = await Lengths().peak([100] * 3, "run")
         assert await Lengths().peak([*range(20, 101)] * 2, "run") <= 3 * alone
@@ -512,6 +516,7 @@ class TestManyLengths:
                     np.testing.assert_array_equal((await run)[model.large], expected[n])
 
 
+@pytest.mark.slow
 @pytest.mark.any_loop
 @given(
     lengths=st.lists(st.integers(1, 400), min_size=4, max_size=16),

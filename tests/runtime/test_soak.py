@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 IN_FLIGHT = 4
 #: Of so many frames, one fails and one is cancelled.
@@ -173,8 +173,9 @@ def open_files() -> int:
 
 
 @pytest.mark.timeout(1200)
-async def test_nothing_grows_and_every_frame_is_accounted_for() -> None:
-    soak = Soak(200_000 if FULL else 4_000)
+@pytest.mark.parametrize("frames", [1_000, *slow([200_000 if FULL else 4_000])])
+async def test_nothing_grows_and_every_frame_is_accounted_for(frames: int) -> None:
+    soak = Soak(frames)
     await soak.run()
     assert soak.finished + soak.failed + soak.cancelled == soak.frames
     assert soak.failed > 0

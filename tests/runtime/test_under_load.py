@@ -48,6 +48,13 @@ async def test_a_failure_at_every_op(recipe: Recipe, frame: int, other: int, onc
 
 
 @GRAPHS
+@given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(16, 64), again=st.integers(0, 3))
+async def test_cancellation_at_some_turns(recipe: Recipe, victim: int, stride: int, again: int) -> None:
+    await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
+
+
+@pytest.mark.slow
+@GRAPHS
 @given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(1, 4), again=st.integers(0, 3))
 async def test_cancellation_at_every_turn(recipe: Recipe, victim: int, stride: int, again: int) -> None:
     await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))

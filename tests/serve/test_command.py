@@ -23,6 +23,7 @@ from actorflow.cli.serve import _opened
 from actorflow.cli.source import SourceOptions, open_model, open_models
 from actorflow.errors import GraphError
 from tests.serve.serving import GRACE_S, Answer, Client, tensor
+from tests.support.effort import slow
 
 ROOT = Path(__file__).parents[2]
 ROWS = np.arange(3, dtype=np.float32).reshape(1, 3)
@@ -204,7 +205,7 @@ async def test_names_versions_and_a_token() -> None:
 
 
 @posix_only
-@pytest.mark.parametrize("clients", [8, 64])
+@pytest.mark.parametrize("clients", [8, *slow([64])])
 async def test_a_signal_under_load_loses_nothing(clients: int) -> None:
     """Each client asks on one connection until it is sent away; what the server has answered, they have got."""
     async with started("model=tests.serve.programs:slow") as server:
@@ -248,6 +249,7 @@ async def test_a_signal_under_load_loses_nothing(clients: int) -> None:
         assert await server.end() == 0
 
 
+@pytest.mark.slow
 @posix_only
 async def test_a_second_signal_ends_it_at_once() -> None:
     async with started("model=tests.serve.programs:endless") as server:
@@ -262,6 +264,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         await client.hang_up()
 
 
+@pytest.mark.slow
 @posix_only
 async def test_an_end_that_takes_too_long() -> None:
     async with started("model=tests.serve.programs:endless", "--drain", "0.01") as server:

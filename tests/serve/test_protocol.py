@@ -119,7 +119,7 @@ async def test_scalars_and_large_tensors() -> None:
     graph = af.Graph("scalars")
     x, many = graph.blob("x", ()), graph.blob("many", ("n", 5), "float64")
     model = af.Model(graph, {"x": x, "many": many}, {"y": af.ops.scale(x, 3.0), "more": af.ops.scale(many, 2.0)})
-    values = np.random.default_rng(0).random((40_000, 5))
+    values = np.random.default_rng(0).random((4_000, 5))
     async with serve({"scalars": model}) as served:
         inputs = [tensor("x", np.float32(2)), tensor("many", values, "FP64")]
         for binary in (False, True):

@@ -19,6 +19,7 @@ from actorflow.serve.reading import MOST_TEXT, Numbers, read_json
 from actorflow.serve.tensors import Tensor
 from actorflow.spec import TensorSpec
 from actorflow.web.http import Refused
+from tests.support.effort import slow
 
 NUMBERS = st.integers(-(10**6), 10**6) | st.floats(-1e9, 1e9)
 LISTS = st.recursive(st.lists(NUMBERS, max_size=9), lambda inner: st.lists(inner, max_size=4), max_leaves=6)
@@ -208,7 +209,7 @@ TEXT_UNITS = [
 ]
 
 
-@pytest.mark.parametrize("before", [HEAD, b"", b'{"inputs":['])
+@pytest.mark.parametrize("before", [HEAD, *slow([b"", b'{"inputs":['])])
 @pytest.mark.parametrize("unit", [*UNITS, *TEXT_UNITS])
 def test_bodies_of_nothing(before: bytes, unit: bytes) -> None:
     """However many values a long text seems to have, few of them are ever made, and in few steps."""

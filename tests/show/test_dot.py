@@ -186,6 +186,8 @@ class TestTimes:
                 profile[op.id].total_ns = 1_000_000 if op.name == "product" else 250_000
             dot, plan = graph.to_dot(times=True), graph.compile().to_dot(times=True)
             share = 1_000_000 / sum(one.total_ns for one in profile.values())
+            for unasked in (graph.to_dot(), graph.compile().to_dot()):
+                assert " calls" not in unasked
         for found in (attributes(dot), attributes(plan)):
             assert found["product"]["fillcolor"] == "#f05a3c"
             assert found["left"]["fillcolor"] == "#fbd6ce"

@@ -12,12 +12,17 @@ import actorflow.ops.cpu
 import actorflow.ops.sim
 from actorflow import ops
 from actorflow.ops import Operation
-from actorflow.ops.registry import lookup
-from tests.ops.every_operation import CASES, operations, spread
+from tests.operations import EACH
+
+
+def spread(*shape: int) -> np.ndarray:
+    """Some numbers, different at every place."""
+    return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype("f")
+
 
 BACKWARDS = [
     name
-    for name, (operation, inputs) in CASES.items()
+    for name, (operation, inputs) in EACH.items()
     if operation.differentiable
     and type(operation).gradient is not Operation.gradient
     and any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in inputs)
@@ -26,7 +31,7 @@ BACKWARDS = [
 
 def built(name: str, place: str) -> tuple[af.Graph, dict[af.Blob, Any], tuple[af.Blob, ...]]:
     """A graph of the one operation, what it is fed, and its outputs."""
-    operation, arrays = CASES[name]
+    operation, arrays = EACH[name]
     graph = af.Graph("one")
     feeds: dict[af.Blob, Any] = {}
     with graph.at(place):
@@ -51,7 +56,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(value, other)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 async def test_forwards(name: str) -> None:
     found = []
     for place in ("sim:0", "cpu"):
@@ -74,7 +79,7 @@ async def test_backwards(name: str) -> None:
                         size = part.spec.size
                         weights = graph.variable(f"w{i}.{j}", (1, size), part.dtype, spread(1, size))
                         terms.append(ops.reshape(ops.inner(ops.reshape(part, (1, size)), weights), ()))
-            operation, _ = CASES[name]
+            operation, _ = EACH[name]
             wrt = [blob for i, blob in enumerate(feeds) if blob.dtype.kind == "f" and not operation.is_constant(i)]
             grads = af.gradient(ops.add(*terms), wrt)
         found.append(await computed(graph, feeds, grads, place))
@@ -107,20 +112,6 @@ async def test_compositions(name: str) -> None:
             grads = af.gradient(ops.sum(ops.square(y)), [*feeds][:3])
         found.append(await computed(graph, feeds, [y, *grads], place))
     assert_same(*found)
-
-
-def test_every_operation_is_here() -> None:
-    """Every operation has a case here, but for those that no kernel computes, or only one of a plan for the host."""
-    planned = {"Followed", "Together"}
-    assert set(CASES) == {kind.__name__ for kind in operations()} - {"Function", "AllReduce", "Numbers"} - planned
-    assert all(type(operation).__name__ == name for name, (operation, _) in CASES.items())
-
-
-def test_every_kernel_of_the_cpu_has_a_partner() -> None:
-    for operation, inputs in CASES.values():
-        dtype = np.asarray(inputs[0]).dtype if inputs else np.dtype("f")
-        assert lookup(operation, "cpu", "numpy", dtype), operation
-        assert lookup(operation, "sim", "sim", dtype), operation
 
 
 def classifier(place: str) -> tuple[af.Graph, af.Blob, af.Blob]:

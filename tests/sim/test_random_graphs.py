@@ -43,6 +43,7 @@ async def test_a_failure_at_every_op(recipe: Recipe, frame: int, other: int, onc
     await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
 
 
+@pytest.mark.slow
 @GRAPHS
 @given(recipe=recipes(PLACES), victim=st.integers(0, 7), stride=st.integers(1, 4))
 async def test_cancellation_at_every_turn(recipe: Recipe, victim: int, stride: int) -> None:

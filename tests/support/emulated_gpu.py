@@ -125,6 +125,8 @@ class EmulatedCupy(FakeCupy):
         self._own = _Current(self.stacks[0][0])
         self.__spec__ = importlib.util.spec_from_loader("cupy", None)
         self.cuda.set_allocator = lambda allocator: None
+        self.cuda.compiler = SimpleNamespace(_compile_module_with_cache=lambda *args, **named: None)
+        self._compiled: set[Any] = set()
         self._queried: set[int] = set()
         self._free: dict[int, list[np.ndarray]] = {}
         real = emulator.cupy
@@ -164,6 +166,14 @@ class EmulatedCupy(FakeCupy):
         """Have the current stream do it."""
         with self._lock:
             self.stacks[0][-1].launch(work)
+
+    def compile(self, what: Any, *args: Any) -> None:
+        """As CuPy, compile a kernel at its first call with these types, in the thread that calls it."""
+        types = [getattr(arg, "dtype", type(arg)) for arg in args]
+        key = (what, *types)
+        if key not in self._compiled:
+            self.cuda.compiler._compile_module_with_cache(what)
+            self._compiled.add(key)
 
     def eventQuery(self, pointer: int) -> int:  # noqa: N802
         """The first look at an event comes before it has passed: who looks must look again."""
@@ -211,6 +221,7 @@ class EmulatedCupy(FakeCupy):
     def _launched(self, function: Callable[..., Any], *args: Any, out: Any = None, **named: Any) -> Any:
         if out is not None:
             named["out"] = plain(out)
+        self.compile(function, *args, out)
         found: list[Any] = []
         self.launch(lambda: found.append(function(*map(plain, args), **named)))
         return out if out is not None or found in ([], [None]) else EmulatedArray(np.asarray(found[0]))
@@ -234,6 +245,7 @@ class _Kernel:
 
     def __call__(self, *args: Any) -> None:
         args = tuple(tuple(map(plain, arg)) if isinstance(arg, tuple) else plain(arg) for arg in args)
+        MACHINE.compile(self, *args[-1] if isinstance(args[-1], tuple) else args)
         MACHINE.launch(lambda: self._kernel(*args))
 
 

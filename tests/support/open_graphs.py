@@ -23,10 +23,10 @@ from actorflow.ops.rows import Elementwise
 from actorflow.plan.lengths import Closed
 from actorflow.spec import Length, at, axes_in, axis
 from tests.array.test_random_expressions import ONE, TWO, World, in_graphs_and_arrays, over_axes, products, shapes
-from tests.ops.every_operation import OF_LAPACK
+from tests.operations import ROWS
 from tests.sim.test_operations import COMPOSITIONS
 from tests.support.graph_files import half
-from tests.support.random_graphs import ACTIVATIONS, FLOATS, MOST_ELEMENTS, OPTIMIZERS, TAKES_SOME, cases
+from tests.support.random_graphs import ACTIVATIONS, FLOATS, MOST_ELEMENTS, OPTIMIZERS, PARTICULAR, cases, floats_of
 
 AXES = ("rows", "width", "time")  # at most, of a graph
 LENGTHS = 3  # of each axis
@@ -183,20 +183,15 @@ class OpenGraphs:
 
     def _case(self) -> None:
         """The next kind, in one of its cases, with some of its numbers open."""
-        case = self._pick(cases()[next(self._kinds)])
-        operation, drawn = case.operation, [np.asarray(x) for x in case.make(self.rng)]
-        dtype = np.dtype(self._pick(FLOATS[:3] if operation.kind in OF_LAPACK else FLOATS))
-        arrays = [x.astype(dtype) if x.dtype.kind == "f" else x for x in drawn]
-        for positions, least in ((case.statistics, "float32"), (case.exact, "float64")):
-            for i in positions:
-                arrays[i] = arrays[i].astype(np.promote_types(arrays[i].dtype, least))
-        own = operation.kind in OF_LAPACK
-        numbers = {n for x in arrays for n in (x.shape[:-2] if own else x.shape)}
+        row = ROWS[next(self._kinds)]
+        sample = self._pick(cases()[row.name])
+        operation, arrays = sample.operation, sample.inputs(self._pick(floats_of(row)), self.rng)
+        numbers = {n for x in arrays for n in x.shape[: len(x.shape) - row.closed]}
         numbers |= {n for value in _parameters(operation) for n in _numbers(value)} if not arrays else set()
         opened = self._axes_for(numbers)
         inputs = []
         for i, x in enumerate(arrays):
-            count = len(x.shape) - 2 if own else len(x.shape)
+            count = len(x.shape) - row.closed
             shape = tuple([opened.get(n, n) if k < count else n for k, n in enumerate(x.shape)])
             inputs.append(self._input(operation, i, x, shape))
         for form in dict.fromkeys((_renamed(operation, opened), operation)):
@@ -213,7 +208,7 @@ class OpenGraphs:
             "i": isinstance(operation, Elementwise) and operation.kind != "Power",
             "b": True,
         }
-        if operation.kind not in TAKES_SOME and takes_any.get(array.dtype.kind) and self.rng.random() < 0.6:
+        if operation.kind not in PARTICULAR and takes_any.get(array.dtype.kind) and self.rng.random() < 0.6:
             return self._fitting(shape, array.dtype)
         return self._source(array, shape)
 

@@ -22,8 +22,7 @@ from actorflow.checkpoint.values import check_fits, hints_of
 from actorflow.ops.operation import inferred
 from actorflow.ops.registry import find_kernel, load_library
 from actorflow.spec import TensorSpec
-from tests.ops.every_operation import CASES
-from tests.support.kernel_cases import CASES as KERNEL_CASES
+from tests.operations import samples
 
 #: Integers that parameters become: small ones, and such that no work may be in proportion to.
 SMALL, HUGE = (-7, -3, -2, -1, 0, 1, 2, 3, 5), (2_000, 1 << 20, 1 << 31, 1 << 40, 1 << 62, 1 << 100)
@@ -40,10 +39,7 @@ Case = tuple[ops.Operation, list[Any]]
 
 def cases() -> list[Case]:
     """Operations of all kinds that have parameters, and their inputs."""
-    found = [*CASES.values()]
-    for case in KERNEL_CASES:
-        drawn = [np.asarray(x) for x in case.make(np.random.default_rng(0))]
-        found.append((case.operation, [x.astype("f") if x.dtype.kind == "f" else x for x in drawn]))
+    found = [(sample.operation, sample.inputs()) for _, sample in samples()]
     small = [(own, inputs) for own, inputs in found if sum(x.size for x in inputs) <= _MOST_ELEMENTS]
     return [(own, inputs) for own, inputs in small if parameters(own)]
 

@@ -20,19 +20,14 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.ops.rows import Elementwise
 from tests.array.test_random_expressions import ONE, TWO, World, in_graphs_and_arrays, over_axes, products, shapes
-from tests.ops.every_operation import CASES as ONE_EACH
-from tests.ops.every_operation import OF_LAPACK
+from tests.operations import PARTICULAR, ROWS, Row, Sample, samples
 from tests.sim.test_operations import COMPOSITIONS
-from tests.support import kernel_cases
 from tests.support.graph_files import half
-from tests.support.kernel_cases import TENSOR_CASES, Case
 
 FEWEST, MOST = 3, 40  # ops, but for gradients, updates, and what the last step adds
 CASES_FIRST = 3  # steps that draw the next kind, before others do so, too
 MOST_ELEMENTS = 4_000
 FLOATS = ("float32", "float32", "float64", "float16")
-#: Kinds whose inputs must suit each other, or be of some numbers: they get those of their case.
-TAKES_SOME = OF_LAPACK | {"MaxPoolDown", "NormFactor"}
 ACTIVATIONS = ["relu", "sigmoid", "tanh", "elu", "leaky_relu", "gelu", "silu", "softplus", "hard_sigmoid", "hard_swish"]
 OPTIMIZERS: tuple[Callable[[], nn.Optimizer], ...] = (
     lambda: nn.SGD(0.1, momentum=0.9, weight_decay=0.01),
@@ -45,21 +40,20 @@ OPTIMIZERS: tuple[Callable[[], nn.Optimizer], ...] = (
 
 
 @cache
-def cases() -> dict[str, list[Case]]:
-    """The cases of each kind, without large ones where there are others; the kinds are shuffled."""
-    drawn: dict[str, list[tuple[int, Case]]] = {}
-    of_each = [
-        Case(operation, lambda random, x=x: x, (), tuple(i for i, a in enumerate(x) if a.dtype == "float64"))
-        for operation, arrays in ONE_EACH.values()
-        for x in [[np.asarray(a) for a in arrays]]
-    ]
-    for case in (*of_each, *kernel_cases.CASES, *TENSOR_CASES):
-        size = sum(np.size(x) for x in case.make(np.random.default_rng(0)))
-        drawn.setdefault(case.operation.kind, []).append((size, case))
+def cases() -> dict[str, list[Sample]]:
+    """The samples of each kind, without large ones where there are others; the kinds are shuffled."""
+    drawn: dict[str, list[tuple[int, Sample]]] = {}
+    for row, sample in samples():
+        drawn.setdefault(row.name, []).append((sum(x.size for x in sample.drawn()), sample))
     kinds = [*drawn]
     np.random.default_rng(0).shuffle(kinds)
     least = {kind: min(size for size, _ in drawn[kind]) for kind in kinds}
-    return {kind: [case for size, case in drawn[kind] if size <= max(MOST_ELEMENTS, least[kind])] for kind in kinds}
+    return {kind: [each for size, each in drawn[kind] if size <= max(MOST_ELEMENTS, least[kind])] for kind in kinds}
+
+
+def floats_of(row: Row) -> list[str]:
+    """Dtypes that the numbers of a row's samples are drawn in."""
+    return [name for name in FLOATS if name in row.dtypes] or [*FLOATS]
 
 
 class Found(NamedTuple):
@@ -142,18 +136,14 @@ class RandomGraph:
 
     def _case(self) -> Any:
         """The next kind, in one of its cases."""
-        case = self._pick(cases()[next(self._kinds)])
-        drawn = [np.asarray(x) for x in case.make(self.rng)]
-        dtype = np.dtype(self._pick(FLOATS[:3] if case.operation.kind in OF_LAPACK else FLOATS))
-        arrays = [x.astype(dtype) if x.dtype.kind == "f" else x for x in drawn]
-        for positions, least in ((case.statistics, "float32"), (case.exact, "float64")):
-            for i in positions:
-                arrays[i] = arrays[i].astype(np.promote_types(arrays[i].dtype, least))
-        return self.graph.apply(case.operation, *[self._input(case.operation, i, x) for i, x in enumerate(arrays)])
+        row = ROWS[next(self._kinds)]
+        sample = self._pick(cases()[row.name])
+        operation, arrays = sample.operation, sample.inputs(self._pick(floats_of(row)), self.rng)
+        return self.graph.apply(operation, *[self._input(operation, i, x) for i, x in enumerate(arrays)])
 
     def _input(self, operation: ops.Operation, position: int, array: np.ndarray) -> af.Blob:
         """What others have computed, where an operation takes any numbers; a leaf of these numbers otherwise."""
-        if operation.kind in TAKES_SOME:
+        if operation.kind in PARTICULAR:
             return self._source(array, is_same=True)
         takes_any = {
             "f": not isinstance(operation, ops.Cast),

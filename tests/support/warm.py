@@ -1,6 +1,6 @@
 """Programs of tests without a start of Python each: copies of a process that has imported what most of them do.
 
-`make test-full`, and a system without fork, start each program by itself.
+`make test-exhaustive`, and a system without fork, start each program by itself.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def mpi() -> None:
     need_mpi()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "kind", "chunk", "memory", "end"), JOBS)
 def test_conformance(ranks: int, kind: str, chunk: int, memory: str, end: str) -> None:
     measured = FULL and chunk == 1 << 22
@@ -84,12 +85,14 @@ def test_a_rank_parks_soon_and_offers_a_core_that_others_keep_ever_less_often() 
     ), done.err
 
 
+@pytest.mark.slow
 def test_one_loop_after_the_other() -> None:
     done = run_job(2, "loops.py")
     assert done.status == 0, done.out + done.err
     assert sorted(done.out.splitlines()) == ["rank 0 has ended", "rank 1 has ended"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["within", "outside"])
 def test_nothing_is_called_back_after_close(where: str) -> None:
     done = run_job(2, "closing.py", where)
@@ -126,6 +129,7 @@ class TestEnds:
         done = run_job(3, "endings.py", "return", 1, module=False)
         assert (done.status, done.err) == (0, "")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
     def test_a_signal_to_mpiexec_ends_all_ranks(self, sent: signal.Signals) -> None:
         with start_job(3, "endings.py", "wait", 0) as job:
@@ -138,6 +142,7 @@ class TestEnds:
             assert done.err.count("actorflow: interrupted") == 1
         assert_gone(ranks)
 
+    @pytest.mark.slow
     def test_the_shared_memory_of_a_job_has_no_names(self) -> None:
         with start_job(3, "endings.py", "wait", 0) as job:
             maps = [Path(f"/proc/{pid}/maps") for pid in pids_of_ready(job, 3)]
@@ -149,6 +154,7 @@ class TestEnds:
         assert shared
         assert [line for line in shared if not line.endswith("(deleted)")] == []
 
+    @pytest.mark.slow
     def test_a_killed_rank_ends_the_job_where_the_mpi_cannot_go_on(self) -> None:
         if is_openmpi():
             pytest.skip("Open MPI goes on, see the test of losses")
@@ -156,7 +162,7 @@ class TestEnds:
         assert done.status != 0
         assert "KILLED" in done.err.upper() + done.out.upper()
 
-    @pytest.mark.skipif(not FULL, reason="takes minutes: make test-full")
+    @pytest.mark.skipif(not FULL, reason="takes minutes: make test-exhaustive")
     @pytest.mark.timeout(1200)
     @pytest.mark.parametrize("seed", range(50))
     def test_any_signal_at_any_moment(self, seed: int) -> None:

@@ -23,7 +23,7 @@ __all__ = ["LIGHT", "Elsewhere", "Page", "browse", "browse_firefox"]
 
 CHROMIUM = Path("/usr/bin/chromium")
 SHELL = Path("/usr/lib/chromium/chromium-headless-shell")
-#: Chromium without all that is around a page takes two thirds of the time; `make test-full` takes what users have.
+#: Chromium without all that is around a page takes two thirds of the time; `make test-exhaustive` takes what users do.
 LIGHT = SHELL if SHELL.exists() and not FULL else CHROMIUM
 FIREFOX = Path("/usr/bin/firefox-esr")
 ARGS = [

@@ -11,7 +11,7 @@ import pytest
 import actorflow as af
 from actorflow.web import serve
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SCALAR = af.TensorSpec.of(())
 FOCUSED = """(() => {

@@ -83,6 +83,7 @@ async def test_metrics(graph: af.Graph) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 async def test_the_page_shows_batches(graph: af.Graph, new_page: Any, quick_vitals: None) -> None:
     async with graph, serve(graph, port=0) as view:
         page = await new_page()

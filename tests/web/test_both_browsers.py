@@ -10,7 +10,7 @@ import pytest
 import actorflow as af
 from actorflow.web import serve
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SQUARE = {"x": np.ones((4, 4), "float32")}
 

@@ -94,6 +94,7 @@ async def in_use(graph: af.Graph, heard: asyncio.Event) -> int:
     return min(looks)
 
 
+@pytest.mark.slow
 @pytest.mark.any_loop
 @pytest.mark.timeout(3000)
 async def test_memory_stays_flat() -> None:

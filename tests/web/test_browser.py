@@ -16,7 +16,7 @@ import actorflow as af
 from actorflow.trace.counters import NodeState
 from actorflow.web import create_app, serve
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SCALAR = af.TensorSpec.of(())
 
@@ -36,17 +36,6 @@ def server_states(graph: af.Graph) -> dict[str, str]:
 async def op_states(page: Any, graph: af.Graph) -> dict[str, str]:
     states = await page.look("actorflow.states")
     return {op.name: states[op.name] for op in graph.ops}
-
-
-async def test_it_shows_the_graph(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
-        assert await page.look("actorflow.nodes") == [node.name for node in training.graph.nodes]
-        assert await page.page.title() == "training · actorflow"
-        assert await page.page.inner_text("#graph-name") == "training"
-        assert "18 ops" in await page.page.inner_text("#graph-size")
-        assert await page.page.inner_text("#connection") == "Live"
 
 
 async def test_it_draws_ops_in_the_colour_of_their_state(training, new_page) -> None:

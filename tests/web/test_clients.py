@@ -23,7 +23,7 @@ from tests.support.effort import FULL
 from tests.web.browsing import LIGHT, Page, browse
 from tests.web.conftest import wide_graph
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 STOPPED_S = 30.0 if FULL else 0.0
 

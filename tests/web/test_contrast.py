@@ -10,7 +10,7 @@ import pytest
 import actorflow as af
 from actorflow.web import serve
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 TABS = ["now", "ops", "curves", "data", "node", "failures"]
 #: Contrast by WCAG 2 of what is drawn: each visible text with what is behind it, by the styles that the browser uses.

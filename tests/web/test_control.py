@@ -389,6 +389,7 @@ async def lesson(tmp_path: Path) -> Any:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 class TestPage:
     async def test_a_training_is_held_stepped_and_let_go(self, lesson, new_page) -> None:
         async with serve(lesson.graph, port=0, control=True) as view:

@@ -89,6 +89,7 @@ class TestFastAPI:
                 assert response.status == 200
 
     @pytest.mark.browser
+    @pytest.mark.slow
     async def test_the_page(self, new_page, fastapi_service: ModuleType) -> None:
         example = fastapi_service
         async with uvicorned(example.app) as port, ClientSession(f"http://{HOST}:{port}") as session:
@@ -100,6 +101,7 @@ class TestFastAPI:
             await page.page.locator("#frames-finished", has_text=re.compile("^1$")).wait_for()
             await page.page.close()
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
     async def test_a_signal_ends_the_program(self, digits_weights: Path) -> None:
         pipe = asyncio.subprocess.PIPE
@@ -181,6 +183,7 @@ class TestViewInANotebook:
         assert frame_url(url, ancestor) == expected
 
     @pytest.mark.browser
+    @pytest.mark.slow
     async def test_browsers_frame_it_for_nobody_else(self, training, new_page) -> None:
         """One page may, one may not; the token's cookie works inside the frame."""
 
@@ -211,6 +214,7 @@ class TestViewInANotebook:
                 page.complaints.clear()
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_kernel() -> None:
     import nbformat
     from nbclient import NotebookClient

@@ -14,7 +14,7 @@ from actorflow.trace.counters import NodeState
 from actorflow.web import serve
 from tests.web.conftest import wide_graph
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SQUARE = af.TensorSpec.of((4, 4))
 

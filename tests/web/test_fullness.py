@@ -12,7 +12,7 @@ import actorflow as af
 from actorflow.web import serve
 from tests.ranks.conftest import Ranks
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 VECTOR = af.TensorSpec.of(4)
 FEED = {"x": np.ones(4, "float32")}

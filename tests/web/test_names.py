@@ -15,7 +15,7 @@ from actorflow.errors import visible
 from actorflow.web import serve
 from tests.support.effort import FULL
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SCALAR = af.TensorSpec.of(())
 # The messages of errors, and names of stages, may have what those of nodes may not: controls.

@@ -16,7 +16,7 @@ import actorflow as af
 from actorflow.web import serve
 from tests.support.effort import FULL
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SQUARE = af.TensorSpec.of((4, 4))
 SCALAR = af.TensorSpec.of(())

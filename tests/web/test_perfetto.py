@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 import actorflow as af
 from actorflow.web import create_app
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SQUARE = af.TensorSpec.of((4, 4))
 

@@ -47,6 +47,7 @@ async def test_loaders_are_told_of_while_they_are_iterated(training) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_page, quick_vitals) -> None:
     loader = af.pipeline.source(range(50), name="numbers").map(half, concurrency=3, name="<halve>")
     async with serve(training.graph, port=0) as view, loader:
@@ -64,6 +65,7 @@ async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 async def test_stages_stand_before_what_they_feed(training, new_page, quick_vitals) -> None:
     ones = np.ones((4, 4), np.float32)
     hold = asyncio.Event()

@@ -13,7 +13,7 @@ import actorflow as af
 from actorflow.web import serve
 from actorflow.web import vitals as vitals_module
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SQUARE = af.TensorSpec.of((4, 4))
 

@@ -235,6 +235,7 @@ def look(stream: LiveStream, client: Any, of: af.Blob | None, norms: bool = Fals
 
 @pytest.mark.any_loop
 class TestSampling:
+    @pytest.mark.slow
     async def test_at_most_ten_frames_a_second_for_all(self, begun) -> None:
         """However many look, at however much, and however often they change their minds."""
         graph = guarded()
@@ -375,6 +376,7 @@ class TestSampling:
             assert json.loads(client.viewer.news["norms"])["layers"] == []
             await stream.aclose()
 
+    @pytest.mark.slow
     @pytest.mark.timeout(3000)
     async def test_memory_stays_flat(self, monkeypatch) -> None:
         """Over very many frames, with several clients that look at values and norms."""

@@ -17,7 +17,7 @@ import actorflow as af
 from actorflow.web import serve
 from tests.web.test_names import TOO_WIDE
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 #: The pixels of a canvas, as text: a list of as many numbers takes ten seconds on its way here.
 PIXELS = """((id) => {

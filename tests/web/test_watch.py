@@ -172,6 +172,7 @@ async def at_a_terminal(*arguments: str) -> AsyncIterator[Terminal]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
 class TestAtATerminal:
+    @pytest.mark.slow
     async def test_it_follows_comes_back_and_leaves_the_terminal_as_it_was(self, training) -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with af.web.serve(training.graph, port=0) as view:

@@ -316,10 +316,10 @@ def arange(
         raise ShapeError("arange: step must not be 0")
     whole = all(isinstance(each, int | np.integer) for each in (start, stop, step))
     kind = checked_dtype("arange", dtype if dtype is not None else np.int64 if whole else np.float64)
-    count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
+    count = max(0, math.ceil((stop - start) / step))  # as NumPy, which divides large integers as floats, too
     # Zeros of both signs are equal, and what is made of equal parameters is made once.
     params = (start, stop, step, kind, math.copysign(1.0, start))
-    return made_on(device, record(_ARANGE, (), (int(count),), kind, params, current_evaluator()))
+    return made_on(device, record(_ARANGE, (), (count,), kind, params, current_evaluator()))
 
 
 def linspace(

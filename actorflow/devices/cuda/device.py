@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.devices.base import DeviceOptions
+from actorflow.devices.base import DeviceOptions, Fence
+from actorflow.devices.cpu import WorkerLane
 from actorflow.devices.cuda import memory, transfer
 from actorflow.devices.cuda.availability import check_cuda, load_cupy
 from actorflow.devices.cuda.capture import CudaSegment
@@ -65,6 +67,7 @@ class CudaDevice(StreamDevice):
     is_staged = True
     runs_functions = True
     captures = True
+    compiles = True
 
     def __init__(self, place: Place, options: DeviceOptions | None = None) -> None:
         self.cupy = load_cupy(place)
@@ -74,6 +77,8 @@ class CudaDevice(StreamDevice):
         self._events = EventPool(self.cupy, self.index)
         self._staging = memory.PinnedPool(partial(memory.allocate_pinned, self.cupy, self.index), self._copy_lanes)
         self._service: CudaStream | None = None
+        self._compiler = WorkerLane(f"{place}-compiler", computes=False)
+        self._compiler_stream: CudaStream | None = None  # current in its thread alone
         self._reached: set[int] = set()
         self._adopted: list[CudaEvent] = []  # behind what the application may still compute into what it fed
 
@@ -89,6 +94,34 @@ class CudaDevice(StreamDevice):
             stream.wait(mark)
         return stream
 
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().bind(loop)
+        self._compiler.bind(loop)
+
+    def launch_aside(
+        self, lane: StreamLane, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None]
+    ) -> Fence:
+        # Not on the lane's own stream: the loop may capture what that is given.
+        if self._compiler_stream is None:
+            self._compiler_stream = self._new_stream(0)
+            self._compiler_stream.timed = False
+        assert isinstance(lane.stream, CudaStream)
+        launch = partial(self._launch_aside, self._compiler_stream, self._mark(lane.stream.raw), work)
+        return self._compiler.submit(launch, argument, passed, urgent=True)
+
+    def _launch_aside(
+        self, stream: CudaStream, mark: CudaEvent | None, work: Callable[[Any], None], argument: Any
+    ) -> None:
+        """Launch work on a stream behind a mark, and wait for its end; in a thread."""
+        with stream.current(), np.errstate(all="ignore"):  # as on the loop
+            if mark is not None:
+                stream.wait(mark)
+            try:
+                work(argument)
+                stream.record().synchronize()
+            finally:  # what kernels have allocated for themselves is of no use to the lanes
+                self.cupy.get_default_memory_pool().free_all_blocks(stream=stream.raw)
+
     def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> CudaSegment:
         return CudaSegment(name, self.place, works, is_warm=True)
 
@@ -100,11 +133,21 @@ class CudaDevice(StreamDevice):
         for stream in self._streams():
             stream.timed = self._is_timed
 
+    def close(self) -> None:
+        super().close()
+        self._compiler.close()
+
+    def forget_parent(self) -> None:
+        super().forget_parent()
+        self._compiler.forget_parent()
+
     def join(self) -> None:
         super().join()
+        self._compiler.join()
         pool = self.cupy.get_default_memory_pool()
         with self.cupy.cuda.Device(self.index):
-            streams = [*self._streams(), *([] if self._service is None else [self._service])]
+            others = [stream for stream in (self._service, self._compiler_stream) if stream is not None]
+            streams = [*self._streams(), *others]
             for stream in streams:
                 with suppress(DeviceError):  # the ops have failed with it
                     stream.synchronize()

@@ -158,8 +158,10 @@ class _Geometry:
             shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
         columns = scratch("columns", shape, self.dtype)
         if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
-            before = len(shape) - (1 if self.run == self.channels else 2)
-            found = as_strided(first, (*shape[:before], self.run), (*strides[:before], channel), writeable=False)
+            # Of a view, as of mirrored images, pixels that follow each other need not lie side by side.
+            run = self.run if axes[-1] == self.channels * channel else self.channels
+            before = len(shape) - (1 if run == self.channels else 2)
+            found = as_strided(first, (*shape[:before], run), (*strides[:before], channel), writeable=False)
             np.copyto(_as_runs(columns.reshape(found.shape)), _as_runs(found))
         else:
             np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")

@@ -101,7 +101,7 @@ class _Plan(NamedTuple):
         # Addresses: as arrays they would be passed through DLPack, which waits for the default stream.
         addresses = {tensor: _address(array) for tensor, array in zip(self.tensors, arrays, strict=True)}
         with _using_handles:  # else another thread's stream would be set between the two
-            handle = _handle(cupy.cuda.runtime.getDevice())
+            handle = _handle(cupy.cuda.runtime.getDevice(), "runs")
             _cudnn.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
             self.graph.execute(addresses, _address(workspace), handle=handle)
 
@@ -111,13 +111,14 @@ def _address(array: Array) -> int:
     return address
 
 
-#: Held by the thread that uses a handle: loops of several threads, and lazy arrays, share them.
-_using_handles = held_at_fork(threading.RLock())
+#: Held by the thread that uses a handle: loops of several threads, and lazy arrays, share them. Plans are made with
+#: handles of their own, as that takes long: a loop that runs a plan does not wait for it.
+_using_handles, _planning = held_at_fork(threading.RLock()), held_at_fork(threading.RLock())
 
 
 @cache
-def _handle(device: int) -> Any:
-    """The handle for a device, which is the current one; kept as long as the process."""
+def _handle(device: int, purpose: str) -> Any:
+    """The handle for a device, which is the current one, that runs or plans; kept as long as the process."""
     return _cudnn.create_handle()
 
 
@@ -127,7 +128,7 @@ def _planned(convolution: _Convolution) -> _Plan | None:
     if 0 in (*convolution.image, *convolution.filter, *convolution.loss):
         return None
     try:
-        with _using_handles:
+        with _planning:
             return _plan(convolution)
     except (_cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
         _log.warning("cuDNN cannot do %s, CuPy does it: %s", convolution, error)
@@ -140,7 +141,7 @@ def _plan(convolution: _Convolution) -> _Plan:
         io_data_type=data_type,
         intermediate_data_type=_cudnn.data_type.FLOAT,
         compute_data_type=_cudnn.data_type.FLOAT,
-        handle=_handle(convolution.device),
+        handle=_handle(convolution.device, "plans"),
     )
 
     def tensor(name: str) -> Any:

@@ -54,7 +54,8 @@ NormalCdf, normal_cdf = unary(
     example=("[0.0, 1.96]", "[0.5       0.9750021]"))
 Gelu, _gelu = unary(
     "gelu", "The Gaussian error linear unit: ``x * normal_cdf(x)``.",
-    None, slope(lambda x: normal_cdf(x) + x * normal_density(x)), kinds=_REAL, cuda=f"W(x) * ({_CDF})")
+    None, slope(lambda x: normal_cdf(x) + x * normal_density(x)), kinds=_REAL,
+    cuda=f"W(x) < W(-100) ? W(0) : W(x) * ({_CDF})")  # of -infinity, too, as on the CPU
 GeluTanh, _gelu_tanh = unary(
     "gelu_tanh", "The tanh form of `gelu`.",
     None, slope(_gelu_tanh_slope), kinds=_REAL, cuda=f"W(0.5) * W(x) * (W(1) + {_GELU_TANH})")

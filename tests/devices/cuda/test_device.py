@@ -1,6 +1,7 @@
 """Devices: lanes on a real loop, copies, what the application feeds."""
 
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,45 @@ class TestLanes:
         cupy.run()
         await passed(ended)
         assert order == [1, 2]
+        device.close()
+        device.join()
+
+    async def test_what_a_thread_launches_comes_behind_the_lane_and_has_ended_when_it_is_told(
+        self, cupy: Any, device: CudaDevice
+    ) -> None:
+        device.bind(asyncio.get_running_loop())
+        lane, order = stream_lane(device, "main"), []
+        lane.submit(lambda _: lane.stream.raw.launch(lambda: order.append("lane")), None, ignore, False)
+
+        def work(name: str) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            current = cupy.cuda.get_current_stream()
+            assert current != lane.stream.raw
+            current.launch(lambda: order.append(name))
+            cupy.run(current)
+            assert order == []  # the stream waits on the device
+
+        fence = device.launch_aside(lane, work, "aside", ignore)
+        await passed(fence)
+        assert (fence.error, order) == (None, ["lane", "aside"])
+        (freed,) = cupy.pool.freed  # once: what only that stream could use
+        assert freed != lane.stream.raw
+        device.close()
+        with pytest.raises(DeviceError, match="closed"):
+            device.launch_aside(lane, work, "late", ignore)
+        device.join()
+
+    async def test_what_fails_on_the_device_fails_in_the_thread(self, cupy: Any, device: CudaDevice) -> None:
+        device.bind(asyncio.get_running_loop())
+        lane = stream_lane(device, "main")
+
+        def work(status: int) -> None:
+            cupy.failure = status
+
+        fence = device.launch_aside(lane, work, 700, ignore)
+        await passed(fence)
+        assert isinstance(fence.error, DeviceError)
+        assert "restart the process" in str(fence.error)
         device.close()
         device.join()
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.transport.jobs import run_job
 
 
+@pytest.mark.slow
 def test_four_processes_train_like_one() -> None:
     done = run_job(4, str(Path(__file__).with_name("job.py")))
     assert (done.status, done.err) == (0, "")

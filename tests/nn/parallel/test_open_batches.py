@@ -14,6 +14,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn.parallel.exchange import lengths_of
 from tests.nn.parallel.ranks import Ranks, size_of
+from tests.support.effort import slow
 
 LENGTHS = (7, 2, 1, 5, 0, 3, 7)
 
@@ -57,7 +58,9 @@ async def check(parallel: Any, reference: Any, size: int) -> None:
 
 @pytest.mark.parametrize("scheme", ["allreduce", "server", "aggregate"])
 @pytest.mark.parametrize(
-    "places", [["cpu", "cpu"], ["sim:0", "cpu", "sim:1", "cpu"], ["cpu", "1/cpu"], ["1/cpu", "sim:0", "2/cpu"]], ids=str
+    "places",
+    [["cpu", "cpu"], *slow([["sim:0", "cpu", "sim:1", "cpu"], ["cpu", "1/cpu"]]), ["1/cpu", "sim:0", "2/cpu"]],
+    ids=str,
 )
 async def test_data_parallel(scheme: str, places: Sequence[str]) -> None:
     def make() -> af.Composite:

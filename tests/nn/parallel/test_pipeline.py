@@ -15,7 +15,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.nn.parallel import Distribute, Gather, PipelineParallel, Scatter, Vectorize
 from tests.nn.parallel.ranks import Ranks, size_of
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 BATCH = 7
 OPTIMIZERS: dict[str, Callable[[], nn.Optimizer]] = {
@@ -94,13 +94,14 @@ async def check_like_the_whole(
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("places", PLACES, ids=" ".join)
+@pytest.mark.parametrize("places", slow(PLACES, but=PLACES[-2:]), ids=" ".join)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 async def test_like_the_whole(places: list[str], schedule: str) -> None:
     for optimizer, in_flight, count in (("sgd", 1, 5), ("sgd", 3, 2), ("adam", 3, 7)):
         await check_like_the_whole(optimizer, places, in_flight, count, schedule=schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @given(
     places=st.lists(st.sampled_from(["cpu", "sim:0", "1/cpu", "1/sim:0", "2/cpu"]), min_size=3, max_size=3),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 
 import actorflow as af
 from actorflow import nn, ops
@@ -43,6 +44,7 @@ async def train(transport: Transport, places: list[str]) -> tuple[list[float], l
     return [epoch.means["loss"] for epoch in epochs], [epoch.validation["right"] for epoch in epochs], tested
 
 
+@pytest.mark.slow
 async def test_all_ranks_see_the_same_training() -> None:
     places = ["1/cpu", "sim:0"]
     first, second = await asyncio.gather(*[train(transport, places) for transport in LocalWorld(2).transports])

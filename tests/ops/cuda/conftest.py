@@ -15,8 +15,9 @@ import pytest
 
 import actorflow.ops
 from actorflow.ops import Operation, registry
+from actorflow.ops.rows import Elementwise
 from actorflow.spec import TensorSpec
-from tests.support import kernel_cases
+from tests.operations import ROWS
 
 GUARD = 64
 
@@ -55,7 +56,7 @@ def emulated(pytestconfig: pytest.Config) -> SimpleNamespace:
             name.rpartition(".")[2]: m for name, m in sys.modules.items() if name.startswith("actorflow.ops.cuda.")
         }
         kernels = {key: value for key, value in registered.items() if key.device == "cuda"}
-        for kind in [*kernel_cases.rows(), *map(type, kernel_cases.WITH_PARAMETERS)]:
+        for kind in [row.kind for row in ROWS.values() if row.kind and issubclass(row.kind, Elementwise)]:
             for dtype in modules["launch"].ANYTHING:
                 key = registry.KernelKey(kind.__name__, "cuda", "cupy", dtype, "any")
                 made = None if key in kernels else modules["elementwise"].make(kind, key)
@@ -116,9 +117,3 @@ def wide_indices(emulated: SimpleNamespace) -> Iterator[None]:
 def load_file() -> Callable[[str], ModuleType]:
     """``load_file(name)``: a helper of this folder as a module."""
     return lambda name: load(Path(__file__).with_name(name))
-
-
-@pytest.fixture(scope="session")
-def cases() -> ModuleType:
-    """The cases that a GPU is tested with."""
-    return kernel_cases

@@ -19,6 +19,7 @@ from actorflow import ops
 from actorflow.errors import MissingExtraError
 from actorflow.ops import registry
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
+from tests.support.kernels import compute_cpu
 
 STREAM = 1234
 
@@ -178,13 +179,11 @@ def run(cudnn: SimpleNamespace, operation: ops.Operation, shape: tuple[int, ...]
         ((3, 4, 3), (2, 2, 3), 1, (1, 0, 1), 1, 2),
     ],
 )
-def test_all_three_products_are_those_of_the_cpu(
-    cudnn, cases, size, kernel, stride, pad, dilation, groups, caplog
-) -> None:
+def test_all_three_products_are_those_of_the_cpu(cudnn, size, kernel, stride, pad, dilation, groups, caplog) -> None:
     random = np.random.default_rng(0)
     x, weight = random.standard_normal((2, *size, 4)), random.standard_normal((*kernel, 4 // groups, 8))
     how = (stride, pad, dilation, groups)
-    (y,) = cases.compute_cpu(ops.Conv(*how), x, weight)
+    (y,) = compute_cpu(ops.Conv(*how), x, weight)
     g = random.standard_normal(y.shape)
     x, weight, g, y = (array.astype(np.float32) for array in (x, weight, g, y))
     down, of_weight = ConvDown(*how, size=size), ConvWeight(*how, kernel=kernel)
@@ -192,7 +191,7 @@ def test_all_three_products_are_those_of_the_cpu(
         for _ in range(2):
             np.testing.assert_allclose(run(cudnn, ops.Conv(*how), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
             for operation, given, shape in ((down, weight, x.shape), (of_weight, x, weight.shape)):
-                (expected,) = cases.compute_cpu(operation, g, given)
+                (expected,) = compute_cpu(operation, g, given)
                 np.testing.assert_allclose(run(cudnn, operation, shape, g, given), expected, rtol=1e-4, atol=1e-4)
     assert len(cudnn.built) == 3
     assert cudnn.streams == ([] if stride == 3 else [STREAM] * 6)
@@ -249,14 +248,14 @@ def test_float32_is_not_rounded_unless_that_is_asked_for(cudnn, monkeypatch) -> 
     assert "TENSOR_CORE" not in cudnn.module._unwanted("float32")
 
 
-def test_where_cudnn_does_not_start_cupy_convolves(cudnn, cases, caplog, monkeypatch) -> None:
+def test_where_cudnn_does_not_start_cupy_convolves(cudnn, caplog, monkeypatch) -> None:
     def fail() -> None:
         raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
 
     monkeypatch.setattr(cudnn.module._cudnn, "create_handle", fail)
     cudnn.module._handle.cache_clear()
     x, weight = (np.random.default_rng(0).standard_normal(shape).astype("f") for shape in [(2, 5, 5, 3), (3, 3, 3, 4)])
-    (y,) = cases.compute_cpu(ops.Conv(), x, weight)
+    (y,) = compute_cpu(ops.Conv(), x, weight)
     np.testing.assert_allclose(run(cudnn, ops.Conv(), y.shape, x, weight), y, rtol=1e-4, atol=1e-4)
     assert "CuPy does it: CUDNN_STATUS_NOT_INITIALIZED" in caplog.text
 

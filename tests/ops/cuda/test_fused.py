@@ -14,6 +14,8 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
 from actorflow.ops import Fused, FusedStep
 from actorflow.spec import TensorSpec
+from tests.operations.elementwise import WITH_PARAMETERS
+from tests.operations.elementwise import rows as own_rows
 from tests.ops.test_fused import (
     DTYPES,
     REDUCTIONS,
@@ -25,9 +27,8 @@ from tests.ops.test_fused import (
     reduced_chains,
     with_reductions,
 )
-from tests.support import kernel_cases
 
-# Each chain is compiled: some hundred of them in `make test-full`, which tries all dtypes, too.
+# Each chain is compiled: some hundred of them in `make test-exhaustive`, which tries all dtypes, too.
 IS_FULL = settings.default.max_examples > 150
 few = settings(
     deadline=None,
@@ -55,7 +56,7 @@ def number(value: float, dtype: str) -> tuple[ops.Operation, tuple[int, ...]]:
 
 def steps_of(kinds: str) -> list[tuple[ops.Operation, tuple[int, ...]]]:
     """Each row whose formula is right for dtypes of these kinds."""
-    own = [kind for kind in kernel_cases.rows() if set(kinds) <= set(kind.formula_kinds) and not kind.conditions]
+    own = [kind for kind in own_rows() if set(kinds) <= set(kind.formula_kinds) and not kind.conditions]
     return [(kind(), tuple(range(len(kind.arguments)))) for kind in own if "Shift" not in kind.__name__]
 
 
@@ -63,7 +64,7 @@ def steps_of(kinds: str) -> list[tuple[ops.Operation, tuple[int, ...]]]:
 CHAINS = {
     ("float16", "float32", "float64"): chain(
         *steps_of("f"),
-        *((operation, (0,)) for operation in kernel_cases.WITH_PARAMETERS),
+        *((operation, (0,)) for operation in WITH_PARAMETERS),
         (ops.Sum(), (0, 1)),
         (ops.Sum(), (0, 1, 0)),
     ),
@@ -89,7 +90,7 @@ CASES = [(dtype, operation) for dtypes, operation in CHAINS.items() for dtype in
 def test_every_step_is_tried() -> None:
     tried = {type(step.operation) for operation in CHAINS.values() for step in operation.steps}
     shifts = {ops.BitwiseLeftShift, ops.BitwiseRightShift}  # by as many bits as there are, they are not defined
-    assert tried >= {kind for kind in kernel_cases.rows() if set(kind.formula_kinds) & set("biuf")} - shifts
+    assert tried >= {kind for kind in own_rows() if set(kind.formula_kinds) & set("biuf")} - shifts
 
 
 @pytest.mark.parametrize(("dtype", "operation"), CASES, ids=[dtype for dtype, _ in CASES])

@@ -19,7 +19,7 @@ from actorflow.ops.numba import compiled, fused
 from actorflow.ops.registry import load_library, lookup
 from actorflow.spec import TensorSpec
 from tests.ops.numba.conftest import assert_same_bits
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 
 DTYPES = ("float32", "float64")
 SPECIAL = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e30, 1e-40, 0.5, 3.0, -7.25]
@@ -102,6 +102,7 @@ def arrays(dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_operation(dtype: str) -> None:
     operation = everything(dtype)
@@ -131,7 +132,7 @@ def test_blocks(dtype: str, whole: tuple[int, ...], in_place: bool) -> None:
     check(block(dtype), inputs, in_place)
 
 
-@pytest.mark.parametrize("to", ["float32", "float64", "bool", "int32"])
+@pytest.mark.parametrize("to", [*slow(["float32"]), "float64", "bool", "int32"])
 def test_casts_of_numbers_are_numpys(to: str) -> None:
     steps = Steps(2, "float32")
     cast = steps.add(Cast(np.dtype(to)), steps.add(ops.Scale(0.5), steps.add(ops.Sum(), 0, 1)))

@@ -20,6 +20,7 @@ from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, MaxPool, MaxPool
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate
 from actorflow.ops.numba import norm, updates
 from actorflow.spec import TensorSpec
+from tests.support.effort import slow
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,6 +70,7 @@ def convolve(agree: Any, x: np.ndarray, weight: np.ndarray, how: dict[str, Any],
     agree(ConvWeight(**how, groups=x.shape[-1], kernel=weight.shape[:-2]), g, x)
 
 
+@pytest.mark.slow
 @given(depthwise(), seeds, st.sampled_from([0.0, 0.1]))
 def test_depthwise_convolutions(agree: Any, case: Any, seed: int, odd: float) -> None:
     images, kernel, how = case
@@ -76,12 +78,13 @@ def test_depthwise_convolutions(agree: Any, case: Any, seed: int, odd: float) ->
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [*slow([1]), 2, *slow([3])])
 def test_convolutions_of_several_ranks(agree: Any, rank: int, dtype: str) -> None:
     x = values(1, (2, *(11, 9, 8)[:rank], 9), dtype)
     convolve(agree, x, values(2, (*[3] * rank, 1, 9), dtype), {"stride": 2, "pad": 1}, 3, 0.0)
 
 
+@pytest.mark.slow
 def test_images_of_several_bands_and_pieces(agree: Any) -> None:
     x = values(1, (1, 70, 60, 96))
     convolve(agree, x, values(2, (3, 3, 1, 96)), {"pad": 1}, 3, 0.0)
@@ -96,6 +99,7 @@ def test_rows_of_any_number_of_windows(agree: Any, stride: int) -> None:
         agree(Conv(groups=9, pad=1, stride=stride), values(width, (1, 4, width, 9), odd=0.05), weight)
 
 
+@pytest.mark.slow
 def test_several_outputs_of_a_channel(agree: Any) -> None:
     agree(Conv(groups=5, pad=1), values(1, (2, 7, 6, 5)), values(2, (3, 3, 1, 15)))
 
@@ -143,6 +147,7 @@ def pooled(draw: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
     return (draw(st.integers(0, 3)), *size, draw(st.sampled_from([1, 3, 8, 19]))), how
 
 
+@pytest.mark.slow
 @given(pooled(), seeds, st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from("fd"))
 def test_poolings(agree: Any, case: Any, seed: int, odd: float, count_pad: bool, dtype: str) -> None:
     shape, how = case
@@ -176,6 +181,7 @@ def test_gradients_of_maxima_of_windows_that_touch_or_overlap(
     agree(MaxPoolDown(**how), values(2, y.shape), x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(13,), (7, 5, 6)])
 def test_poolings_of_rows_and_volumes(agree: Any, size: tuple[int, ...]) -> None:
     x = values(1, (2, *size, 6))
@@ -183,6 +189,7 @@ def test_poolings_of_rows_and_volumes(agree: Any, size: tuple[int, ...]) -> None
     agree(AveragePool(3, 2, 1), x)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 5),
     st.sampled_from([1, 2, 5, 40]),
@@ -226,7 +233,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("step", slow(STEPS), ids=str)
 @given(
     st.sampled_from([(), (0,), (7,), (3, 5), (100_000,), (1_200_000,)]),
     seeds,

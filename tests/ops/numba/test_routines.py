@@ -86,6 +86,7 @@ def test_what_is_on_disk_is_there_at_once(folder: Path, no_compiler: Callable[[]
     assert works(again)
 
 
+@pytest.mark.slow
 def test_another_process_finds_it(folder: Path) -> None:
     program = (
         "import sys\nfrom actorflow.ops.numba import Routine, cache\n"
@@ -161,6 +162,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, variables: dict[str
     assert cache.folder() == Path(expected)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_dies_fails_what_it_was_at_and_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +274,7 @@ def test_without_a_thread_numpy_computes(folder: Path, monkeypatch: pytest.Monke
         routine.wait()
 
 
+@pytest.mark.slow
 def test_the_thread_and_the_process_end_when_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_queue, "LINGER_S", 0.0)
     own = compile_queue.CompileQueue()
@@ -286,6 +289,7 @@ def test_the_thread_and_the_process_end_when_nothing_is_left(folder: Path, monke
     assert [each._process.returncode for each in made] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_has_what_is_made_and_asks_anew_for_the_rest(folder: Path) -> None:
     program = """

@@ -1,0 +1,76 @@
+"""The table of operations: for each one row, which all suites take their cases from.
+
+Its files mirror those of `actorflow.ops`. What a row says is in `tests.operations.table`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import actorflow.ops.cpu  # noqa: F401  registers the kernels
+from actorflow.ops import Operation
+from tests.operations.table import Row, Sample, Wrong
+
+__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "drawn", "operations", "row_of", "samples"]
+
+
+def _listed(name: str) -> Iterator[Any]:
+    """What the files of the table have under a name."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        yield from getattr(import_module(module.name), name, ())
+
+
+#: All rows, by name.
+ROWS: dict[str, Row] = {}
+for _row in _listed("ROWS"):
+    assert _row.name not in ROWS, f"{_row.name} has two rows"
+    ROWS[_row.name] = _row
+#: What is refused, and with which words.
+WRONG: list[Wrong] = [*_listed("WRONG")]
+
+
+def operations() -> set[type[Operation]]:
+    """All operations of `actorflow.ops`, but for those that only plans insert and two that others derive from."""
+    found, open_kinds = set(), [Operation]
+    while open_kinds:
+        for kind in open_kinds.pop().__subclasses__():
+            open_kinds.append(kind)
+            is_base = "__dataclass_params__" not in vars(kind) or kind.__name__.startswith("_")
+            module = kind.__module__
+            if module.startswith("actorflow.ops.") and module != "actorflow.ops.transfer" and not is_base:
+                found.add(kind)
+    return {kind for kind in found if kind.__name__ not in ("LabelLoss", "PairLoss", "Reduction")}
+
+
+def row_of(operation: Operation) -> Row:
+    """The row of an operation."""
+    return ROWS[operation.kind]
+
+
+def samples(device: str = "cpu") -> list[tuple[Row, Sample]]:
+    """The samples of all operations that a kind of device computes."""
+    rows = [row for row in ROWS.values() if row.kind is not None and device in row.devices]
+    return [(row, sample) for row in rows for sample in row.samples]
+
+
+#: One operation of each kind, with its inputs in float32.
+EACH: dict[str, tuple[Operation, list[np.ndarray[Any, Any]]]] = {
+    name: (row.first.operation, row.first.inputs()) for name, row in ROWS.items() if row.kind is not None
+}
+#: Kinds whose inputs must be those of a sample.
+PARTICULAR = frozenset(name for name, row in ROWS.items() if row.particular)
+
+
+def calls() -> list[tuple[Row, Sample]]:
+    """The samples of functions of blobs and arrays: of several operations, or of one with other parameters."""
+    return [(row, each) for row in ROWS.values() if row.kind is None and row.drawn is None for each in row.samples]
+
+
+def drawn(reference: str) -> list[Row]:
+    """The rows of functions of arrays, which draw their samples, if they have a reference."""
+    return [row for row in ROWS.values() if row.drawn is not None and reference not in row.without]

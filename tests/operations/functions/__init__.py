@@ -1,0 +1,1 @@
+"""Rows of functions that are made of several operations, or of one with other parameters."""

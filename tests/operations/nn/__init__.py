@@ -1,0 +1,1 @@
+"""Rows of the operations that networks are made of."""
