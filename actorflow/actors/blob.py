@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from actorflow import core
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import RUNNING, Frame
 from actorflow.actors.variable import VariableActor
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
@@ -37,6 +37,8 @@ class UpdateActor(BlobActor):
         """Make the computed value the variable's."""
         value = frame.values[self.slot]
         frame.values[self.slot] = None
+        if not frame.updated:
+            frame.updated = []
         frame.updated.append(self.variable.variable.name)
         if frame.budget is not None:
             frame.budget.replace(frame, self.slot, self.read_slot)
@@ -59,9 +61,11 @@ def deliver(updates: Iterable[UpdateActor], frame: Frame, fence: Fence | None) -
 def _arrived(updates: Iterable[UpdateActor], frame: Frame) -> None:
     for update in updates:
         # Not `halted`: an op that was queued behind may have failed on the lane, after this value was computed.
-        if frame.state is not FrameState.RUNNING or frame.values[update.slot] is None:
+        if frame.state is not RUNNING or frame.values[update.slot] is None:
             continue
         if frame.atomic:
+            if not frame.updates:
+                frame.updates = []
             frame.updates.append(update)
         else:
             update.commit(frame)

@@ -80,7 +80,7 @@ class Dispatcher:
             is_here = get_ident() == self._thread
             call_soon = self.loop.call_soon if is_here else self.loop.call_soon_threadsafe
             try:
-                call_soon(self._run_slice, context=self._context)
+                call_soon(self._run_slice)
             except RuntimeError:
                 # Frames were left behind when the loop was closed: the ends of their threads are told in another one.
                 if not self.loop.is_closed():
@@ -98,32 +98,31 @@ class Dispatcher:
         if self._had_turn:
             self._had_turn = False
             self._due_ns = now_ns + self.slice_ns // 4  # a slice of the loop may have been right before
-            self.loop.call_soon(self._turn, context=self._context)
+            self.loop.call_soon(self._turn)
         if now_ns > self._due_ns:
             self.wake()
         else:
-            self._context.run(self._run_slice, self._due_ns)
+            self._run_slice(self._due_ns)
 
     def _turn(self) -> None:
         self._had_turn = True
 
     def _run_slice(self, due_ns: int = 0) -> None:
         ready = self.ready
-        ready.begun_ns = now_ns = perf_counter_ns()
         self._running = True
         try:
+            due_ns = due_ns or perf_counter_ns() + self.slice_ns
             if self.take is None:
-                ready.run(due_ns or now_ns + self.slice_ns)
+                ready.run(due_ns, self._context)
             else:
-                self._run_in_order(self.take, due_ns or now_ns + self.slice_ns)
+                self._context.run(self._run_in_order, self.take, due_ns)
         except BaseException as error:
             leave_loop(error)
             if ready.at is None:
                 raise
-            actor, frame = ready.at
+            (actor, frame), ready.at = ready.at, None
             frame.fail(actor, error)
         finally:
-            ready.at = None
             self._running = self._scheduled = False
             if ready:
                 self.wake()
@@ -131,7 +130,9 @@ class Dispatcher:
     def _run_in_order(self, take: Callable[[], tuple[Any, Any]], due_ns: int) -> None:
         """As `Ready.run`."""
         ready = self.ready
+        ready.begun_ns = perf_counter_ns()
         while ready:
             ready.at = actor, work = take()
             if actor.fire(work) > due_ns:
                 break
+        ready.at = None

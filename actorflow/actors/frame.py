@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow import core
@@ -71,30 +71,78 @@ class FrameState(Enum):
     CANCELLED = "cancelled"
 
 
+#: In Python 3.11 to look a member up takes as long as a call.
+RUNNING, FINISHED = FrameState.RUNNING, FrameState.FINISHED
+
+
+class FrameStart(core.Start):
+    """What each frame of a program begins with, and has in common with the others.
+
+    Args:
+        pending, readers, slots, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
+            and of variables' turns.
+        dispatcher: Fires the actors.
+        budget: Memory that ops must be admitted to, if there is a limit.
+        monitor: States of nodes, while they are watched.
+        trace: The newest calls of the graph.
+        observer: Is told of the end of each frame.
+        listeners: Where a frame is expected: ops that take their frames in order, channels.
+        weights: Slots that hold variables' values on devices with streams, with the device.
+        ops: The program's ops, by index.
+        node_ids: `Node.id` of what they show up as.
+        lengths: Lengths of the open axes.
+    """
+
+    __slots__ = ("lengths", "listeners", "loop", "node_ids", "observer", "ops", "weights")
+
+    def __init__(
+        self,
+        pending: Sequence[int],
+        readers: Mapping[int, int],
+        slots: int,
+        open_ends: int,
+        dispatcher: Dispatcher,
+        budget: Budget | None,
+        monitor: Monitor | None,
+        trace: Trace,
+        *,
+        observer: FrameObserver,
+        listeners: Sequence[FrameListener],
+        weights: Sequence[tuple[int, Device]],
+        ops: Sequence[OpActor],
+        node_ids: npt.NDArray[np.intp],
+        lengths: Lengths,
+    ) -> None:
+        super().__init__(pending, readers, slots, open_ends, dispatcher.ready, dispatcher.wake, budget, monitor, trace)
+        self.loop = dispatcher.loop
+        self.observer = observer
+        self.listeners = listeners
+        self.weights = weights
+        self.ops = ops
+        self.node_ids = node_ids
+        self.lengths = lengths
+
+
+#: What a frame has that has none; to be replaced before one is added.
+_NONE: Any = MappingProxyType({})
+
+
 class Frame(core.Frame):
     """All state of one run.
 
     Everything is touched on the loop's thread only, but for counts, values and ``halted``, which lanes' threads use as
     well, and for ``outstanding``, where they note the work that they hand over.
 
+    What most frames never have is no attribute of its own, but the class's, until it is set: a frame is quickly made.
+
     Args:
-        start: Counts that it begins with.
+        start: What it begins with.
         number: Frames of a graph are numbered from 0 in the order of their start.
         values: Value of each slot; None before it is written and after its last reader.
-        open_ends: Number of ends that the frame waits for: ops that nothing in the frame follows, and variables' turns.
-        dispatcher: Fires its actors.
-        observer: Is told of its end.
-        listeners: Where this frame is expected: ops that take their frames in order, channels.
-        weights: Slots that hold variables' values on devices with streams, with the device.
-        ops: The program's ops, by index.
-        atomic: Whether all updates are committed together, at the end.
-        budget: Memory that its ops must be admitted to, if there is a limit.
-        monitor: States of nodes, while they are watched.
-        node_ids: `Node.id` of what its ops show up as.
-        trace: The newest calls of the graph.
-        lengths: Lengths of the open axes.
+        context: In which its functions are called, each in a copy.
 
     Attributes:
+        atomic: Whether all updates are committed together, at the end.
         turns: Turns that this frame takes at the variables it may update.
         resting: Ops whose call has failed and will be repeated when a timer ends.
         updates: Updates that wait for the end of an atomic frame.
@@ -107,72 +155,36 @@ class Frame(core.Frame):
         spans: Makes spans of it, if wanted.
     """
 
-    __slots__ = (
-        "_ended",
-        "_is_told",
-        "atomic",
-        "error",
-        "has_ended",
-        "lengths",
-        "listeners",
-        "loop",
-        "node_ids",
-        "observer",
-        "ops",
-        "resting",
-        "serial",
-        "spans",
-        "state",
-        "turns",
-        "updated",
-        "updates",
-        "weights",
-    )
-
+    start: FrameStart
     trace: Trace
+    atomic = False
+    turns: dict[VariableActor, Turn] = _NONE
+    resting: dict[OpActor, asyncio.TimerHandle] = _NONE
+    updates: list[UpdateActor] = _NONE
+    updated: list[str] = _NONE
+    state = RUNNING
+    error: ActorflowError | None = None
+    has_ended = False
+    #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
+    _ended: asyncio.Future[None] | None = None
+    _is_told = False  # whether the caller has the error, or does not want it any more
+    serial = -1
+    spans: FrameSpans | None = None
 
-    def __init__(
-        self,
-        start: core.Start,
-        number: int,
-        values: list[Any],
-        open_ends: int,
-        dispatcher: Dispatcher,
-        observer: FrameObserver,
-        listeners: Sequence[FrameListener],
-        weights: Sequence[tuple[int, Device]],
-        ops: Sequence[OpActor],
-        atomic: bool,
-        budget: Budget | None,
-        monitor: Monitor | None,
-        node_ids: npt.NDArray[np.intp],
-        trace: Trace,
-        lengths: Lengths,
-    ) -> None:
-        context = contextvars.copy_context()
-        super().__init__(
-            start, number, values, open_ends, dispatcher.ready, dispatcher.wake, budget, monitor, trace, context
-        )
-        self.loop = dispatcher.loop
-        self.observer = observer
-        self.listeners = listeners
-        self.weights = weights
-        self.ops = ops
-        self.atomic = atomic
-        self.node_ids = node_ids
-        self.lengths = lengths
-        self.turns: dict[VariableActor, Turn] = {}
-        self.resting: dict[OpActor, asyncio.TimerHandle] = {}
-        self.updates: list[UpdateActor] = []
-        self.updated: list[str] = []
-        self.state = FrameState.RUNNING
-        self.error: ActorflowError | None = None
-        self.has_ended = False
-        #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
-        self._ended: asyncio.Future[None] | None = None
-        self._is_told = False  # whether the caller has the error, or does not want it any more
-        self.serial = -1
-        self.spans: FrameSpans | None = None
+    @property
+    def ops(self) -> Sequence[OpActor]:
+        """The program's ops, by index."""
+        return self.start.ops
+
+    @property
+    def lengths(self) -> Lengths:
+        """Lengths of the open axes."""
+        return self.start.lengths
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it runs on."""
+        return self.start.loop
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -196,7 +208,7 @@ class Frame(core.Frame):
     def finish(self) -> None:
         for update in self.updates:
             update.commit(self)
-        self._stop(FrameState.FINISHED)
+        self._stop(FINISHED)
 
     @property
     def at_work(self) -> list[tuple[OpActor, Fence | asyncio.Task[Any]]]:
@@ -219,11 +231,11 @@ class Frame(core.Frame):
         """
         if actor is not None:
             self.op_failed(actor, error)
-        elif self.state is FrameState.RUNNING:
+        elif self.state is RUNNING:
             failure = GraphError(f"frame {self.number} failed with {type(error).__name__}: {text_of(error)}")
             failure.__cause__ = error
             self.stop_with(failure)
-        self.observer.fault(self, error)
+        self.start.observer.fault(self, error)
 
     def guarded(self, follow: Callable[..., None], *arguments: Any) -> None:
         """Call what follows in the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
@@ -241,7 +253,7 @@ class Frame(core.Frame):
             cause: What was raised.
             node: The op that errors name, if it is not the actor's own.
         """
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             number = self.number
@@ -250,7 +262,7 @@ class Frame(core.Frame):
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.error = error
             if isinstance(error, OpError):
                 error.frame, error.updated = self.number, tuple(self.updated)
@@ -266,7 +278,7 @@ class Frame(core.Frame):
 
         With an error the caller gets that at once, instead of CancelledError.
         """
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.error = error
             self._stop(FrameState.CANCELLED)
             if error is not None:
@@ -274,7 +286,7 @@ class Frame(core.Frame):
 
     def abandon(self) -> None:
         """Count as cancelled, and call nothing on the frame's loop: it was closed, so tasks never go on."""
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.state = FrameState.CANCELLED
             self.halted = True
         self.outstanding = {
@@ -291,7 +303,7 @@ class Frame(core.Frame):
         error = None
         try:
             await (asyncio.sleep(0) if self.has_ended else self.ended)  # what ends the program leaves the loop first
-            if self.state is not FrameState.FINISHED:
+            if self.state is not FINISHED:
                 error = self.error
                 raise asyncio.CancelledError if error is None else error
         except GeneratorExit:  # the waiting task was dropped, as with a closed loop: nothing can be awaited
@@ -303,7 +315,7 @@ class Frame(core.Frame):
                 self.leave()
                 await wait_out(self.tasks)
             finally:
-                self.observer.abandoned(self)
+                self.start.observer.abandoned(self)
             raise
         finally:
             del error  # whose traceback refers to this call
@@ -326,48 +338,52 @@ class Frame(core.Frame):
     def settle(self, actor: OpActor) -> None:
         """Count the end of a lane's work or a task; the last one ends a stopped frame."""
         self.outstanding.pop(actor, None)
-        if not self.outstanding and self.state is not FrameState.RUNNING:
+        if not self.outstanding and self.state is not RUNNING:
             self._end()
 
     def _stop(self, state: FrameState) -> None:
         self.state = state
         self.halted = True
-        try:
-            for turn in self.turns.values():
-                if not turn.passed:
-                    turn.leave()
-            if state is not FrameState.FINISHED:
-                for listener in self.listeners:
-                    listener.skip(self)
-                for actor, timer in self.resting.items():
-                    timer.cancel()
-                    assert actor.attempts is not None
-                    actor.attempts.give_up(self)
-                self.resting.clear()
-                for running in [*self.outstanding.values()]:
-                    if isinstance(running, asyncio.Task):
-                        end(running)
-                    else:
-                        running.stop()
-            for running in [*self.outstanding.values()]:  # what has ended, or will, without the loop's knowing
-                if not isinstance(running, asyncio.Task):
-                    running.hurry()
-        except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
-            self.observer.fault(self, error)
+        if state is not FINISHED or self.turns or self.outstanding:
+            try:
+                self._let_go()
+            except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
+                self.start.observer.fault(self, error)
         if not self.outstanding:
             self._end()
+
+    def _let_go(self) -> None:
+        for turn in self.turns.values():
+            if not turn.passed:
+                turn.leave()
+        if self.state is not FINISHED:
+            for listener in self.start.listeners:
+                listener.skip(self)
+            for actor, timer in self.resting.items():
+                timer.cancel()
+                assert actor.attempts is not None
+                actor.attempts.give_up(self)
+            self.resting = _NONE
+            for running in [*self.outstanding.values()]:
+                if isinstance(running, asyncio.Task):
+                    end(running)
+                else:
+                    running.stop()
+        for running in [*self.outstanding.values()]:  # what has ended, or will, without the loop's knowing
+            if not isinstance(running, asyncio.Task):
+                running.hurry()
 
     def _end(self) -> None:
         try:
             try:
-                if self.budget is not None or self.weights:
+                if self.budget is not None or self.start.weights:
                     self._give_back()
             finally:
-                self.observer.ended(self)
+                self.start.observer.ended(self)
         except BaseException as error:  # noqa: BLE001  likewise
-            self.observer.fault(self, error)
+            self.start.observer.fault(self, error)
         self._resolve()
-        if self.state is not FrameState.FINISHED:
+        if self.state is not FINISHED:
             # An exception may keep the frame alive: nothing that it has is to keep anything else alive, or itself.
             self.values = [None] * len(self.values)  # of that length, as a call of it may yet write its results
             self.fences = {}
@@ -378,9 +394,9 @@ class Frame(core.Frame):
     def _give_back(self) -> None:
         if self.budget is not None:
             self.budget.close(self)
-        if self.state is not FrameState.FINISHED and self.values:
+        if self.state is not FINISHED and self.values:
             # It may be the last to hold an old value that another frame's work still reads on the device.
-            for slot, device in self.weights:
+            for slot, device in self.start.weights:
                 if self.values[slot] is not None:
                     device.memory.retire(self.values[slot])
 

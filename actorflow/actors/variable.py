@@ -145,6 +145,8 @@ class VariableUse:
         variable = self.variable
         before = variable.last
         if self.updates:
+            if not frame.turns:
+                frame.turns = {}
             variable.last = frame.turns[variable] = Turn(before)
         if before is None or before.passed:
             self.open(frame)

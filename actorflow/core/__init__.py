@@ -31,6 +31,7 @@ from actorflow.core.plain import (
     View,
     expect,
     release,
+    view_of,
 )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "View",
     "expect",
     "release",
+    "view_of",
 ]
 
 

@@ -254,9 +254,22 @@ cdef class View(Blob):
 cdef class Start:
     cdef int32_t *counts
     cdef Py_ssize_t mailboxes, slots
+    cdef readonly int64_t open_ends
+    cdef readonly Ready ready
+    cdef readonly object wake
+    cdef readonly object budget
+    cdef readonly object monitor
+    cdef readonly Ring trace
+    cdef bytearray _states  # those of the monitor, which are never resized, and where they are
+    cdef bytearray _dirty
+    cdef char *_state_of
+    cdef char *_is_dirty
+    cdef Py_ssize_t _watched
 
-    def __init__(self, pending, readers, slots):
+    def __init__(self, pending, readers, slots, open_ends, Ready ready, wake, budget, monitor, Ring trace):
         cdef Py_ssize_t i
+        if self.counts is not NULL:
+            raise TypeError("what frames begin with is made once")
         self.mailboxes, self.slots = len(pending), slots
         self.counts = <int32_t *>PyMem_Malloc((self.mailboxes + self.slots + 1) * sizeof(int32_t))
         if self.counts is NULL:
@@ -265,6 +278,16 @@ cdef class Start:
             self.counts[i] = pending[i]
         for i in range(self.slots):
             self.counts[self.mailboxes + i] = readers.get(i, 1)
+        self.open_ends = open_ends
+        self.ready = ready
+        self.wake = wake
+        self.budget = budget
+        self.monitor = monitor
+        self.trace = trace
+        if monitor is not None:
+            self._states, self._dirty = monitor.states, monitor.dirty
+            self._state_of, self._is_dirty = PyByteArray_AS_STRING(self._states), PyByteArray_AS_STRING(self._dirty)
+            self._watched = min(PyByteArray_GET_SIZE(self._states), PyByteArray_GET_SIZE(self._dirty))
 
     def __dealloc__(self):
         PyMem_Free(self.counts)
@@ -272,7 +295,7 @@ cdef class Start:
 
 cdef class Frame:
     cdef object __weakref__
-    cdef Start _start  # of whose mailboxes and slots it has as many
+    cdef readonly Start start  # of whose mailboxes and slots it has as many
     cdef int32_t *_pending
     cdef int32_t *_readers
     cdef readonly int64_t number
@@ -287,13 +310,8 @@ cdef class Frame:
     cdef public bint halted
     cdef public dict fences
     cdef public dict outstanding
-    cdef bytearray _states  # those of the monitor, which are never resized, and where they are
-    cdef bytearray _dirty
-    cdef char *_state_of
-    cdef char *_is_dirty
-    cdef Py_ssize_t _watched
 
-    def __init__(self, Start start, number, list values, open_ends, Ready ready, wake, budget, monitor, Ring trace, context):
+    def __init__(self, Start start not None, number, list values, context):
         cdef size_t size = (start.mailboxes + start.slots + 1) * sizeof(int32_t)
         if self._pending is not NULL:
             raise TypeError("a frame begins once")
@@ -302,29 +320,25 @@ cdef class Frame:
             raise MemoryError
         memcpy(self._pending, start.counts, size)
         self._readers = self._pending + start.mailboxes
-        self._start = start
+        self.start = start
         self.number = number
         self.values = values
-        self.open = open_ends
-        self.ready = ready
-        self.wake = wake
-        self.budget = budget
-        self.monitor = monitor
-        self.trace = trace
         self.context = context
+        self.open = start.open_ends
+        self.ready = start.ready
+        self.wake = start.wake
+        self.budget = start.budget
+        self.monitor = start.monitor
+        self.trace = start.trace
         self.fences = {}
         self.outstanding = {}
-        if monitor is not None:
-            self._states, self._dirty = monitor.states, monitor.dirty
-            self._state_of, self._is_dirty = PyByteArray_AS_STRING(self._states), PyByteArray_AS_STRING(self._dirty)
-            self._watched = min(PyByteArray_GET_SIZE(self._states), PyByteArray_GET_SIZE(self._dirty))
 
     def __dealloc__(self):
         PyMem_Free(self._pending)
 
     @property
     def pending(self):
-        return [self._pending[i] for i in range(self._start.mailboxes)]
+        return [self._pending[i] for i in range(self.start.mailboxes)]
 
     def waits(self, Py_ssize_t index):
         return self._pending[self._mailbox(index)]
@@ -344,7 +358,7 @@ cdef class Frame:
             self.message(op)
 
     def read(self, Py_ssize_t slot):
-        if not 0 <= slot < self._start.slots:
+        if not 0 <= slot < self.start.slots:
             raise IndexError(slot)
         self._readers[slot] -= 1
         return self._readers[slot] == 0
@@ -356,7 +370,7 @@ cdef class Frame:
         raise NotImplementedError
 
     cdef Py_ssize_t _mailbox(self, Py_ssize_t index) except -1:
-        if not 0 <= index < self._start.mailboxes:
+        if not 0 <= index < self.start.mailboxes:
             raise IndexError(index)
         return index
 
@@ -373,9 +387,9 @@ cdef class Frame:
         return 0
 
     cdef inline void show(self, int64_t node_id, char state) noexcept:
-        if 0 <= node_id < self._watched:
-            self._state_of[node_id] = state
-            self._is_dirty[node_id] = 1
+        if 0 <= node_id < self.start._watched:
+            self.start._state_of[node_id] = state
+            self.start._is_dirty[node_id] = 1
 
 
 def release(blobs, frame):
@@ -578,7 +592,7 @@ cdef class Op:
         if self.kind == UNKNOWN:
             self.look()
         values = frame.values
-        if self.kind == OTHER or frame.budget is not None or PyList_GET_SIZE(values) != frame._start.slots:
+        if self.kind == OTHER or frame.budget is not None or PyList_GET_SIZE(values) != frame.start.slots:
             self.compute(frame)
         elif self.kind == FUNCTION:
             self.call_function(frame, values)
@@ -630,8 +644,7 @@ cdef class Op:
                 PyMem_Free(given)
         if self._dtype is not None and fits(result, self._dtype, self._shape):
             if np.PyArray_ISWRITEABLE(<np.ndarray>result):
-                result = result.view()
-                np.PyArray_CLEARFLAGS(<np.ndarray>result, np.NPY_ARRAY_WRITEABLE)
+                result = shown(result)
             put(values, self._slots[self._nin + self._nfreed], result)
             result = None
             self.let_go(frame, values)
@@ -724,6 +737,16 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
         if np.PyArray_DIM(array, <int>i) != <Py_ssize_t>(<object>PyTuple_GET_ITEM(shape, i)):
             return False
     return True
+
+
+def view_of(value, spec):
+    return shown(value) if fits(value, spec[1], spec[0]) else None
+
+
+cdef inline object shown(object array):
+    cdef object view = array.view()
+    np.PyArray_CLEARFLAGS(<np.ndarray>view, np.NPY_ARRAY_WRITEABLE)
+    return view
 
 
 cdef class Shift:
@@ -899,13 +922,23 @@ cdef class Ready:
             entries.append((<object>item(self._items, place), <object>item(self._items, place + 1)))
         return iter(entries)
 
-    def run(self, int64_t due_ns):
+    def run(self, int64_t due_ns, context=None):
+        if context is None:
+            self.fire_all(due_ns)
+            return
+        PyContext_Enter(context)
+        try:
+            self.fire_all(due_ns)
+        finally:
+            PyContext_Exit(context)
+
+    cdef int fire_all(self, int64_t due_ns) except -1:
         cdef int64_t end_ns, begin_ns
         cdef Py_ssize_t place
         cdef Frame frame
         cdef Op op
         cdef object actor, work
-        self.clock = 0
+        self.begun_ns = self.clock = now_ns()
         while self._size:
             place = 2 * (self._head & self._mask)
             actor, work = <object>item(self._items, place), <object>item(self._items, place + 1)
@@ -934,6 +967,7 @@ cdef class Ready:
                 break
         PyErr_CheckSignals()
         self._actor = self._work = None
+        return 0
 
 
 cdef inline void set_item(list items, Py_ssize_t i, PyObject *value) noexcept:

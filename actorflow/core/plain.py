@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
 from struct import Struct
 from sys import getrefcount, maxsize
 from time import perf_counter_ns
@@ -279,38 +280,56 @@ class Shelf:
 
 
 class Start:
-    """Counts that each frame of a program begins with.
+    """What each frame of a program begins with, and has in common with the others.
 
     Args:
         pending: Number of messages that each mailbox waits for.
         readers: Number of readers of each slot that has several.
         slots: Number of slots.
+        open_ends: Number of ends that a frame waits for.
+        ready: Queue for actors of a frame that are ready.
+        wake: Has the loop look there; to be called afterwards, unless an actor appends as it fires on the loop.
+        budget: Memory that ops must be admitted to, if there is a limit.
+        monitor: States of nodes, while they are watched.
+        trace: Where calls are entered.
     """
 
-    __slots__ = ("pending", "shared", "unshared")
+    __slots__ = ("budget", "monitor", "open_ends", "pending", "ready", "shared", "trace", "unshared", "wake")
 
-    def __init__(self, pending: Sequence[int], readers: Mapping[int, int], slots: int) -> None:
+    def __init__(
+        self,
+        pending: Sequence[int],
+        readers: Mapping[int, int],
+        slots: int,
+        open_ends: int,
+        ready: Ready,
+        wake: Callable[[], None],
+        budget: Any,
+        monitor: Any,
+        trace: Any,
+    ) -> None:
         self.pending = [*pending]
         self.shared = [(slot, b"\x01" + bytes(count - 1)) for slot, count in readers.items()]
         self.unshared: list[bytearray | None] = [None] * slots
+        self.open_ends = open_ends
+        self.ready = ready
+        self.wake = wake
+        self.budget = budget
+        self.monitor = monitor
+        self.trace = trace
 
 
 class Frame:
     """Counts and values of one activation of a program.
 
     Args:
-        start: Counts that it begins with.
+        start: What it begins with.
         number: Its number.
         values: Value of each slot; None before it is written and after its last reader.
-        open_ends: Number of ends that the frame waits for.
-        ready: Queue for actors of the frame that are ready.
-        wake: Has the loop look there; to be called afterwards, unless an actor appends as it fires on the loop.
-        budget: Memory that its ops must be admitted to, if there is a limit.
-        monitor: States of nodes, while they are watched.
-        trace: Where its calls are entered.
         context: In which its functions are called, each in a copy.
 
     Attributes:
+        ready, wake, budget, monitor, trace: As of its start.
         open: Number of ends that the frame still waits for.
         halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
             the loop has not been told yet.
@@ -331,24 +350,17 @@ class Frame:
         "open",
         "outstanding",
         "ready",
+        "start",
         "trace",
         "values",
         "wake",
     )
 
-    def __init__(
-        self,
-        start: Start,
-        number: int,
-        values: list[Any],
-        open_ends: int,
-        ready: Ready,
-        wake: Callable[[], None],
-        budget: Any,
-        monitor: Any,
-        trace: Ring,
-        context: Any,
-    ) -> None:
+    start: Any
+    trace: Any
+
+    def __init__(self, start: Start, number: int, values: list[Any], context: Any) -> None:
+        self.start = start
         self._pending = start.pending.copy()
         # Per slot with several readers, a token per reader; the one that pops the first, the only one that is not 0, is
         # the last: a pop is atomic, counting down is not. None for slots with one reader.
@@ -357,13 +369,13 @@ class Frame:
             self._readers[slot] = bytearray(tokens)
         self.number = number
         self.values = values
-        self.open = open_ends
-        self.ready = ready
-        self.wake = wake
-        self.budget = budget
-        self.monitor = monitor
-        self.trace = trace
         self.context = context
+        self.open = start.open_ends
+        self.ready = start.ready
+        self.wake = start.wake
+        self.budget = start.budget
+        self.monitor = start.monitor
+        self.trace = start.trace
         self.halted = False
         self.fences: dict[Any, list[Any]] = {}
         self.outstanding: dict[Any, Any] = {}
@@ -425,6 +437,15 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
                 blob.drop(frame)
             else:  # as `drop` would, at half the price
                 values[blob.slot] = None
+
+
+def view_of(value: Any, spec: tuple[Any, Any]) -> Any:
+    """A read-only view of an array of NumPy's of that shape and dtype; None for all else."""
+    if type(value) is not np.ndarray or value.dtype is not spec[1] or value.shape != spec[0]:
+        return None
+    view: Any = value.view()
+    view.setflags(False)
+    return view
 
 
 #: What the compiled core needs to call an op by itself: whether it is a "kernel" or a "function", what is called, the
@@ -747,12 +768,19 @@ class Ready(deque[tuple[Any, Any]]):
         self.at: tuple[Any, Any] | None = None
         self.shifts: set[Shift] = set()
 
-    def run(self, due_ns: int) -> None:
+    def run(self, due_ns: int, context: Context | None = None) -> None:
         """Fire what is ready, until nothing is, or the time is over when an actor has ended.
 
+        Args:
+            due_ns: When the time is over, `perf_counter_ns`.
+            context: In which it is fired, unless that is the current one.
         Raises:
             BaseException: what an actor's `fire` raises; ``at`` says whose.
         """
+        if context is not None:
+            context.run(self.run, due_ns)
+            return
+        self.begun_ns = perf_counter_ns()
         take = self.popleft
         while self:
             self.at = actor, work = take()

@@ -136,6 +136,7 @@ class Engine:
         self.build: Callable[[Plan, Resources], Steps[Program]] = building
         self._fuses = graph.options.fuse
         self._programs: dict[_Key, Program] = {}
+        self._newest: Program | None = None  # the last of them
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._habits = _Habits(graph.size)
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
@@ -279,7 +280,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Forget all that was made of the graph."""
-        self._programs = {}
+        self._programs, self._newest = {}, None
         self._planned.clear()
         self._axes.clear()
         self._habits.evicted.clear()
@@ -328,9 +329,9 @@ class Engine:
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
-        program = self._programs.pop(key, None)
-        if program is not None:
-            self._programs[key] = program  # the one that was used last comes last
+        program = self._programs.get(key)
+        if program is not None and program is not self._newest:
+            self._newest = self._programs[key] = self._programs.pop(key)  # the one that was used last comes last
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
@@ -351,7 +352,7 @@ class Engine:
                 if len(self._habits.evicted) >= _MOST_EVICTED:
                     self._habits.evicted.clear()
                 self._habits.evicted.add(hash(oldest))
-            self._programs[key] = program
+            self._newest = self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
             self._expect_work()

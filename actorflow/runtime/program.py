@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import copy_context
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -12,12 +13,12 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
+from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import Call, check_turns
 from actorflow.actors.op import reader
 from actorflow.actors.variable import VariableActor, VariableUse
-from actorflow.core import UNSHARED, Start, expect
+from actorflow.core import UNSHARED, expect, view_of
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -198,7 +199,7 @@ class Program:
         self.ops = ops = built.fired
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.branches = None if stay else Branches(ops, resources.trace)
-        self.pending = pending = built.pending
+        pending = built.pending
         self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
         self._listeners: list[FrameListener] = [*self._turnstiles]
         if self.exchange is not None:
@@ -235,9 +236,12 @@ class Program:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
         self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
-        self._start = Start(pending, counts, len(plan.slots))
+        for op in self.first:
+            pending[op.index] = 1  # the frame's start
         # One end more than there are: the frame's start, so that an empty frame ends, too.
-        self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
+        ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
+        self._counts = pending, counts, len(plan.slots), ends
+        self._start: FrameStart | None = None  # of the loop that it runs on, and of who watches now
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
@@ -284,6 +288,7 @@ class Program:
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
+        self._looks_on = bool(self.tapped or self._scalars)  # whether more is done with results than to return them
 
     @property
     def used(self) -> frozenset[Lane]:
@@ -321,12 +326,9 @@ class Program:
                     raise FeedError(f"blob {blob.name!r} is fed twice")
                 if is_object:
                     values[index] = value
-                elif type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
-                    view: Any = value.view()  # as `read_only`: nobody writes into what was fed
-                    view.setflags(False)
-                    values[index] = view
-                else:
-                    values[index] = self._converted(value, index, blob, spec)
+                else:  # nobody writes into what was fed
+                    view = view_of(value, spec)
+                    values[index] = self._converted(value, index, blob, spec) if view is None else view
             if left:
                 missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
                 fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
@@ -341,25 +343,30 @@ class Program:
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        resources = self._resources
+        start, resources = self._start, self._resources
+        if start is None or start.loop is not resources.dispatcher.loop or start.monitor is not resources.monitor:
+            start = self._start = self._beginning(observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
-        return Frame(  # by position: with so many names it would take twice as long
-            self._start,
-            number,
-            values,
-            self._open_ends,
+        frame = Frame(start, number, values, copy_context())
+        if atomic:
+            frame.atomic = True
+        return frame
+
+    def _beginning(self, observer: FrameObserver) -> FrameStart:
+        resources = self._resources
+        return FrameStart(
+            *self._counts,
             resources.dispatcher,
-            observer,
-            self._listeners,
-            self._weights,
-            self.ops,
-            atomic,
             resources.budget,
             resources.monitor,
-            self._node_ids,
             resources.trace,
-            self._lengths,
+            observer=observer,
+            listeners=self._listeners,
+            weights=self._weights,
+            ops=self.ops,
+            node_ids=self._node_ids,
+            lengths=self._lengths,
         )
 
     def check_turns(self) -> Call | None:
@@ -388,8 +395,7 @@ class Program:
                 listener.expect(frame)
         for slot, variable in self._constants:
             frame.values[slot] = variable.read()
-        for actor in self.first:
-            frame.ready.append((actor, frame))
+        frame.send(self.first)
         for use in self.uses:
             use.enter(frame)
         frame.close_end()
@@ -426,11 +432,11 @@ class Program:
 
     def is_all_done(self, frame: Frame) -> bool:
         """Return whether `outcome` would give the `result` at once, and do nothing else."""
-        return frame.has_ended and frame.state is FrameState.FINISHED and not (self.tapped or self._scalars)
+        return frame.has_ended and frame.state is FINISHED and not self._looks_on
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
-        if frame.state is not FrameState.FINISHED or not frame.has_ended:  # else there is nothing to wait for
+        if frame.state is not FINISHED or not frame.has_ended:  # else there is nothing to wait for
             await frame.wait()
         if self.tapped:
             self.hand_out(frame)
@@ -446,7 +452,7 @@ class Program:
         """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
         taps = self._resources.taps
         is_wanted = any(frame in tap.sampled for tap in taps.open) and taps.copying(frame) is None
-        if not is_wanted or frame.state is not FrameState.FINISHED or self._is_dry:
+        if not is_wanted or frame.state is not FINISHED or self._is_dry:
             return
         values: dict[Blob, Any] = {}
         foreign = []

@@ -113,7 +113,7 @@ class Resources:
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
         self._function_lanes: dict[Op, str] = {}
-        self._claim = Claim()
+        self._claim: Claim | None = Claim()  # None while the graph moves to another loop
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self.devices, graph.options.deterministic)
@@ -276,37 +276,49 @@ class Resources:
             GraphError: if it is in use on another loop, such as that of another thread.
         """
         loop = asyncio.get_running_loop()
+        claim, dispatcher = self._claim, self._dispatcher
+        if claim is not None and dispatcher is not None and dispatcher.loop is loop:
+            claim.count += 1
+            if claim is self._claim:  # else it is being moved, and who does that may not have seen this
+                return claim
+            claim.count -= 1
         with self._moving:
             if self._dispatcher is None or self._dispatcher.loop is not loop:
                 self._move_to(loop)
             claim = self._claim
+            assert claim is not None
             claim.count += 1
         return claim
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._dispatcher is not None and (self.running or self._claim.count):
-            if not self._dispatcher.loop.is_closed():
-                raise GraphError(
-                    f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
-                    "at a time; make a graph for each"
-                )
-            # That loop was closed in the middle of a run: nothing waits for those frames any more.
-            self._claim = Claim()
-            self.queue.forget()
-            self.rank_turns.forget()
-            self.taps.forget()
-            for frame in list(self.running):
-                frame.abandon()
-            self._variables.clear()
-            self.begin_order_anew()
-        self._dispatcher = self._make_dispatcher(loop)
-        for device in self.devices.values():
-            device.bind(loop)
-        if self._peers is not None:
-            self._peers.bind(loop)
-        adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
-        if adopt is not None:
-            adopt(self)
+        claim, self._claim = self._claim, None  # first: from here on, others that claim it wait for the lock
+        assert claim is not None
+        try:
+            if self._dispatcher is not None and (self.running or claim.count):
+                if not self._dispatcher.loop.is_closed():
+                    raise GraphError(
+                        f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one "
+                        "thread, at a time; make a graph for each"
+                    )
+                # That loop was closed in the middle of a run: nothing waits for those frames any more.
+                self.queue.forget()
+                self.rank_turns.forget()
+                self.taps.forget()
+                for frame in list(self.running):
+                    frame.abandon()
+                self._variables.clear()
+                self.begin_order_anew()
+            self._dispatcher = self._make_dispatcher(loop)
+            for device in self.devices.values():
+                device.bind(loop)
+            if self._peers is not None:
+                self._peers.bind(loop)
+            adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
+            if adopt is not None:
+                adopt(self)
+            claim = Claim()
+        finally:
+            self._claim = claim
 
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""

@@ -82,15 +82,13 @@ class Program:
             op.lane, op.inline_ns, op.profile = lanes[index], plain.FOREVER_NS, form.Profile()
             self.ops.insert(0, op)
 
-    def frame(self, number: int = 0, readers: dict[int, int] | None = None) -> Any:
-        start = self.form.Start([0] + [1] * (len(self.ops) - 1), readers or {}, len(self.blobs))
-        values = [number * 10, *[None] * len(self.ops)]
-
+    def frame(self, number: int = 0, readers: dict[int, int] | None = None, monitor: Any = None) -> Any:
         def wake() -> None:
             self.woken += 1
 
-        context = contextvars.copy_context()
-        return self.Frame(start, number, values, 1, self.ready, wake, None, None, self.trace, context)
+        counts = [0] + [1] * (len(self.ops) - 1), readers or {}, len(self.blobs), 1
+        start = self.form.Start(*counts, self.ready, wake, None, monitor, self.trace)
+        return self.Frame(start, number, [number * 10, *[None] * len(self.ops)], contextvars.copy_context())
 
 
 def add_one(op: Any, frame: Any) -> None:
@@ -346,10 +344,7 @@ class TestShift:
             add_one(op, frame)
 
         program = Program(form, compute)
-        start = form.Start([0, 1, 1, 1], {}, 5)
-        context = contextvars.copy_context()
-        values: list[Any] = [0, *[None] * 4]
-        frame = program.Frame(start, 0, values, 1, program.ready, lambda: None, None, monitor, program.trace, context)
+        frame = program.frame(monitor=monitor)
         self.run(program, frame)
         assert seen == [bytes([2, 0, 0, 0]), bytes([3, 2, 0, 0]), bytes([3, 3, 2, 0]), bytes([3, 3, 3, 2])]
         assert bytes(monitor.dirty) == bytes([1, 1, 1, 1, 0, 0, 0, 0])
