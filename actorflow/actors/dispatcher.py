@@ -66,7 +66,6 @@ class Dispatcher:
         self.take: Callable[[], tuple[Any, Any]] | None = None  # picks the next one, where a test wants another order
         self._thread = get_ident()
         self._scheduled = False
-        self._running = False
         self._due_ns = 0  # when the loop is to have its turn
         self._had_turn = True  # whether it has had one since that was set
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
@@ -92,7 +91,7 @@ class Dispatcher:
         That saves it two turns of the loop. The loop has its turn all the same when such slices have taken a quarter of
         the time of one of its own.
         """
-        if self._scheduled or self._running:
+        if self._scheduled:  # or a slice runs
             return
         now_ns = perf_counter_ns()
         if self._had_turn:
@@ -102,6 +101,7 @@ class Dispatcher:
         if now_ns > self._due_ns:
             self.wake()
         else:
+            self._scheduled = True
             self._run_slice(self._due_ns)
 
     def _turn(self) -> None:
@@ -109,7 +109,6 @@ class Dispatcher:
 
     def _run_slice(self, due_ns: int = 0) -> None:
         ready = self.ready
-        self._running = True
         try:
             due_ns = due_ns or perf_counter_ns() + self.slice_ns
             if self.take is None:
@@ -123,7 +122,7 @@ class Dispatcher:
             (actor, frame), ready.at = ready.at, None
             frame.fail(actor, error)
         finally:
-            self._running = self._scheduled = False
+            self._scheduled = False
             if ready:
                 self.wake()
 

@@ -374,14 +374,15 @@ class Frame(core.Frame):
                 running.hurry()
 
     def _end(self) -> None:
+        start = self.start
         try:
             try:
-                if self.budget is not None or self.start.weights:
+                if self.budget is not None or start.weights:
                     self._give_back()
             finally:
-                self.start.observer.ended(self)
+                start.observer.ended(self)
         except BaseException as error:  # noqa: BLE001  likewise
-            self.start.observer.fault(self, error)
+            start.observer.fault(self, error)
         self._resolve()
         if self.state is not FINISHED:
             # An exception may keep the frame alive: nothing that it has is to keep anything else alive, or itself.

@@ -169,7 +169,7 @@ class OpActor(core.Op, ABC):
         if not (self.joins and self.goes_on and self.inline_ns >= 0 and self.cost_ns < SLICE_NS):
             return False
         ready = frame.ready
-        if ready.frames != 1 or ready or frame.outstanding:
+        if len(ready.running) != 1 or ready or frame.outstanding:
             return False
         most_ns: int = min(SLICE_NS, max(LONG_NS, HANDOVERS * self.lane.handover_ns))
         return perf_counter_ns() - ready.begun_ns + self.cost_ns < most_ns

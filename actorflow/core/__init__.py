@@ -30,8 +30,8 @@ from actorflow.core.plain import (
     Turnstile,
     View,
     expect,
+    fill,
     release,
-    view_of,
 )
 
 __all__ = [
@@ -53,8 +53,8 @@ __all__ = [
     "Turnstile",
     "View",
     "expect",
+    "fill",
     "release",
-    "view_of",
 ]
 
 

@@ -739,8 +739,20 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
     return True
 
 
-def view_of(value, spec):
-    return shown(value) if fits(value, spec[1], spec[0]) else None
+def fill(list values, feeds, dict sources, Py_ssize_t count, missing):
+    cdef tuple source
+    if type(feeds) is not dict or PyDict_Size(feeds) != count:
+        return False
+    for key, value in (<dict>feeds).items():
+        source = sources.get(key)
+        if source is None or values[source[0]] is not missing:
+            return False
+        if source[2] is not None:
+            if not fits(value, source[2], source[1]):
+                return False
+            value = shown(value)
+        values[source[0]] = value
+    return True
 
 
 cdef inline object shown(object array):
@@ -828,7 +840,7 @@ cdef class Shift:
 cdef class Ready:
     cdef list _items  # actor and work of each entry, in a ring
     cdef Py_ssize_t _head, _size, _mask
-    cdef public Py_ssize_t frames
+    cdef public object running
     cdef readonly set shifts
     cdef public int64_t begun_ns
     cdef int64_t clock  # the end of the call before; 0 if something else has taken time since
@@ -836,7 +848,7 @@ cdef class Ready:
     cdef object _work
 
     def __init__(self):
-        self.shifts = set()
+        self.shifts, self.running = set(), ()
         self._items = PyList_New(2 * 64)
         self._mask = 63
 

@@ -13,7 +13,7 @@ all else. So while there are shifts, counts are guarded by a lock; the compiled 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from struct import Struct
@@ -439,13 +439,34 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
                 values[blob.slot] = None
 
 
-def view_of(value: Any, spec: tuple[Any, Any]) -> Any:
-    """A read-only view of an array of NumPy's of that shape and dtype; None for all else."""
-    if type(value) is not np.ndarray or value.dtype is not spec[1] or value.shape != spec[0]:
-        return None
-    view: Any = value.view()
-    view.setflags(False)
-    return view
+def fill(
+    values: list[Any], feeds: Any, sources: Mapping[Any, tuple[int, Any, Any]], count: int, missing: object
+) -> bool:
+    """Put what is fed into its slots, arrays as read-only views, if all of it is as it should be.
+
+    Args:
+        values: Value of each slot.
+        feeds: What is fed, by key.
+        sources: By key, the slot, and the shape and the dtype of the array; None for what may be anything.
+        count: Number of slots that are fed.
+        missing: Their value so far.
+    Returns:
+        Whether that was so; if not, some may have been filled.
+    """
+    if type(feeds) is not dict or len(feeds) != count:
+        return False
+    for key, value in feeds.items():
+        source = sources.get(key)
+        if source is None or values[source[0]] is not missing:
+            return False
+        slot, shape, dtype = source
+        if dtype is not None:
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+            value = value.view()
+            value.setflags(write=False)
+        values[slot] = value
+    return True
 
 
 #: What the compiled core needs to call an op by itself: whether it is a "kernel" or a "function", what is called, the
@@ -754,17 +775,18 @@ class Ready(deque[tuple[Any, Any]]):
     """Actors that are ready, with the owner of the work that they are ready for, the oldest first.
 
     Attributes:
-        frames: Number of frames in flight of those that use it; 0 where nobody counts.
+        running: The frames in flight that use it; nothing where nobody says so.
         shifts: Shifts whose end the loop has not seen.
         begun_ns: When the slice began that runs now, `perf_counter_ns`.
         at: What was fired last, with the owner of that work, for as long as a slice runs.
     """
 
-    __slots__ = ("at", "begun_ns", "frames", "shifts")
+    __slots__ = ("at", "begun_ns", "running", "shifts")
 
     def __init__(self) -> None:
         super().__init__()
-        self.frames = self.begun_ns = 0
+        self.running: Collection[Any] = ()
+        self.begun_ns = 0
         self.at: tuple[Any, Any] | None = None
         self.shifts: set[Shift] = set()
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import FINISHED, Frame, FrameState
 from actorflow.actors.nesting import callers, within
 from actorflow.devices import Device
 from actorflow.devices.memory import give_back_to_system
@@ -432,35 +432,38 @@ class Engine:
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        claim = self.resources.claim()
+        resources = self.resources
+        claim = resources.claim()
         try:
-            feeds = {} if feeds is None else feeds
-            begun = self._begin_known(feeds, fetch, atomic)
-            if begun is None and self.graph.world.size > 1:
-                program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
-            elif begun is None:
-                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
-            else:
-                program, frame = begun
+            if feeds is None:
+                feeds = {}
+            program = self._ready_now(feeds, fetch)
+            if program is not None:
+                frame = self.start(program, feeds, atomic)
                 if timeout_s is None and self.instrumentation is None and program.exchange is None:
-                    self.resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
+                    resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
                 else:
                     self._begun(program, frame, timeout_s, True)
-            return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
+            elif self.graph.world.size > 1:
+                program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
+            else:
+                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
+            if frame.has_ended and frame.state is FINISHED and not program.looks_on:
+                return program.result(frame)
+            return await program.outcome(frame)
         finally:
             claim.release()
 
-    def _begin_known(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame] | None:
-        """Start a frame of a program that is there, if nothing has to be waited for, and nobody asked."""
+    def _ready_now(self, feeds: Feeds, fetch: Fetch) -> Program | None:
+        """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         program = self._known(self._key(fetch, feeds))
-        if program is None:
-            return None
+        if program is None or program.exchange is None:
+            return program
         exchange = program.exchange
-        if exchange is not None and (self.resources.rank_turns.closed or not exchange.peers.are_ready(exchange)):
-            return None
-        return program, self.start(program, feeds, atomic)
+        is_ready = not self.resources.rank_turns.closed and exchange.peers.are_ready(exchange)
+        return program if is_ready else None
 
     async def begin(
         self,

@@ -32,15 +32,12 @@ class Observer:
     def started(self, frame: Frame) -> None:
         """A frame has been made and is about to begin."""
         self.counts.started += 1
-        running = self._resources.running
-        running.add(frame)
-        frame.ready.frames = len(running)
+        self._resources.running.add(frame)
 
     def ended(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more."""
         running = self._resources.running
         running.discard(frame)
-        frame.ready.frames = len(running)
         if self._idle is not None and not running and waits(self._idle):
             self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
         is_finished = frame.state is FINISHED  # so that all of its ops have come to their ends

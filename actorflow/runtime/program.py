@@ -18,7 +18,7 @@ from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import Call, check_turns
 from actorflow.actors.op import reader
 from actorflow.actors.variable import VariableActor, VariableUse
-from actorflow.core import UNSHARED, expect, view_of
+from actorflow.core import UNSHARED, expect, fill
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -50,7 +50,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
-        lengths: Length of each open axis in the frame, by its name; none of a batched run, whose frames others share.
 
     Example:
         >>> graph = af.Graph("g")
@@ -65,7 +64,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         ({'n': 3}, (0,))
     """
 
-    __slots__ = ("_blobs", "_by_name", "_values", "frames", "lengths")
+    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "frames")
 
     def __init__(
         self,
@@ -75,11 +74,16 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         frames: tuple[int, ...],
         lengths: Lengths = (),
     ) -> None:
-        self.lengths = dict(lengths) if lengths else {}
+        self._lengths = lengths
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
         self.frames = frames
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Length of each open axis in the frame, by its name; none of a batched run, whose frames others share."""
+        return dict(self._lengths)
 
     def rows(self, start: int, stop: int) -> Result:
         """Some rows of all values, as views of them.
@@ -209,9 +213,12 @@ class Program:
             self._values[index] = value
         counts = {slot.index: slot.readers for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept}
         self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
+        self._fits: dict[Blob | str, tuple[int, Any, Any]] = {}
         for source, slot_index in plan.feeds.items():
             spec = plan.slots[slot_index].spec
             self._feeds[source] = self._feeds[source.name] = (slot_index, source, spec, spec.is_object)
+            fit = slot_index, spec.shape, None if spec.is_object else spec.dtype
+            self._fits[source] = self._fits[source.name] = fit
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
@@ -258,6 +265,7 @@ class Program:
         lent = {i: to for i, to in enumerate(own) if to is not None and to.spec.size_bytes >= POOLED_BYTES}
         self._parted = [(i, lent.pop(i, None)) for i in arrays if slots[i].spec.size_bytes > COPIED_BYTES]
         self._lent = [*lent.items()]
+        self._hands_out = bool(self._parted or self._lenders or self._variables or self._lent)
         self._sources = plan.feeds
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
@@ -288,7 +296,7 @@ class Program:
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
-        self._looks_on = bool(self.tapped or self._scalars)  # whether more is done with results than to return them
+        self.looks_on = bool(self.tapped or self._scalars)  # whether more is done with results than to return them
 
     @property
     def used(self) -> frozenset[Lane]:
@@ -309,37 +317,42 @@ class Program:
             self._unread.pop()
         try:
             values = self._values.copy()
-            try:
-                pairs = feeds.items()
-            except AttributeError:
-                got = type(feeds).__name__
-                raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
-            left = len(self._sources)
-            for key, value in pairs:
-                known = self._feeds.get(key)
-                if known is None:
-                    check_unneeded(self.graph, key)
-                    continue
-                left -= 1
-                index, blob, spec, is_object = known
-                if values[index] is not _NOT_FED:
-                    raise FeedError(f"blob {blob.name!r} is fed twice")
-                if is_object:
-                    values[index] = value
-                else:  # nobody writes into what was fed
-                    view = view_of(value, spec)
-                    values[index] = self._converted(value, index, blob, spec) if view is None else view
-            if left:
-                missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
-                fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
-                raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
-            return values
+            filled = fill(values, feeds, self._fits, len(self._sources), _NOT_FED)
+            return values if filled else self._fed(feeds)
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # it would say to the caller that it was cancelled, or closed
             raise FeedError(
                 f"the feeds of graph {self.graph.name!r} raised {type(error).__name__}: {text_of(error)}"
             ) from error
+
+    def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
+        """As `fill`, with conversions, and with errors that say what is wrong."""
+        values = self._values.copy()
+        try:
+            pairs = feeds.items()
+        except AttributeError:
+            got = type(feeds).__name__
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+        left = len(self._sources)
+        for key, value in pairs:
+            known = self._feeds.get(key)
+            if known is None:
+                check_unneeded(self.graph, key)
+                continue
+            left -= 1
+            index, blob, spec, is_object = known
+            if values[index] is not _NOT_FED:
+                raise FeedError(f"blob {blob.name!r} is fed twice")
+            if is_object:
+                values[index] = value
+            else:
+                values[index] = self._converted(value, index, blob, spec)
+        if left:
+            missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
+            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+            raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+        return values
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
@@ -413,26 +426,27 @@ class Program:
                 fetched[i] = buffer.copy()
                 if bucket is not None and getrefcount(buffer) == UNSHARED:
                     bucket.give_back(buffer)
-            for i, bucket in self._parted:
-                address = id(fetched[i])
-                fetched[i] = _parted(fetched, i)
-                if bucket is not None and id(fetched[i]) == address:
-                    bucket.lend(fetched[i])
-            for device in self._lenders:
-                for value in fetched:
-                    if device.is_array(value):
-                        device.lend(value)
-            for i in self._variables:
-                if type(fetched[i]) is np.ndarray:
-                    fetched[i] = read_only(fetched[i])
-            for i, bucket in self._lent:
-                if fetched[i].base is None:
-                    bucket.lend(fetched[i])
+            if self._hands_out:
+                self._hand_out(fetched)
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
-    def is_all_done(self, frame: Frame) -> bool:
-        """Return whether `outcome` would give the `result` at once, and do nothing else."""
-        return frame.has_ended and frame.state is FINISHED and not self._looks_on
+    def _hand_out(self, fetched: list[Any]) -> None:
+        """Make of what a frame has fetched, and is not copied, what the application may keep."""
+        for i, bucket in self._parted:
+            address = id(fetched[i])
+            fetched[i] = _parted(fetched, i)
+            if bucket is not None and id(fetched[i]) == address:
+                bucket.lend(fetched[i])
+        for device in self._lenders:
+            for value in fetched:
+                if device.is_array(value):
+                    device.lend(value)
+        for i in self._variables:
+            if type(fetched[i]) is np.ndarray:
+                fetched[i] = read_only(fetched[i])
+        for i, bucket in self._lent:
+            if fetched[i].base is None:
+                bucket.lend(fetched[i])
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""

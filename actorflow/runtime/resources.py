@@ -309,6 +309,7 @@ class Resources:
                 self._variables.clear()
                 self.begin_order_anew()
             self._dispatcher = self._make_dispatcher(loop)
+            self._dispatcher.ready.running = self.running
             for device in self.devices.values():
                 device.bind(loop)
             if self._peers is not None:
