@@ -24,10 +24,8 @@ from actorflow.devices import check_place
 from actorflow.devices.cpu import CPU
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
-from actorflow.runtime import tapes
 from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
-from tests.support.tapes import CHOSEN
 
 # Some examples of each property, and in `make test-exhaustive` all that are wanted.
 settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
@@ -60,7 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_routines(config.rootpath / ".pytest_cache" / "routines")
     if not FULL:
         multiprocessing.set_forkserver_preload(IMPORTED)
-    tapes.LIMITS = CHOSEN
     CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
 
 
@@ -156,14 +153,8 @@ def quick_collections() -> None:
 @pytest.fixture
 def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls run on the loop once they are known, however slow the machine is at the moment."""
-    for module in ("actors.op", "runtime.tapes", "pipeline.calls.call", "pipeline.calls.map"):
+    for module in ("actors.op", "pipeline.calls.call", "pipeline.calls.map"):
         monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
-
-
-@pytest.fixture
-def usual_tapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First calls run where each of them does by itself, whatever fires as one in other tests."""
-    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
 
 
 @pytest.fixture(autouse=True)

@@ -126,6 +126,8 @@ EXTRAS = {
 }
 #: It needs cuDNN, which `tests/gpu/test_cudnn.py` loads.
 ELSEWHERE = "actorflow.ops.cuda.cudnn"
+#: Modules of the package, and what its compiled core makes for the lines of tracebacks.
+OWN = {"actorflow", "cython_runtime"}
 TRIED = sorted({name for name in MODULES if name.count(".") == 1} | {*EXTRAS})
 #: One of each of what `check_third_parties` tells apart, where that does not need an extra.
 QUICK = {"actorflow.cli", "actorflow.errors", "actorflow.graph", "actorflow.serve"}
@@ -150,7 +152,7 @@ def check_below(module: str, loaded_before: set[str], imports: Imports) -> None:
     loaded = loaded_before
     if module not in loaded_before and (FULL or below or module in EXTRAS or zlib.crc32(module.encode()) % 3 == 0):
         loaded = imports.loaded_by(module)
-        check_third_parties(module, {name for name in loaded if name.partition(".")[0] != "actorflow"})
+        check_third_parties(module, {name for name in loaded if name.partition(".")[0] not in OWN})
     for name in below:
         check_below(name, loaded, imports)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import FINISHED, Frame, FrameState
 from actorflow.errors import RunCancelledError, text_of
 from actorflow.loop import waits
 from actorflow.runtime.limits import FrameLimits
@@ -40,15 +40,16 @@ class Observer:
         running.discard(frame)
         if self._idle is not None and not running and waits(self._idle):
             self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
-        if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
-            frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
+        is_finished = frame.state is FINISHED  # so that all of its ops have come to their ends
+        if frame.monitor is not None and not is_finished and not any(other.ops is frame.ops for other in running):
+            frame.monitor.give_up(frame.start.node_ids, [other.start.node_ids for other in running])
         if self.limits.timers:
             self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
         if frame.spans is not None:
             frame.spans.end(frame)
-        if frame.state is FrameState.FINISHED:
+        if is_finished:
             self.counts.finished += 1
         elif frame.state is FrameState.FAILED:
             self.counts.failed += 1

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow import core
 from actorflow.trace.values import ValueStatistics
 
 
@@ -55,28 +56,8 @@ class FailureRecord(NamedTuple):
     not_finite: NotFiniteRecord | None = None  # where a check of results has failed it, or has paused the graph
 
 
-@dataclass(slots=True, eq=False)
-class OpProfile:
-    """Calls and time of one op since its graph was made; always kept.
-
-    Attributes:
-        calls: Calls that have ended well.
-        failed: Calls that have failed, those that were repeated as well.
-        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
-            async functions.
-        last_ns: Wall time of the latest of them.
-    """
-
-    calls: int = 0
-    failed: int = 0
-    total_ns: int = 0
-    last_ns: int = 0
-
-    def add(self, elapsed_ns: int) -> None:
-        """A call has ended well."""
-        self.calls += 1
-        self.total_ns += elapsed_ns
-        self.last_ns = elapsed_ns
+#: Counts the calls of one op.
+OpProfile = core.Profile
 
 
 @dataclass(slots=True, eq=False)

@@ -472,7 +472,7 @@ class TestTakenElsewhere:
         y = ops.add(ops.scale(graph.blob("x", (3,)), 2.0), graph.blob("z", (3,)))
         async with graph:
             await graph.run({"x": np.ones(3, "f"), "z": np.ones(3, "f")}, fetch=y)
-            (actor,) = graph.engine.program(None, {}).base.ops
+            (actor,) = graph.engine.program(None, {}).ops
         alone = graph_of_call(actor, [np.ones(3, "f"), np.full(3, 2, "f")], 7)
         async with alone:
             np.testing.assert_array_equal((await alone.run())[alone.sinks[0]], [4, 4, 4])

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES
-from tests.support.tapes import LIMITS, limited
 
 ROWS = 3
 #: Rows that are copied when they are fetched, that are not, and that are used again.
@@ -303,9 +302,7 @@ async def test_whatever_is_fed(form: str, way: str) -> None:
     st.sampled_from(WIDTHS),
     st.sampled_from(sorted(WAYS)),
     st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=3),
-    st.sampled_from(sorted(LIMITS)),
 )
-def test_any_graph(steps: list[tuple[str, int]], width: int, way: str, forms: list[str], limits: str) -> None:
+def test_any_graph(steps: list[tuple[str, int]], width: int, way: str, forms: list[str]) -> None:
     subject = Subject(tuple(kind for kind, _ in steps), tuple(read for _, read in steps), width)
-    with limited(limits):
-        af.run(compare(subject, way, forms))
+    af.run(compare(subject, way, forms))

@@ -342,6 +342,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again
     """
     recipe, dispatcher = subject.recipe, subject.graph.engine.resources.dispatcher
     take, turns, at_turn, task = dispatcher.take, 0, -1, None
+    take_next = take or dispatcher.ready.popleft
 
     def cancel(times_left: int) -> None:
         if task is not None and not task.done():
@@ -358,7 +359,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again
                 cancel(again)
             else:
                 subject.frames[victim % len(subject.frames)][0].ended.cancel()
-        return take()
+        return take_next()
 
     dispatcher.take = counting
     await subject.rest()
