@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import FULL, slow
+
 ROOT = Path(__file__).parents[2]
 is_compiled_here = pytest.mark.skipif(
     find_spec("actorflow.core.compiled") is None, reason="the core is not compiled here"
@@ -59,16 +61,17 @@ def test_other_values_are_refused() -> None:
 TOLD = """
 import asyncio, json
 from tests.support.random_programs import told
-print(json.dumps(asyncio.run(told())))
+print(json.dumps(asyncio.run(told({count}))))
 """
 
 
 @is_compiled_here
-def test_both_forms_tell_the_same() -> None:
-    found = [run(TOLD, wanted) for wanted in "01"]
+@pytest.mark.parametrize("count", [20, *slow([4_000 if FULL else 400])])
+def test_both_forms_tell_the_same(count: int) -> None:
+    found = [run(TOLD.format(count=count), wanted) for wanted in "01"]
     for each in found:
         assert each.returncode == 0, each.stderr
     plain, compiled = [json.loads(each.stdout) for each in found]
-    assert len(plain) > 40
-    assert sum(bool(told["error"]) for told in plain) > 5
+    assert len(plain) == count
+    assert sum(bool(told["error"]) for told in plain) > count / 12
     assert [each for each in zip(plain, compiled, strict=True) if each[0] != each[1]] == []

@@ -18,19 +18,19 @@ from actorflow.runtime.build import Builder
 from actorflow.runtime.engine import Engine
 
 _SHAPE = (3, 5)
-_PROGRAMS, _FRAMES = 60, 4
+_FRAMES = 4
 
 
 class PlantedError(Exception):
     """Raised by a function of a graph."""
 
 
-async def told() -> list[dict[str, Any]]:
-    """What is told of the runs of each graph: results, errors, calls, updates, trace and counts."""
+async def told(count: int) -> list[dict[str, Any]]:
+    """What is told of the runs of so many graphs: results, errors, calls, updates, trace and counts."""
     # All on the loop, from the first call on.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Builder, "_inline_ns", lambda _, operation: -1 if operation.may_last else FOREVER_NS)
-        return [await _told(seed) for seed in range(_PROGRAMS)]
+        return [await _told(seed) for seed in range(count)]
 
 
 async def _told(seed: int) -> dict[str, Any]:
