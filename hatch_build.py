@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def _compile(root: Path, target: Path) -> None:
         before = Path.cwd()
         os.chdir(folder)  # tracebacks then show the name of the source from here
         try:
+            macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(Path(SOURCE).read_bytes())}U"))
             found = [np.get_include()]
             extension = Extension("actorflow.core.compiled", [SOURCE], include_dirs=found, define_macros=macros)
             modules = cythonize([extension], quiet=True)

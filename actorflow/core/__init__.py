@@ -3,14 +3,17 @@
 There are two forms of it, with the same semantics: `actorflow.core.plain` is Python, made to be read, and
 ``actorflow.core.compiled`` is what a C compiler has made of ``compiled.pyx``. The compiled one runs where it is there.
 The environment variable ``ACTORFLOW_CORE`` chooses otherwise: with 0 the plain one runs, and with 1 it is an error if
-there is no compiled one.
+there is no compiled one. One that was compiled from another source than the one beside it does not run.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 from actorflow.core.plain import (
     DONE,
@@ -66,7 +69,7 @@ def _compiled() -> ModuleType | None:
     if wanted == "0":
         return None
     try:
-        return import_module("actorflow.core.compiled")
+        return _of_this_source(import_module("actorflow.core.compiled"), wanted)
     except ImportError as error:
         if wanted == "1":
             raise ImportError(
@@ -74,6 +77,17 @@ def _compiled() -> ModuleType | None:
                 "there is a C compiler, or leave ACTORFLOW_CORE unset to run without it"
             ) from error
         return None
+
+
+def _of_this_source(form: ModuleType, wanted: str) -> ModuleType:
+    """The compiled form, if the source beside it, where there is one, is what it was compiled from."""
+    source = Path(__file__).with_name("compiled.pyx")
+    if source.exists() and crc32(source.read_bytes()) != form.SOURCE:
+        text = f"it was compiled from another {source}: install actorflow again, with pip install -e ."
+        if wanted != "1":
+            warnings.warn(f"actorflow runs without its compiled core: {text}", RuntimeWarning, stacklevel=2)
+        raise ImportError(text)
+    return form
 
 
 _form = _compiled()

@@ -27,6 +27,7 @@ from weakref import getweakrefcount
 from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS
 
 np.import_array()
+SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *) noexcept
@@ -54,6 +55,7 @@ cdef extern from *:
     /* A list as an array of pointers that it owns, which the collector sees: an item may be NULL. */
     #define actorflow_item(list, i) (((PyListObject *)(list))->ob_item[i])
     """
+    unsigned int ACTORFLOW_SOURCE
     int64_t now_ns "actorflow_now_ns"() noexcept nogil
     PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
 

@@ -53,6 +53,20 @@ def test_one_fails_loudly_without_it() -> None:
     assert "ACTORFLOW_CORE=1, but actorflow's compiled core cannot be loaded" in found.stderr
 
 
+#: As if the source had changed since.
+CHANGED = "import zlib; zlib.crc32 = lambda data: 0; " + ASK
+
+
+@is_compiled_here
+def test_one_that_was_compiled_from_another_source_does_not_run() -> None:
+    found = run(CHANGED, None)
+    assert found.stdout == "False\n"
+    assert "RuntimeWarning: actorflow runs without its compiled core: it was compiled from another" in found.stderr
+    found = run(CHANGED, "1")
+    assert found.returncode != 0
+    assert "install actorflow again, with pip install -e ." in found.stderr
+
+
 def test_other_values_are_refused() -> None:
     assert "ACTORFLOW_CORE must be 0 or 1, or not set, got 'yes'" in run(ASK, "yes").stderr
 
