@@ -20,6 +20,7 @@ from actorflow.core.plain import (
     Blob,
     Described,
     Frame,
+    FrameState,
     Op,
     Profile,
     Ready,
@@ -29,7 +30,6 @@ from actorflow.core.plain import (
     Start,
     Turnstile,
     View,
-    expect,
     fill,
     release,
 )
@@ -43,6 +43,7 @@ __all__ = [
     "Blob",
     "Described",
     "Frame",
+    "FrameState",
     "Op",
     "Profile",
     "Ready",
@@ -52,7 +53,6 @@ __all__ = [
     "Start",
     "Turnstile",
     "View",
-    "expect",
     "fill",
     "release",
 ]
