@@ -299,7 +299,10 @@ class Frame(core.Frame):
         """
         error = None
         try:
-            await (asyncio.sleep(0) if self.has_ended else self.ended)  # what ends the program leaves the loop first
+            if self.has_ended or self.ready:  # what ends the program leaves the loop first; a slice comes in this turn
+                await asyncio.sleep(0)
+            if not self.has_ended:
+                await self.ended
             if self.state is not FINISHED:
                 error = self.error
                 raise asyncio.CancelledError if error is None else error
