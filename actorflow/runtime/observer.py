@@ -28,12 +28,7 @@ class Observer:
         self.limits = FrameLimits(resources.graph, resources.queue)  # ends and reports frames that take too long
         self._resources = resources
         self._idle: asyncio.Future[None] | None = None
-        resources.at_rest = self._rested
         forget_in_child(self)
-
-    def _rested(self) -> None:
-        if waits(self._idle):
-            self._idle.set_result(None)
 
     def ended(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more; not called for one that `Frame.ends_quietly`."""
@@ -79,7 +74,13 @@ class Observer:
         if self._resources.running:
             if not waits(self._idle):
                 self._idle = asyncio.get_running_loop().create_future()
+            self._resources.dispatcher.ready.at_rest = self._rested
             await asyncio.wait([self._idle])
+
+    def _rested(self) -> None:
+        self._resources.dispatcher.ready.at_rest = None
+        if waits(self._idle):
+            self._idle.set_result(None)
 
     def forget_parent(self) -> None:
         """Wait for no frame in the child of a fork."""

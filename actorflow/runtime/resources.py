@@ -85,7 +85,6 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
-        self.at_rest: Callable[[], None] | None = None  # called when there is none any more
         self.frames = FrameCounts(self.running)
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
@@ -311,7 +310,6 @@ class Resources:
                 self.begin_order_anew()
             self._dispatcher = self._make_dispatcher(loop)
             self._dispatcher.ready.running = self.running
-            self._dispatcher.ready.at_rest = self.at_rest
             for device in self.devices.values():
                 device.bind(loop)
             if self._peers is not None:
