@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actorflow import core
 from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import leave_loop
+from actorflow.core import FrameState
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn, VariableActor
+    from actorflow.core import Turnstile
     from actorflow.devices.base import Device, Fence
     from actorflow.graph.nodes import Op
     from actorflow.spec import Lengths
@@ -62,15 +63,6 @@ class FrameObserver(Protocol):
         """Something failed at the frame that is not an op's own code."""
 
 
-class FrameState(Enum):
-    """State of a frame: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
 #: In Python 3.11 to look a member up takes as long as a call.
 RUNNING, FINISHED = FrameState.RUNNING, FrameState.FINISHED
 
@@ -86,7 +78,9 @@ class FrameStart(core.Start):
         monitor: States of nodes, while they are watched.
         trace: The newest calls of the graph.
         observer: Is told of the end of each frame.
-        listeners: Where a frame is expected: ops that take their frames in order, channels.
+        listeners: Where a frame that stops has to be expected no longer: ops that take their frames in order, channels.
+        turnstiles: The former.
+        first: Ops that wait for a frame's start alone.
         weights: Slots that hold variables' values on devices with streams, with the device.
         ops: The program's ops, by index.
         node_ids: `Node.id` of what they show up as.
@@ -108,12 +102,17 @@ class FrameStart(core.Start):
         *,
         observer: FrameObserver,
         listeners: Sequence[FrameListener],
+        turnstiles: tuple[Turnstile, ...],
+        first: tuple[OpActor, ...],
         weights: Sequence[tuple[int, Device]],
         ops: Sequence[OpActor],
         node_ids: npt.NDArray[np.intp],
         lengths: Lengths,
     ) -> None:
-        super().__init__(pending, readers, slots, open_ends, dispatcher.ready, dispatcher.wake, budget, monitor, trace)
+        # The frames of other ranks count theirs, and memory is given back where it is counted.
+        quietly = len(listeners) == len(turnstiles) and budget is None and not weights
+        queue = dispatcher.ready, dispatcher.wake
+        super().__init__(pending, readers, slots, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
         self.loop = dispatcher.loop
         self.observer = observer
         self.listeners = listeners
@@ -150,7 +149,6 @@ class Frame(core.Frame):
         error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
             refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
             collector comes.
-        has_ended: Whether `ended` is resolved by now.
         serial: Number among the frames that exchange messages with other ranks.
         spans: Makes spans of it, if wanted.
     """
@@ -162,9 +160,7 @@ class Frame(core.Frame):
     resting: dict[OpActor, asyncio.TimerHandle] = _NONE
     updates: list[UpdateActor] = _NONE
     updated: list[str] = _NONE
-    state = RUNNING
     error: ActorflowError | None = None
-    has_ended = False
     #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
     _ended: asyncio.Future[None] | None = None
     _is_told = False  # whether the caller has the error, or does not want it any more
@@ -193,6 +189,7 @@ class Frame(core.Frame):
         Without waiting for threads when the caller must be told at once.
         """
         if self._ended is None:
+            self.ends_quietly = False
             self._ended = self.loop.create_future()
             if self.has_ended:
                 self._ended.set_result(None)
@@ -302,7 +299,10 @@ class Frame(core.Frame):
         """
         error = None
         try:
-            await (asyncio.sleep(0) if self.has_ended else self.ended)  # what ends the program leaves the loop first
+            if self.has_ended or self.ready:  # what ends the program leaves the loop first; a slice comes in this turn
+                await asyncio.sleep(0)
+            if not self.has_ended:
+                await self.ended
             if self.state is not FINISHED:
                 error = self.error
                 raise asyncio.CancelledError if error is None else error

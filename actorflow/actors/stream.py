@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from actorflow.actors.blob import BlobActor
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
 from actorflow.actors.function import FunctionActor
 from actorflow.actors.op import KernelActor, OpActor, Wiring
-from actorflow.core import UNSHARED, release
+from actorflow.core import UNSHARED, FrameState, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError

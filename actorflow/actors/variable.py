@@ -146,7 +146,7 @@ class VariableUse:
         before = variable.last
         if self.updates:
             if not frame.turns:
-                frame.turns = {}
+                frame.turns, frame.ends_quietly = {}, False
             variable.last = frame.turns[variable] = Turn(before)
         if before is None or before.passed:
             self.open(frame)

@@ -23,6 +23,7 @@ from actorflow.core.plain import (
     Blob,
     Described,
     Frame,
+    FrameState,
     Op,
     Profile,
     Ready,
@@ -32,7 +33,6 @@ from actorflow.core.plain import (
     Start,
     Turnstile,
     View,
-    expect,
     fill,
     release,
 )
@@ -46,6 +46,7 @@ __all__ = [
     "Blob",
     "Described",
     "Frame",
+    "FrameState",
     "Op",
     "Profile",
     "Ready",
@@ -55,7 +56,6 @@ __all__ = [
     "Start",
     "Turnstile",
     "View",
-    "expect",
     "fill",
     "release",
 ]

@@ -24,10 +24,11 @@ from collections import deque
 from sys import maxsize
 from weakref import getweakrefcount
 
-from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS
+from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS, FrameState
 
 np.import_array()
 SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
+cdef object in_flight = FrameState.RUNNING, finished = FrameState.FINISHED
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *) noexcept
@@ -180,15 +181,6 @@ cdef class Turnstile:
                 frame.wake()
 
 
-cpdef expect(frame, turnstiles):
-    cdef Turnstile turnstile
-    for turnstile in turnstiles:
-        if turnstile._next is None:
-            turnstile._next = frame
-        else:
-            turnstile.expect(frame)
-
-
 cdef class Shelf:
     cdef public list free
     cdef public bint is_plain
@@ -262,13 +254,18 @@ cdef class Start:
     cdef readonly object budget
     cdef readonly object monitor
     cdef readonly Ring trace
+    cdef readonly tuple turnstiles, first
+    cdef readonly bint ends_quietly
     cdef bytearray _states  # those of the monitor, which are never resized, and where they are
     cdef bytearray _dirty
     cdef char *_state_of
     cdef char *_is_dirty
     cdef Py_ssize_t _watched
 
-    def __init__(self, pending, readers, slots, open_ends, Ready ready, wake, budget, monitor, Ring trace):
+    def __init__(
+        self, pending, readers, slots, open_ends, Ready ready, wake, budget, monitor, Ring trace,
+        tuple turnstiles=(), tuple first=(), ends_quietly=False,
+    ):
         cdef Py_ssize_t i
         if self.counts is not NULL:
             raise TypeError("what frames begin with is made once")
@@ -280,12 +277,8 @@ cdef class Start:
             self.counts[i] = pending[i]
         for i in range(self.slots):
             self.counts[self.mailboxes + i] = readers.get(i, 1)
-        self.open_ends = open_ends
-        self.ready = ready
-        self.wake = wake
-        self.budget = budget
-        self.monitor = monitor
-        self.trace = trace
+        self.open_ends, self.turnstiles, self.first, self.ends_quietly = open_ends, turnstiles, first, ends_quietly
+        self.ready, self.wake, self.budget, self.monitor, self.trace = ready, wake, budget, monitor, trace
         if monitor is not None:
             self._states, self._dirty = monitor.states, monitor.dirty
             self._state_of, self._is_dirty = PyByteArray_AS_STRING(self._states), PyByteArray_AS_STRING(self._dirty)
@@ -309,7 +302,8 @@ cdef class Frame:
     cdef readonly object monitor
     cdef readonly Ring trace
     cdef public object context
-    cdef public bint halted
+    cdef public object state
+    cdef public bint halted, has_ended, ends_quietly
     cdef public dict fences
     cdef public dict outstanding
 
@@ -322,18 +316,10 @@ cdef class Frame:
             raise MemoryError
         memcpy(self._pending, start.counts, size)
         self._readers = self._pending + start.mailboxes
-        self.start = start
-        self.number = number
-        self.values = values
-        self.context = context
-        self.open = start.open_ends
-        self.ready = start.ready
-        self.wake = start.wake
-        self.budget = start.budget
-        self.monitor = start.monitor
-        self.trace = start.trace
-        self.fences = {}
-        self.outstanding = {}
+        self.start, self.number, self.values, self.context, self.state = start, number, values, context, in_flight
+        self.open, self.ends_quietly, self.ready, self.wake = start.open_ends, start.ends_quietly, start.ready, start.wake
+        self.budget, self.monitor, self.trace = start.budget, start.monitor, start.trace
+        self.fences, self.outstanding = {}, {}
 
     def __dealloc__(self):
         PyMem_Free(self._pending)
@@ -353,7 +339,14 @@ cdef class Frame:
         self._pending[index] -= 1
         return self._pending[index] == 0
 
-    def send(self, followers):
+    def begin(self):
+        cdef Turnstile turnstile
+        self.ready.running.add(self)
+        for turnstile in self.start.turnstiles:
+            turnstile.expect(self)
+        self.send(self.start.first)
+
+    cpdef send(self, followers):
         cdef Op op
         for op in followers:
             self._mailbox(op.index)
@@ -384,8 +377,13 @@ cdef class Frame:
 
     cdef inline int end(self) except -1:
         self.open -= 1
-        if self.open == 0 and not self.halted:
+        if self.open or self.halted:
+            return 0
+        if not self.ends_quietly or PyDict_Size(self.outstanding):
             self.finish()
+            return 0
+        self.state, self.halted, self.has_ended = finished, True, True
+        self.ready.leave(self)
         return 0
 
     cdef inline void show(self, int64_t node_id, char state) noexcept:
@@ -842,7 +840,8 @@ cdef class Shift:
 cdef class Ready:
     cdef list _items  # actor and work of each entry, in a ring
     cdef Py_ssize_t _head, _size, _mask
-    cdef public object running
+    cdef public set running
+    cdef public object at_rest
     cdef readonly set shifts
     cdef public int64_t begun_ns
     cdef int64_t clock  # the end of the call before; 0 if something else has taken time since
@@ -850,7 +849,7 @@ cdef class Ready:
     cdef object _work
 
     def __init__(self):
-        self.shifts, self.running = set(), ()
+        self.shifts, self.running = set(), set()
         self._items = PyList_New(2 * 64)
         self._mask = 63
 
@@ -913,13 +912,9 @@ cdef class Ready:
     def pop(self):
         return self.pop_at(True)
 
-    def rotate(self, Py_ssize_t n):
-        entries = [*self]
-        if entries:
-            n %= len(entries)
-            self.clear()
-            for actor, work in entries[len(entries) - n :] + entries[: len(entries) - n]:
-                self.push(actor, work)
+    def rotate(self, n):
+        for _ in range(-n % self._size if self._size else 0):
+            self.append(self.popleft())
 
     def clear(self):
         while self._size:
@@ -929,12 +924,13 @@ cdef class Ready:
         return self._size
 
     def __iter__(self):
-        cdef Py_ssize_t i, place
-        entries = []
-        for i in range(self._size):
-            place = 2 * ((self._head + i) & self._mask)
-            entries.append((<object>item(self._items, place), <object>item(self._items, place + 1)))
-        return iter(entries)
+        places = [2 * ((self._head + i) & self._mask) for i in range(self._size)]
+        return iter([(<object>item(self._items, i), <object>item(self._items, i + 1)) for i in places])
+
+    cpdef leave(self, frame):
+        self.running.discard(frame)
+        if self.at_rest is not None and not self.running:
+            self.at_rest()
 
     def run(self, int64_t due_ns, context=None):
         if context is None:

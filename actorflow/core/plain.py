@@ -13,9 +13,10 @@ all else. So while there are shifts, counts are guarded by a lock; the compiled 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
+from enum import Enum
 from struct import Struct
 from sys import getrefcount, maxsize
 from time import perf_counter_ns
@@ -203,12 +204,6 @@ class Turnstile:
                 frame.wake()
 
 
-def expect(frame: Frame, turnstiles: Iterable[Turnstile]) -> None:
-    """Have each turnstile expect a frame."""
-    for turnstile in turnstiles:
-        turnstile.expect(frame)
-
-
 class Blob:
     """One tensor slot of a program.
 
@@ -292,9 +287,25 @@ class Start:
         budget: Memory that ops must be admitted to, if there is a limit.
         monitor: States of nodes, while they are watched.
         trace: Where calls are entered.
+        turnstiles: Those of its ops that take frames in order.
+        first: Ops that wait for a message that the frame has begun.
+        ends_quietly: Whether nobody has to be told of the end of a frame, as far as is known before it begins.
     """
 
-    __slots__ = ("budget", "monitor", "open_ends", "pending", "ready", "shared", "trace", "unshared", "wake")
+    __slots__ = (
+        "budget",
+        "ends_quietly",
+        "first",
+        "monitor",
+        "open_ends",
+        "pending",
+        "ready",
+        "shared",
+        "trace",
+        "turnstiles",
+        "unshared",
+        "wake",
+    )
 
     def __init__(
         self,
@@ -307,6 +318,9 @@ class Start:
         budget: Any,
         monitor: Any,
         trace: Any,
+        turnstiles: tuple[Turnstile, ...] = (),
+        first: tuple[Any, ...] = (),
+        ends_quietly: bool = False,
     ) -> None:
         self.pending = [*pending]
         self.shared = [(slot, b"\x01" + bytes(count - 1)) for slot, count in readers.items()]
@@ -317,6 +331,22 @@ class Start:
         self.budget = budget
         self.monitor = monitor
         self.trace = trace
+        self.turnstiles = turnstiles
+        self.first = first
+        self.ends_quietly = ends_quietly
+
+
+class FrameState(Enum):
+    """State of a frame: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+#: In Python 3.11 to look a member up takes as long as a call.
+_RUNNING, _FINISHED = FrameState.RUNNING, FrameState.FINISHED
 
 
 class Frame:
@@ -330,9 +360,12 @@ class Frame:
 
     Attributes:
         ready, wake, budget, monitor, trace: As of its start.
+        state: What has become of it.
         open: Number of ends that the frame still waits for.
         halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
             the loop has not been told yet.
+        has_ended: Whether it has ended, in whatever way, and nothing of it runs any more.
+        ends_quietly: Whether nobody has to be told of its end when that comes, and nothing is to be done then.
         fences: Fences that have not passed and came with the messages to an op.
         outstanding: Work on a lane, or tasks, by the op that it has begun with, whose end the loop has not seen.
     """
@@ -343,14 +376,17 @@ class Frame:
         "_readers",
         "budget",
         "context",
+        "ends_quietly",
         "fences",
         "halted",
+        "has_ended",
         "monitor",
         "number",
         "open",
         "outstanding",
         "ready",
         "start",
+        "state",
         "trace",
         "values",
         "wake",
@@ -376,7 +412,9 @@ class Frame:
         self.budget = start.budget
         self.monitor = start.monitor
         self.trace = start.trace
-        self.halted = False
+        self.state = _RUNNING
+        self.halted = self.has_ended = False
+        self.ends_quietly = start.ends_quietly
         self.fences: dict[Any, list[Any]] = {}
         self.outstanding: dict[Any, Any] = {}
 
@@ -419,11 +457,23 @@ class Frame:
     def close_end(self) -> None:
         """Close one of the frame's open ends; the last one finishes it."""
         self.open -= 1
-        if not self.open and not self.halted:
+        if self.open or self.halted:
+            return
+        if not self.ends_quietly or self.outstanding:
             self.finish()
+            return
+        self.state, self.halted, self.has_ended = _FINISHED, True, True
+        self.ready.leave(self)
+
+    def begin(self) -> None:
+        """It is in flight: its turn comes behind those of earlier frames, and ops that wait for its start are ready."""
+        self.ready.running.add(self)
+        for turnstile in self.start.turnstiles:
+            turnstile.expect(self)
+        self.send(self.start.first)
 
     def finish(self) -> None:
-        """All ends are closed; a derived class says what that means."""
+        """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
         raise NotImplementedError
 
 
@@ -775,20 +825,28 @@ class Ready(deque[tuple[Any, Any]]):
     """Actors that are ready, with the owner of the work that they are ready for, the oldest first.
 
     Attributes:
-        running: The frames in flight that use it; nothing where nobody says so.
+        running: The frames in flight that use it.
+        at_rest: Called when there is none any more, if anybody waits for that.
         shifts: Shifts whose end the loop has not seen.
         begun_ns: When the slice began that runs now, `perf_counter_ns`.
         at: What was fired last, with the owner of that work, for as long as a slice runs.
     """
 
-    __slots__ = ("at", "begun_ns", "running", "shifts")
+    __slots__ = ("at", "at_rest", "begun_ns", "running", "shifts")
 
     def __init__(self) -> None:
         super().__init__()
-        self.running: Collection[Any] = ()
+        self.running: set[Any] = set()
+        self.at_rest: Callable[[], None] | None = None
         self.begun_ns = 0
         self.at: tuple[Any, Any] | None = None
         self.shifts: set[Shift] = set()
+
+    def leave(self, frame: Any) -> None:
+        """A frame is in flight no longer."""
+        self.running.discard(frame)
+        if self.at_rest is not None and not self.running:
+            self.at_rest()
 
     def run(self, due_ns: int, context: Context | None = None) -> None:
         """Fire what is ready, until nothing is, or the time is over when an actor has ended.

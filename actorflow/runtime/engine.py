@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
-from actorflow.actors.frame import FINISHED, Frame, FrameState
+from actorflow.actors.frame import FINISHED, Frame
 from actorflow.actors.nesting import callers, within
+from actorflow.core import FrameState
 from actorflow.devices import Device
 from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
@@ -523,6 +524,7 @@ class Engine:
             if timeout_s is not None:
                 limit_time(frame, timeout_s, timeout_s)
             if self.instrumentation is not None:
+                frame.ends_quietly = False
                 self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
         except BaseException:
             frame.cancel()
@@ -665,7 +667,9 @@ class Engine:
         if outer is not call:
             frame.context.run(within.set, outer)
         self.next_number += 1
-        self.observer.started(frame)
+        if not self.resources.running:
+            self.resources.rests += 1
+        self.frames.started += 1
         if program.tapped:
             self.resources.taps.begin(frame, program, self._now_s())
         try:

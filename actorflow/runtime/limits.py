@@ -12,9 +12,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from actorflow.actors.frame import Frame, FrameState, what_it_waits_for
+from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.actors.op import OpActor
 from actorflow.actors.under_way import UnderWay
+from actorflow.core import FrameState
 from actorflow.devices import Fence
 from actorflow.errors import DeviceError, RunTimeoutError, StallError
 from actorflow.graph.graph import Graph
@@ -87,6 +88,7 @@ class FrameLimits:
                 StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
             )
         else:
+            frame.ends_quietly = False
             self.timers[frame] = loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
 
     def _report(self, frame: Frame) -> None:

@@ -18,7 +18,7 @@ from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import Call, check_turns
 from actorflow.actors.op import reader
 from actorflow.actors.variable import VariableActor, VariableUse
-from actorflow.core import UNSHARED, expect, fill
+from actorflow.core import UNSHARED, fill
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
@@ -204,7 +204,7 @@ class Program:
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.branches = None if stay else Branches(ops, resources.trace)
         pending = built.pending
-        self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        self._turnstiles = tuple([actor.turnstile for actor in ops if actor.turnstile is not None])
         self._listeners: list[FrameListener] = [*self._turnstiles]
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
@@ -242,8 +242,9 @@ class Program:
         for slot_index in ahead:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
-        self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
-        for op in self.first:
+        roots = dict.fromkeys(built.receivers[op] for op in plan.roots)
+        self._first = tuple([op for op in roots if not pending[op.index]])
+        for op in self._first:
             pending[op.index] = 1  # the frame's start
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
@@ -376,6 +377,8 @@ class Program:
             resources.trace,
             observer=observer,
             listeners=self._listeners,
+            turnstiles=self._turnstiles,
+            first=self._first,
             weights=self._weights,
             ops=self.ops,
             node_ids=self._node_ids,
@@ -401,14 +404,14 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
-        if self._turnstiles:
-            expect(frame, self._turnstiles)
         if self.exchange is not None:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
-        for slot, variable in self._constants:
-            frame.values[slot] = variable.read()
-        frame.send(self.first)
+        values = frame.values
+        for slot, actor in self._constants:
+            value = actor.variable._value  # not `held`, of which each call would be felt: `feed` had the first made
+            values[slot] = value if value is actor._counted else actor.read()
+        frame.begin()
         for use in self.uses:
             use.enter(frame)
         frame.close_end()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
 from actorflow.actors.variable import VariableActor
-from actorflow.core import Turnstile
+from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import GraphError, NotFiniteError, OpError
@@ -85,7 +85,7 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
-        self.frames = FrameCounts()
+        self.frames = FrameCounts(self.running)
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
             weakref.WeakValueDictionary
@@ -99,7 +99,7 @@ class Resources:
         self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
         self.not_finite: NotFiniteError | None = None  # see `Graph.not_finite`
         self.kept_call: KeptCall | None = None  # of which a check has found something
-        self.rests = 0  # how often the last frame in flight has ended
+        self.rests = 0  # how often a frame has started when none was in flight
         self.scalars = Scalars()  # fetched 0-d numbers by frame
         self.monitor: Monitor | None = None  # states of the nodes, while they are watched
         self.taps = Taps()  # those who look at values of frames
@@ -351,6 +351,7 @@ class Resources:
         """Begin anew in the child of a fork: loop, devices and what was under way are the parent's."""
         for frame in self.running:
             frame.state, frame.halted = FrameState.CANCELLED, True
+        self.frames.cancelled += len(self.running)
         self.running.clear()
         self.budget = self._dispatcher = None
         self._peers = self._watching = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -85,15 +85,20 @@ class SegmentProfile:
 class FrameCounts:
     """Frames of one graph, by what became of them."""
 
+    running: Collection[object]  # those in flight
     started: int = 0
-    finished: int = 0
     failed: int = 0
     cancelled: int = 0
 
     @property
     def in_flight(self) -> int:
         """Frames that run now."""
-        return self.started - self.finished - self.failed - self.cancelled
+        return len(self.running)
+
+    @property
+    def finished(self) -> int:
+        """Frames that have ended well."""
+        return self.started - len(self.running) - self.failed - self.cancelled
 
     def clock(self) -> tuple[int, int]:
         """Numbers of frames that have started, and that have ended."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -82,12 +82,12 @@ class Program:
             op.lane, op.inline_ns, op.profile = lanes[index], plain.FOREVER_NS, form.Profile()
             self.ops.insert(0, op)
 
-    def frame(self, number: int = 0, readers: dict[int, int] | None = None, monitor: Any = None) -> Any:
+    def frame(self, number: int = 0, readers: dict[int, int] | None = None, monitor: Any = None, **more: Any) -> Any:
         def wake() -> None:
             self.woken += 1
 
         counts = [0] + [1] * (len(self.ops) - 1), readers or {}, len(self.blobs), 1
-        start = self.form.Start(*counts, self.ready, wake, None, monitor, self.trace)
+        start = self.form.Start(*counts, self.ready, wake, None, monitor, self.trace, **more)
         return self.Frame(start, number, [number * 10, *[None] * len(self.ops)], contextvars.copy_context())
 
 
@@ -136,6 +136,120 @@ def test_an_error_is_told_and_nothing_follows(form: Any) -> None:
     assert program.failures == [(1, "LookupError('planted')")]
     assert [op.profile.calls for op in program.ops] == [1, 0, 0, 0]
     assert program.finished == []
+
+
+def test_a_slice_runs_in_a_context(form: Any) -> None:
+    variable = contextvars.ContextVar("variable", default="outside")
+    context = contextvars.copy_context()
+    context.run(variable.set, "inside")
+    seen = []
+
+    class Asked:
+        def fire(self, work: Any) -> int:
+            seen.append(variable.get())
+            if work is None:
+                raise ValueError("asked")
+            return 0
+
+    ready = form.Ready()
+    for work in ("a", None, "b"):
+        ready.append((Asked(), work))
+    with pytest.raises(ValueError, match="asked"):
+        ready.run(1 << 62, context)
+    assert variable.get() == "outside"
+    ready.run(1 << 62)
+    assert seen == ["inside", "inside", "outside"]
+
+
+class TestBeginAndEnd:
+    def frame(self, program: Program, **more: Any) -> Any:
+        frame = program.frame(3, **more)
+        frame.expect_messages(0, 1)
+        return frame
+
+    def test_it_begins_where_nothing_else_is_waited_for(self, form: Any) -> None:
+        program = Program(form, add_one)
+        turnstile = form.Turnstile(1)
+        earlier, frame = (self.frame(program, turnstiles=(turnstile,), first=(program.ops[0],)) for _ in range(2))
+        earlier.begin()
+        frame.begin()
+        assert turnstile.expected == [earlier, frame]
+        assert program.ready.running == {earlier, frame}
+        assert [*program.ready] == [(program.ops[0], earlier), (program.ops[0], frame)]
+
+    def test_it_ends_by_itself_where_nobody_is_told(self, form: Any) -> None:
+        program = Program(form, add_one)
+        frame = self.frame(program, first=(program.ops[0],), ends_quietly=True)
+        rests: list[int] = []
+        program.ready.at_rest = lambda: rests.append(len(program.ready.running))
+        frame.begin()
+        assert (frame.state, frame.halted, frame.has_ended, rests) == (plain.FrameState.RUNNING, False, False, [])
+        program.ready.run(1 << 62)
+        assert (frame.state, frame.halted, frame.has_ended, rests) == (plain.FrameState.FINISHED, True, True, [0])
+        assert not program.finished
+
+    @pytest.mark.parametrize("why", ["somebody is told", "work goes on"])
+    def test_its_end_is_told(self, form: Any, why: str) -> None:
+        program = Program(form, add_one)
+        frame = self.frame(program, first=(program.ops[0],), ends_quietly=True)
+        frame.begin()
+        if why == "work goes on":
+            frame.outstanding[program.ops[1]] = None
+        else:
+            frame.ends_quietly = False
+        program.ready.run(1 << 62)
+        assert program.finished == [3]
+        assert (frame.state, frame.has_ended) == (plain.FrameState.RUNNING, False)
+
+    def test_the_last_one_in_flight_is_at_rest(self, form: Any) -> None:
+        ready, rests = form.Ready(), []
+        ready.at_rest = lambda: rests.append(len(ready.running))
+        ready.running = {"a", "b"}
+        ready.leave("a")
+        assert not rests
+        ready.leave("b")
+        assert rests == [0]
+
+
+class TestFill:
+    SOURCES: ClassVar[Any] = {"x": (1, (2,), np.dtype("f4")), "y": (2, (), None)}
+
+    def fill(self, form: Any, feeds: Any, count: int = 2) -> list[Any] | None:
+        values = [0, "missing", "missing"]
+        values[1] = values[2] = self
+        return values if form.fill(values, feeds, self.SOURCES, count, self) else None
+
+    def test_arrays_are_shown_read_only_and_objects_are_themselves(self, form: Any) -> None:
+        x, y = np.ones(2, np.float32), object()
+        filled = self.fill(form, {"y": y, "x": x})
+        assert filled is not None
+        assert filled[0] == 0
+        assert filled[2] is y
+        assert filled[1].base is x
+        assert not filled[1].flags.writeable
+        assert x.flags.writeable
+
+    @pytest.mark.parametrize(
+        "feeds",
+        [
+            {"x": np.ones(2, np.float32)},
+            {"x": np.ones(2, np.float32), "z": 1},
+            {"x": np.ones(2, np.float64), "y": 1},
+            {"x": np.ones(3, np.float32), "y": 1},
+            {"x": np.ones((1, 2), np.float32), "y": 1},
+            {"x": np.ma.masked_array(np.ones(2, np.float32)), "y": 1},
+            {"x": [1, 2], "y": 1},
+            [("x", np.ones(2, np.float32)), ("y", 1)],
+            None,
+        ],
+    )
+    def test_all_else_is_looked_at_closer(self, form: Any, feeds: Any) -> None:
+        assert self.fill(form, feeds) is None
+
+    def test_what_is_fed_twice_is_too(self, form: Any) -> None:
+        values: list[Any] = [0, None]
+        sources = {"x": (1, (), None), "same": (1, (), None)}
+        assert not form.fill(values, {"x": 1, "same": 2}, sources, 2, None)
 
 
 def test_an_op_that_may_wait_is_asked(form: Any) -> None:
@@ -213,7 +327,7 @@ class TestTurnstile:
     def test_frames_enter_in_their_order(self, form: Any) -> None:
         turnstile, (first, second) = form.Turnstile(1), self.frames(form, 2)
         turnstile.expect(first)
-        form.expect(second, [turnstile])
+        turnstile.expect(second)
         assert turnstile.expected == [first, second]
         assert not turnstile.enter(second, "second")
         assert turnstile.enter(first, "first")

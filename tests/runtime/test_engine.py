@@ -701,10 +701,15 @@ class TestLoops:
 
     async def test_the_application_gets_its_turn(self) -> None:
         """A long frame of short ops is cut in slices."""
+
+        def work(a: np.ndarray) -> np.ndarray:
+            sum(range(1_000))  # many times what the core takes, which alone would be done in two slices
+            return a
+
         graph = af.Graph("long")
         y = x = graph.blob("x", (3,))
-        for i in range(10_000):
-            y = graph.function(f"f{i}", lambda a: a, SPEC)(y)
+        for i in range(2_000):
+            y = graph.function(f"f{i}", work, SPEC)(y)
         turns = 0
 
         async def application() -> None:

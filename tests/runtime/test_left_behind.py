@@ -99,6 +99,8 @@ class Held:
             case "ctrl-c":
                 signal.raise_signal(signal.SIGINT)
             case "closed":
+                for _ in range(5):  # a stream begins a second frame: all that is called has begun then
+                    await asyncio.sleep(0)
                 self.left = [*asyncio.all_tasks() - {asyncio.current_task()}]
                 return
         if how == "failure" or (self.beginning == "tap" and how == "graph cancel"):

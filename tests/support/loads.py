@@ -22,7 +22,8 @@ import pytest
 from hypothesis import settings
 
 import actorflow as af
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
+from actorflow.core import FrameState
 from actorflow.devices import DeviceOptions
 from actorflow.devices.sim import SimOptions
 from actorflow.devices.stream import StreamDevice
