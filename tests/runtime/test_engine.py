@@ -16,6 +16,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.runtime.resources import Claim
 from actorflow.trace.counters import NodeState
 
 SPEC = af.TensorSpec.of((3,))
@@ -587,6 +588,29 @@ class TestLoops:
         np.testing.assert_array_equal(graph.run_sync({x: ones(2)})[y], ones(2))
         af.run(graph.aclose())
         assert graph.engine.frames.in_flight == 0
+
+    async def test_a_claim_that_a_move_comes_between_is_made_again(self) -> None:
+        graph, x, y = one_op(lambda a: a + 1)
+        await graph.run({x: ones()})
+        resources, other = graph.engine.resources, asyncio.new_event_loop()
+
+        class Between(Claim):
+            __slots__ = ()
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                if value:  # another thread has looked at the count before this one writes it
+                    resources._move_to(other)
+                super().__setattr__(name, value)
+
+        resources._claim = between = Between()
+        claim = resources.claim()
+        assert (claim.count, between.count) == (1, 0)
+        assert claim is resources._claim
+        assert resources.loop is asyncio.get_running_loop()
+        claim.release()
+        np.testing.assert_array_equal((await graph.run({x: ones()}))[y], ones(2))
+        await graph.aclose()
+        other.close()
 
     @pytest.mark.parametrize("options", [{}, {"timeout": 3600}, {"retries": 1, "backoff": 3600}], ids=str)
     def test_a_loop_closed_while_an_async_function_waits(self, options: dict[str, Any]) -> None:
