@@ -16,6 +16,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.core import FrameState
 from actorflow.runtime.resources import Claim
 from actorflow.trace.counters import NodeState
 
@@ -560,6 +561,44 @@ class TestCancellation:
             await started.wait()
             task.cancel()
             await asyncio.wait([task])
+
+
+class TestEnds:
+    """A frame ends by itself where nobody has to be told; all who are to know of it do."""
+
+    async def test_who_asks_for_it_is_told(self) -> None:
+        graph, x, y = one_op(lambda a: a + 1)
+        async with graph:
+            await graph.run({x: ones()})
+            program = graph.engine.program(None, {x: ones()})
+            frame = graph.engine.start(program, {x: ones()})
+            assert frame.ends_quietly
+            told = frame.ended
+            frame.wake()
+            await asyncio.wait_for(told, 60)
+            np.testing.assert_array_equal(program.result(frame)[y], ones(2))
+
+    async def test_who_waits_until_none_is_in_flight_is_told(self) -> None:
+        graph, x, _ = one_op(lambda a: a)
+        async with graph:
+            await graph.run({x: ones()})
+            frames = [graph.engine.start(graph.engine.program(None, {x: ones()}), {x: ones()}) for _ in range(2)]
+            rest = asyncio.create_task(graph.engine.observer.rest())
+            await asyncio.sleep(0)
+            frames[0].wake()
+            await asyncio.wait_for(rest, 60)
+            assert [frame.state for frame in frames] == [FrameState.FINISHED] * 2
+            assert all(frame.ends_quietly for frame in frames)
+            assert (graph.engine.frames.finished, graph.engine.frames.in_flight) == (3, 0)
+
+    async def test_its_limit_of_time_ends_with_it(self) -> None:
+        graph = af.Graph("limited", stall_limit=3600)
+        x = graph.blob("x", (3,))
+        y = graph.function("f", lambda a: a + 1, SPEC)(x)
+        async with graph:
+            for _ in range(3):
+                np.testing.assert_array_equal((await graph.run({x: ones()}))[y], ones(2))
+                assert not graph.engine.observer.limits.timers
 
 
 class TestLoops:
