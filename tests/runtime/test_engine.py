@@ -790,6 +790,20 @@ class TestLoops:
 
 
 class TestWatching:
+    async def test_it_begins_and_ends_between_frames(self) -> None:
+        graph, x, _ = one_op(lambda a: a)
+        resources, f = graph.engine.resources, graph["f"]
+        async with graph:
+            await graph.run({x: ones()})
+            first = resources.watch()
+            await graph.run({x: ones()})
+            resources.unwatch()
+            await graph.run({x: ones()})
+            second = resources.watch()
+            assert [monitor.states[f.id] for monitor in (first, second)] == [NodeState.DONE, NodeState.IDLE]
+            await graph.run({x: ones()})
+            assert second.states[f.id] == NodeState.DONE
+
     async def test_states_and_profile(self) -> None:
         def maybe(a: np.ndarray) -> np.ndarray:
             if a[0] < 0:
