@@ -404,6 +404,7 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
+        frame.begin()
         if self.exchange is not None:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
@@ -411,7 +412,6 @@ class Program:
         for slot, actor in self._constants:
             value = actor.variable._value  # not `held`, of which each call would be felt: `feed` had the first made
             values[slot] = value if value is actor._counted else actor.read()
-        frame.begin()
         for use in self.uses:
             use.enter(frame)
         frame.close_end()
