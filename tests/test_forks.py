@@ -124,7 +124,8 @@ PROGRAMS = {
             running = asyncio.ensure_future(value(100))
             await has_begun()
             def child():
-                assert graph.engine.frames.in_flight == 0
+                counts = graph.engine.frames
+                assert (counts.started, counts.in_flight, counts.cancelled, counts.finished) == (1, 0, 1, 0)
                 assert not graph.engine.running
                 assert run(value(1)) == 2
             await forked(child)

@@ -87,7 +87,7 @@ class FrameStart(core.Start):
         lengths: Lengths of the open axes.
     """
 
-    __slots__ = ("lengths", "listeners", "loop", "node_ids", "observer", "ops", "weights")
+    __slots__ = ("dispatcher", "lengths", "listeners", "node_ids", "observer", "ops", "weights")
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class FrameStart(core.Start):
         quietly = len(listeners) == len(turnstiles) and budget is None and not weights
         queue = dispatcher.ready, dispatcher.wake
         super().__init__(pending, readers, slots, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
-        self.loop = dispatcher.loop
+        self.dispatcher = dispatcher
         self.observer = observer
         self.listeners = listeners
         self.weights = weights
@@ -180,7 +180,7 @@ class Frame(core.Frame):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it runs on."""
-        return self.start.loop
+        return self.start.dispatcher.loop
 
     @property
     def ended(self) -> asyncio.Future[None]:

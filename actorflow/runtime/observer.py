@@ -33,7 +33,9 @@ class Observer:
     def ended(self, frame: Frame) -> None:
         """The frame has ended, and nothing of it runs any more; not called for one that `Frame.ends_quietly`."""
         running = self._resources.running
-        frame.ready.leave(frame)  # first: whatever fails below, nobody may wait for ever
+        running.discard(frame)
+        if not running and self._idle is not None:
+            self._rested()  # first: whatever fails below, nobody may wait for ever
         state = frame.state
         if state is FrameState.FAILED:
             self.counts.failed += 1

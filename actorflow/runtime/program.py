@@ -358,7 +358,7 @@ class Program:
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
         start, resources = self._start, self._resources
-        if start is None or start.loop is not resources.dispatcher.loop or start.monitor is not resources.monitor:
+        if start is None or start.dispatcher is not resources.dispatcher or start.monitor is not resources.monitor:
             start = self._start = self._beginning(observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
@@ -404,6 +404,7 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
+        frame.begin()
         if self.exchange is not None:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
@@ -411,7 +412,6 @@ class Program:
         for slot, actor in self._constants:
             value = actor.variable._value  # not `held`, of which each call would be felt: `feed` had the first made
             values[slot] = value if value is actor._counted else actor.read()
-        frame.begin()
         for use in self.uses:
             use.enter(frame)
         frame.close_end()

@@ -108,6 +108,7 @@ class Resources:
         self._watching: Watching | None = None
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # the one that it runs on
         self._shared_device = shared_device
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
@@ -276,14 +277,14 @@ class Resources:
             GraphError: if it is in use on another loop, such as that of another thread.
         """
         loop = asyncio.get_running_loop()
-        claim, dispatcher = self._claim, self._dispatcher
-        if claim is not None and dispatcher is not None and dispatcher.loop is loop:
+        claim = self._claim
+        if claim is not None and self.loop is loop:
             claim.count += 1
             if claim is self._claim:  # else it is being moved, and who does that may not have seen this
                 return claim
             claim.count -= 1
         with self._moving:
-            if self._dispatcher is None or self._dispatcher.loop is not loop:
+            if self.loop is not loop:
                 self._move_to(loop)
             claim = self._claim
             assert claim is not None
@@ -308,7 +309,7 @@ class Resources:
                     frame.abandon()
                 self._variables.clear()
                 self.begin_order_anew()
-            self._dispatcher = self._make_dispatcher(loop)
+            self._dispatcher, self.loop = self._make_dispatcher(loop), loop
             self._dispatcher.ready.running = self.running
             for device in self.devices.values():
                 device.bind(loop)
@@ -353,7 +354,7 @@ class Resources:
             frame.state, frame.halted = FrameState.CANCELLED, True
         self.frames.cancelled += len(self.running)
         self.running.clear()
-        self.budget = self._dispatcher = None
+        self.budget = self._dispatcher = self.loop = None
         self._peers = self._watching = None
         self.devices.clear()
         self._variables.clear()

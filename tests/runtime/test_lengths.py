@@ -190,6 +190,20 @@ class TestMemory:
             assert [result.lengths["batch"] async for result in stream] == counts
 
 
+@pytest.mark.parametrize("is_run", [True, False])
+async def test_the_plans_that_were_used_last_are_kept(is_run: bool) -> None:
+    graph = doubled(max_plans=2)
+    kept = []
+    async with graph:
+        for count in (1, 1, 2, 1, 3, 1, 2):
+            if count == 2 and not is_run:
+                graph.engine.program(None, rows(2))
+            else:
+                await graph.run(rows(count))
+            kept.append([dict(lengths or ())["batch"] for _, _, lengths, _ in graph.engine._programs])
+    assert kept == [[1], [1], [1, 2], [2, 1], [1, 3], [3, 1], [1, 2]]
+
+
 async def test_lengths_of_other_shapes_are_found_anew() -> None:
     graph = af.Graph("pairs")
     x, y = graph.blob("x", ("n", 2)), graph.blob("y", ("m", 2))
