@@ -611,7 +611,7 @@ class Op:
         raise NotImplementedError
 
     def hand_over(self, frame: Any) -> None:
-        """Have its lane's thread call it, and go on from there. On the loop's thread, or on that of another lane."""
+        """Have its lane's thread call it, and go on from there. On the loop's thread, or on that of a lane."""
         raise NotImplementedError
 
     def measure(self) -> None:
@@ -731,9 +731,9 @@ class Op:
 class Shift:
     """Ops of one frame that a lane's thread calls one after the other: one that it was given, and what follows.
 
-    It goes on with ops of its lane, and with short ones of others: to hand them over would take longer. It begins
-    others on their lanes, and has the loop fire those that may have to wait for something, and short ones when it has
-    called some for a while.
+    It goes on with ops of its lane, unless others of the frame wait there, and with short ones of others: to hand them
+    over would take longer. It begins others on their lanes, and has the loop fire those that may have to wait for
+    something, and short ones when it has called some for a while.
 
     Args:
         first: The op that it begins with; its turn, if it has one, is taken.
@@ -806,7 +806,7 @@ class Shift:
         frame = self.frame
         if op.goes_on and op not in frame.fences:
             is_short = op.cost_ns <= op.inline_ns
-            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane:
+            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not self._is_awaited():
                 ready.append(op)
                 return
             if not is_short and op.turnstile is None:
@@ -814,6 +814,10 @@ class Shift:
                 op.hand_over(frame)
                 return
         self._tell(op)
+
+    def _is_awaited(self) -> bool:
+        """Return whether other work of the frame may wait for this thread, which was ready before what follows now."""
+        return len(self.frame.outstanding) > 1 and self.lane.has_more
 
     def _tell(self, actor: Any) -> None:
         """Have the loop fire an actor."""

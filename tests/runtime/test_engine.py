@@ -866,3 +866,18 @@ class TestWatching:
             for i in range(3):
                 await graph.run({x: float(i)})
         assert list(graph.engine.scalars.series[y.name]) == [(0, 0.0), (1, 2.0), (2, 4.0)]
+
+
+async def test_a_lane_calls_what_was_ready_before_what_follows_on_it() -> None:
+    graph, order = af.Graph("g"), []
+    x = graph.blob("x", (), "int64")
+
+    def note(name: str) -> Any:
+        return lambda value: order.append(name) or value
+
+    for name in ("a", "b", "c"):
+        y = graph.function(name, note(name), x.spec, lane="main")(x)
+        graph.function(f"behind {name}", note(f"behind {name}"), x.spec, lane="main")(y)
+    async with graph:
+        await graph.run({x: 1})
+    assert order == ["a", "b", "c", "behind a", "behind b", "behind c"]
