@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
+.PHONY: help demo docs test test-plain test-sanitized test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -18,6 +18,8 @@ NVRTC := .venv-nvrtc-cuda$(CUDA)
 NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.9'
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
+# What is compiled into the tree as the package is installed.
+CORE := hatch_build.py actorflow/core/compiled.pyx
 ARGS ?=
 # One process more than there are cores: some tests wait, for other processes or for a time limit. Each begins with a part
 # of the files; ARGS=-n0 runs all in one process, for a debugger.
@@ -29,6 +31,11 @@ ALL := --ignore=tests/oracle -m 'not oracle'
 SLOW := --ignore=tests/oracle -m 'slow and not oracle'
 # In processor time: what takes more is to be marked slow. Counting lines costs time of its own.
 QUICK := --ignore=tests/oracle -m 'not slow and not oracle' $(if $(COVER),,--processor-limit 2)
+# What the quick tests of the plain form are; it takes longer than their limit allows.
+# What the sanitizers see of the compiled core.
+SANITIZE := -fsanitize=address,undefined
+OF_CORE ?= tests/core tests/actors tests/trace
+PLAIN ?= tests/core tests/actors tests/runtime tests/ranks tests/trace tests/graph
 # make test-slow BUDGET_S=120 runs part of them: whole files, in an order that SEED draws.
 BUDGET_S ?=
 SEED ?=
@@ -66,7 +73,9 @@ help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
 	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
+	@echo 'make test-plain  what runs by the core, on its form in plain Python   PLAIN=tests/actors: some of that'
 	@echo 'make test-slow   the tests marked slow                   BUDGET_S=120 SEED=x: those that this time is enough for'
+	@echo 'make test-sanitized  the core compiled with the address sanitizer   OF_CORE=tests/core: some of its tests'
 	@echo 'make test-full   lint, all tests'
 	@echo 'make test-exhaustive  all tests with every property, size, combination and loop: hours'
 	@echo 'make test-oracle comparison with PyTorch, which it installs'
@@ -90,6 +99,22 @@ test: lint $(VENV)/.ready-browser $(EXTRAS)
 
 test-slow: $(VENV)/.ready-dev $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest $(SLOW) $(IN_PARALLEL) $(WITHIN_BUDGET) $(ARGS)
+
+# What runs by the core, on its plain form; `make test` runs all on the compiled one, where there is a C compiler.
+test-plain: $(VENV)/.ready-dev
+	ACTORFLOW_CORE=0 $(BIN)/python -m pytest -m 'not slow and not oracle' $(IN_PARALLEL) $(PLAIN) $(ARGS)
+
+# Compiled with checks of memory and of what C does not define, apart from the tree; what the sanitizers find ends the run.
+# Python itself leaks when it ends, and hides its memory from the sanitizer unless it takes that of C; and pytest must not
+# capture what the sanitizer writes past Python, just before it ends the process.
+test-sanitized: $(VENV)/.ready-dev
+	rm -rf build/sanitized
+	CFLAGS='-O1 -g -fno-omit-frame-pointer $(SANITIZE)' LDFLAGS='$(SANITIZE)' ACTORFLOW_CORE=1 \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/sanitized .
+	cd build/sanitized && LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR) ACTORFLOW_CORE=1 $(CURDIR)/$(BIN)/python -m pytest \
+		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -p no:cacheprovider --capture sys -m 'not slow' $(OF_CORE:%=$(CURDIR)/%) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest $(ALL) $(IN_PARALLEL) $(COVERING) $(ARGS)
@@ -119,8 +144,7 @@ test-openmpi: $(OPENMPI)/.ready
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/mypy & types=$$!; $(BIN)/lint-imports; imports=$$?; wait $$types && exit $$imports
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix
@@ -138,6 +162,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
+	rm -f actorflow/core/compiled.*.so actorflow/core/compiled.*.pyd
 	rm -rf $(VENV) $(OPENMPI) .venv-nvrtc-* build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -148,7 +173,7 @@ $(VENV)/.ready-venv:
 	$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); echo 'no virtual environment could be made; on Debian: apt-get install python3-venv' >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.ready-%: pyproject.toml | $(VENV)/.ready-venv
+$(VENV)/.ready-%: pyproject.toml $(CORE) | $(VENV)/.ready-venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' $(PINNED-$*)
 	@touch $@
 

@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from actorflow.core import plain
 from actorflow.errors import DeviceError
 
 _T = TypeVar("_T")
@@ -192,3 +193,5 @@ def _in_child() -> None:
 _register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
 if _register is not None:  # not on Windows
     _register(before=_before, after_in_parent=_release, after_in_child=_in_child)
+
+plain.counting = held_at_fork(threading.RLock())

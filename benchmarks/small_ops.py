@@ -72,7 +72,7 @@ async def _compare(harness: Harness, size: int, share: float, count: int, target
 
 
 async def _warm(count: int, x: _MATRIX, w: _MATRIX, operation: Any) -> tuple[af.Graph, dict[Any, Any]]:
-    """A graph whose ops know their cost: the first calls of an op go to the lane; then short ones fire as one."""
+    """A graph whose ops know their cost: the first calls of an op go to the lane; then short ones run on the loop."""
     graph, source = chain_graph(count, w, operation)
     feeds = {source: x}
     for _ in range(6):
@@ -130,7 +130,7 @@ async def _compare_bare(
 
 def _bare(graph: af.Graph, fed: _MATRIX) -> tuple[Callable[[], None], _MATRIX]:
     """The kernels of a graph's newest program in their order, over buffers of their own, and the result's buffer."""
-    program = [*graph.engine._programs.values()][-1].base
+    program = [*graph.engine._programs.values()][-1]
     values: list[Any] = program.feed({graph.sources[0]: fed})
     for slot, variable in program._constants:
         values[slot] = variable.read()

@@ -1,7 +1,5 @@
 """Event loops for every test, and a check that it leaves nothing running."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing
@@ -11,6 +9,7 @@ import signal
 import struct
 import threading
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +24,8 @@ from actorflow.devices import check_place
 from actorflow.devices.cpu import CPU
 from actorflow.errors import DeviceUnavailableError
 from actorflow.place import Place
-from actorflow.runtime import tapes
 from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
-from tests.support.tapes import CHOSEN
 
 # Some examples of each property, and in `make test-exhaustive` all that are wanted.
 settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
@@ -40,6 +37,8 @@ ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "se
 TESTS = Path(__file__).parent
 #: Name of the parameter by which pytest-asyncio gives a test its loop.
 LOOP = "_asyncio_loop_factory"
+#: Name of the parameter of a test that is no coroutine, and makes a loop of that kind.
+KIND_OF_LOOP = "kind_of_loop"
 
 pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget"]
 
@@ -59,7 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_routines(config.rootpath / ".pytest_cache" / "routines")
     if not FULL:
         multiprocessing.set_forkserver_preload(IMPORTED)
-    tapes.LIMITS = CHOSEN
     CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
 
 
@@ -71,25 +69,31 @@ def _keep_routines(folder: Path) -> None:
     os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests as slow, and skip those of a GPU, as far as what they are does not say so."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests as slow before others are chosen by marks; skip those of a GPU that are then left."""
     for item in items:
         if _is_on_its_second_loop(item):
             item.add_marker(pytest.mark.slow)
+    yield
     _skip_without_gpu(items)
 
 
 def _skip_without_gpu(items: list[pytest.Item]) -> None:
-    """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does."""
-    on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does.
+
+    One test of each file says so for all, which are thousands.
+    """
+    on_gpu = {item: None for item in items if item.get_closest_marker("gpu") is not None}
     problem = _gpu_problem() if on_gpu else None
     if problem is None:
         return
     if os.environ.get("ACTORFLOW_REQUIRE_GPU"):
         raise pytest.UsageError(f"ACTORFLOW_REQUIRE_GPU is set, but no CUDA device can be used: {problem}")
-    for item in on_gpu:
-        item.add_marker(pytest.mark.skip(reason=problem))
+    first = {item.path: item for item in reversed(on_gpu)}
+    for path, count in Counter(item.path for item in on_gpu).items():
+        first[path].add_marker(pytest.mark.skip(reason=f"{problem} ({count} tests of this file)"))
+    items[:] = [item for item in items if item not in on_gpu or item is first[item.path]]
 
 
 def _gpu_problem() -> str | None:
@@ -128,10 +132,12 @@ def _loop_of(test: str) -> str:
 def _is_on_its_second_loop(item: pytest.Item) -> bool:
     """Whether a test that runs on both kinds of loop runs on the one that it would not have alone."""
     case = getattr(item, "callspec", None)
-    if case is None or LOOP not in case.params or not _is_for_both_loops(item):
+    name = next((name for name in (LOOP, KIND_OF_LOOP) if case is not None and name in case.params), None)
+    if case is None or name is None or not _is_for_both_loops(item):
         return False
-    others = sorted((name, index) for name, index in case.indices.items() if name != LOOP)
-    return case.params[LOOP] is not loop_factories()[_loop_of(f"{item.name.partition('[')[0]}{others}")]
+    others = sorted((other, index) for other, index in case.indices.items() if other != name)
+    own = _loop_of(f"{item.name.partition('[')[0]}{others}")
+    return case.params[name] not in (own, loop_factories()[own])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,14 +153,8 @@ def quick_collections() -> None:
 @pytest.fixture
 def calls_count_as_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls run on the loop once they are known, however slow the machine is at the moment."""
-    for module in ("actors.op", "runtime.tapes", "pipeline.calls.call", "pipeline.calls.map"):
+    for module in ("actors.op", "pipeline.calls.call", "pipeline.calls.map"):
         monkeypatch.setattr(f"actorflow.{module}.INLINE_NS", 3_600_000_000_000)
-
-
-@pytest.fixture
-def usual_tapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First calls run where each of them does by itself, whatever fires as one in other tests."""
-    monkeypatch.setattr(tapes, "LIMITS", tapes.Limits())
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """The benchmark of the GPU, tried out without one, and what becomes of its figures."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

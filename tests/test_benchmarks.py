@@ -1,7 +1,5 @@
 """Smoke tests: every benchmark runs and reports; nothing here is about how fast anything is."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tools/cuda-extra`, asked of drivers that are made here."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 from importlib.machinery import SourceFileLoader

@@ -1,7 +1,5 @@
 """A test process that dies fails the run, soon, and is named; whatever else is to be run."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 Each program is a process of its own, as a fork copies all that a test process has.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import os
@@ -67,6 +65,12 @@ def adding(fn=add, **options):
     async def value(k):
         return float((await graph.run({x: k}))[y])
     return graph, x, y, value
+
+async def forked(child):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    await asyncio.to_thread(process.join, PATIENCE_S)
+    assert process.exitcode == 0, process.exitcode
 """
 
 
@@ -120,13 +124,11 @@ PROGRAMS = {
             running = asyncio.ensure_future(value(100))
             await has_begun()
             def child():
-                assert graph.engine.frames.in_flight == 0
+                counts = graph.engine.frames
+                assert (counts.started, counts.in_flight, counts.cancelled, counts.finished) == (1, 0, 1, 0)
                 assert not graph.engine.running
                 assert run(value(1)) == 2
-            process = multiprocessing.get_context("fork").Process(target=child)
-            process.start()
-            await asyncio.to_thread(process.join, PATIENCE_S)
-            assert process.exitcode == 0, process.exitcode
+            await forked(child)
             gate.set()
             assert await running == 101
             assert await value(1) == 2
@@ -232,10 +234,7 @@ PROGRAMS = {
                     assert [float(each[y]) async for each in other] == [1, 2, 3, 4, 5]
                     assert [float(each[y]) async for each in graph.stream([{x: 7}])] == [8]
                 run(main())
-            process = multiprocessing.get_context("fork").Process(target=child)
-            process.start()
-            await asyncio.to_thread(process.join, PATIENCE_S)
-            assert process.exitcode == 0, process.exitcode
+            await forked(child)
             assert [float(each[y]) async for each in stream] == [2, 3, 4, 5]
         run(parent())
     """,
@@ -254,10 +253,7 @@ PROGRAMS = {
                     graph.resume()
                     assert await mine == 4
                 run(main())
-            process = multiprocessing.get_context("fork").Process(target=child)
-            process.start()
-            await asyncio.to_thread(process.join, PATIENCE_S)
-            assert process.exitcode == 0, process.exitcode
+            await forked(child)
             graph.resume()
             assert await waiting == 3
         run(parent())
@@ -360,10 +356,7 @@ PROGRAMS = {
                         return [list(map(int, item)) async for item in loader]
                 found = run(new())
                 assert found == [[k, k + 1] for k in range(9, 40, 2)], found
-            process = multiprocessing.get_context("fork").Process(target=child)
-            process.start()
-            await asyncio.to_thread(process.join, PATIENCE_S)
-            assert process.exitcode == 0, process.exitcode
+            await forked(child)
             rest = [list(map(int, item)) async for item in items]
             assert rest == [[k, k + 1] for k in range(9, 40, 2)], rest
             await loader.aclose()
@@ -455,10 +448,7 @@ PROGRAMS = {
                             assert mine.port != view.port
                             assert await value(1) == 2
                     run(own())
-                process = multiprocessing.get_context("fork").Process(target=child)
-                process.start()
-                await asyncio.to_thread(process.join, PATIENCE_S)
-                assert process.exitcode == 0, process.exitcode
+                await forked(child)
                 assert await asyncio.to_thread(get) == 200
         run(parent())
     """,
@@ -474,10 +464,7 @@ PROGRAMS = {
                         async def main():
                             await checkpoints.save(1)
                         run(main())
-                    process = multiprocessing.get_context("fork").Process(target=child)
-                    process.start()
-                    await asyncio.to_thread(process.join, PATIENCE_S)
-                    assert process.exitcode == 0, process.exitcode
+                    await forked(child)
             run(parent())
             assert list(checkpoints.steps()) == [1]
     """,
@@ -670,6 +657,7 @@ def test_every_lock_is_held_at_a_fork() -> None:
     assert free == OWN_LOCKS
 
 
+@pytest.mark.slow
 def test_who_keeps_threads_forgets_them_in_a_child() -> None:
     modules = _modules()
     for module, tree in modules.items():

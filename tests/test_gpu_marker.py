@@ -1,7 +1,5 @@
 """Tests marked `gpu` on a machine without a GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

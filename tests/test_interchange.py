@@ -1,7 +1,5 @@
 """Arrays of other libraries: fed, fetched and copied to the host."""
 
-from __future__ import annotations
-
 import array as stdlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Lengths of open axes compute as the integers do that they stand for."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs on a loop of their own, Ctrl-C in the middle of them, and the ends of tasks."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import itertools
@@ -99,13 +97,13 @@ class Pressed:
 
 @pytest.mark.filterwarnings("ignore:coroutine '.*shutdown:RuntimeWarning")  # the second Ctrl-C cuts the loop's end off
 @pytest.mark.parametrize("again", [*slow([None]), 1, *slow([40])])
-@pytest.mark.parametrize("kind", sorted(loop_factories()))
+@pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
 def test_ctrl_c_is_a_keyboard_interrupt_wherever_the_interpreter_is(
-    kind: str, again: int | None, monkeypatch: pytest.MonkeyPatch
+    kind_of_loop: str, again: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "_loop_factory", lambda: loop_factories()[kind])
+    monkeypatch.setattr(loops, "_loop_factory", lambda: loop_factories()[kind_of_loop])
     handler = signal.getsignal(signal.SIGINT)
-    for number in itertools.count(1, 1 if FULL else 5):
+    for number in itertools.count(1, 1 if FULL else 13):
         pressed = Pressed([number] if again is None else [number, number + again])
         try:
             pressed.run()
@@ -238,9 +236,9 @@ async def test_who_waits_for_tasks_is_cancelled_again_and_again() -> None:
     assert (tidy.outcome, task.done(), waiting.cancelled()) == ("tidied", True, True)
 
 
-@pytest.mark.parametrize("kind", sorted(loop_factories()))
-def test_what_belongs_to_a_closed_loop_is_left_alone(kind: str) -> None:
-    loop = loop_factories()[kind]()
+@pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
+def test_what_belongs_to_a_closed_loop_is_left_alone(kind_of_loop: str) -> None:
+    loop = loop_factories()[kind_of_loop]()
     future: asyncio.Future[None] = loop.create_future()
 
     async def wait() -> None:

@@ -1,7 +1,5 @@
 """`tools/mutants`: each of its changes is made where it says, in functions that exist already."""
 
-from __future__ import annotations
-
 import builtins
 import importlib.util
 from importlib.machinery import SourceFileLoader

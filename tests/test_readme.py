@@ -1,7 +1,5 @@
 """The programs in the README and in docs/ run as printed and print what it says there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@ All imports of a module count, those for annotations and those inside functions 
 or a file at its root, taken as a whole.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Threads that cannot be started: what needs one fails at once and says why, or does without; nothing hangs later."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import threading
@@ -77,18 +75,24 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 
 
 @asynccontextmanager
+async def running(graph: af.Graph, y: af.Blob) -> AsyncIterator[Call]:
+    """A run of a graph that is fed a one."""
+
+    async def call() -> float:
+        return float((await graph.run({"x": 1}))[y])
+
+    yield call
+    await graph.aclose()
+
+
+@asynccontextmanager
 async def lanes(system: System, folder: Path) -> AsyncIterator[Call]:
     """Functions on three lanes, and one that needs them all."""
     graph = af.Graph("g")
     x = graph.blob("x", ())
     parts = [_in_thread(graph, name, lambda x: x + 1, x) for name in "abc"]
-    total = _in_thread(graph, "total", lambda a, b, c: a + b + c, *parts)
-
-    async def call() -> float:
-        return float((await graph.run({x: 1}))[total])
-
-    yield call
-    await graph.aclose()
+    async with running(graph, _in_thread(graph, "total", lambda a, b, c: a + b + c, *parts)) as call:
+        yield call
 
 
 def _in_thread(graph: af.Graph, name: str, fn: Callable[..., Any], *inputs: af.Blob) -> af.Blob:
@@ -146,14 +150,8 @@ async def helped(system: System, folder: Path) -> AsyncIterator[Call]:
         return x + sum(seen)
 
     graph = af.Graph("g")
-    x = graph.blob("x", ())
-    y = _in_thread(graph, "spread", spread, x)
-
-    async def call() -> float:
-        return float((await graph.run({x: 1}))[y])
-
-    yield call
-    await graph.aclose()
+    async with running(graph, _in_thread(graph, "spread", spread, graph.blob("x", ()))) as call:
+        yield call
 
 
 @asynccontextmanager
@@ -161,13 +159,8 @@ async def looked_after(system: System, folder: Path) -> AsyncIterator[Call]:
     """A graph whose event loop is watched."""
     graph = af.Graph("g", block_limit=PATIENCE_S, sequential=True)
     x = graph.blob("x", ())
-    y = graph.function("y", lambda x: x + 1, x.spec)(x)
-
-    async def call() -> float:
-        return float((await graph.run({x: 1}))[y])
-
-    yield call
-    await graph.aclose()
+    async with running(graph, graph.function("y", lambda x: x + 1, x.spec)(x)) as call:
+        yield call
 
 
 @asynccontextmanager

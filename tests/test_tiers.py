@@ -1,7 +1,5 @@
 """The two tiers of tests: who takes too much for the quick one fails, and of the slow one a part is drawn."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -125,13 +123,17 @@ def test_what_processes_take_counts_while_they_run_and_when_they_have_ended() ->
     assert costs.processor_s() - before >= 0.49
 
 
-def test_of_two_runs_on_two_loops_one_is_slow_and_which_it_is_differs(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_of_two_runs_on_two_loops_one_is_slow_and_which_it_is_differs(
+    is_coroutine: bool, request: pytest.FixtureRequest
+) -> None:
     own = str(Path(__file__).with_name("conftest.py"))
     (conftest,) = (each for each in request.config.pluginmanager.get_plugins() if getattr(each, "__file__", "") == own)
 
     def item(case: int, kind: str, folder: str) -> Any:
-        params = {"case": case, conftest.LOOP: loop_factories()[kind]}
-        spec = SimpleNamespace(params=params, indices={"case": case, conftest.LOOP: [*loop_factories()].index(kind)})
+        loop = {conftest.LOOP: loop_factories()[kind]} if is_coroutine else {conftest.KIND_OF_LOOP: kind}
+        indices = {"case": case, next(iter(loop)): [*loop_factories()].index(kind)}
+        spec = SimpleNamespace(params={"case": case} | loop, indices=indices)
         path, name = conftest.TESTS / folder / "test_a.py", f"test_it[{kind}-{case}]"
         return SimpleNamespace(path=path, name=name, callspec=spec, get_closest_marker=lambda name: None)
 

@@ -1,7 +1,5 @@
 """Programs of users under ``mypy --strict``: public names have types, and ``Any`` does not leak from them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -65,6 +65,8 @@ class OpAttempts:
             return False
         self._failures[frame] = failures + 1
         loop = asyncio.get_running_loop()
+        if not frame.resting:
+            frame.resting = {}
         frame.resting[self._actor] = loop.call_later(self.policy.wait_s(failures), frame.guarded, self._again, frame)
         return True
 

@@ -3,65 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from sys import getrefcount
-from weakref import getweakrefcount
 
-from actorflow.actors.frame import Frame, FrameState
+from actorflow import core
+from actorflow.actors.frame import RUNNING, Frame
 from actorflow.actors.variable import VariableActor
 from actorflow.devices.base import Fence
-from actorflow.devices.memory import UNSHARED, Bucket
+from actorflow.devices.memory import Bucket
 
 
-class BlobActor:
-    """One tensor slot of a program.
-
-    The plan gives every slot exactly one producer (it sums the terms of a blob that has several), so the producer tells
-    the slot's readers itself; they are counted, and the last one gives the buffer back.
-
-    Attributes:
-        bucket: Where its buffer goes back to; None for values that did not come from there, or it would grow.
-    """
-
-    __slots__ = ("bucket", "slot")
-
-    def __init__(self, slot: int, bucket: Bucket | None) -> None:
-        self.slot = slot  # index of its value in a frame
-        self.bucket = bucket
-
-    def drop(self, frame: Frame) -> None:
-        """Give the buffer back: the last reader is done. May be called from a lane's thread."""
-        values = frame.values
-        buffer = values[self.slot]
-        values[self.slot] = None
-        bucket = self.bucket
-        if bucket is not None and getrefcount(buffer) == UNSHARED:
-            bucket.give_back(buffer)
-        if frame.budget is not None:
-            frame.budget.freed.append((frame, self.slot))
-
-
-class ViewActor(BlobActor):
-    """A slot whose value is a view of another slot's: what goes back to the bucket is the viewed buffer."""
+class BlobActor(core.Blob):
+    """One tensor slot of a program; see `actorflow.core.plain.Blob`."""
 
     __slots__ = ()
 
-    def drop(self, frame: Frame) -> None:
-        values = frame.values
-        buffer = values[self.slot].base
-        values[self.slot] = None
-        bucket = self.bucket
-        # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the
-        # pool has made is in memory of the pool's, or the pool refers to it weakly.
-        if (
-            bucket is not None
-            and buffer is not None
-            and getrefcount(buffer) == UNSHARED
-            and (buffer.shape, buffer.dtype) == bucket.spec
-            and (buffer.base is not None or getweakrefcount(buffer))
-        ):
-            bucket.give_back(buffer)
-        if frame.budget is not None:
-            frame.budget.freed.append((frame, self.slot))
+
+class ViewActor(core.View, BlobActor):
+    """A slot whose value is a view of another slot's; see `actorflow.core.plain.View`."""
+
+    __slots__ = ()
 
 
 class UpdateActor(BlobActor):
@@ -78,6 +37,8 @@ class UpdateActor(BlobActor):
         """Make the computed value the variable's."""
         value = frame.values[self.slot]
         frame.values[self.slot] = None
+        if not frame.updated:
+            frame.updated = []
         frame.updated.append(self.variable.variable.name)
         if frame.budget is not None:
             frame.budget.replace(frame, self.slot, self.read_slot)
@@ -100,9 +61,11 @@ def deliver(updates: Iterable[UpdateActor], frame: Frame, fence: Fence | None) -
 def _arrived(updates: Iterable[UpdateActor], frame: Frame) -> None:
     for update in updates:
         # Not `halted`: an op that was queued behind may have failed on the lane, after this value was computed.
-        if frame.state is not FrameState.RUNNING or frame.values[update.slot] is None:
+        if frame.state is not RUNNING or frame.values[update.slot] is None:
             continue
         if frame.atomic:
+            if not frame.updates:
+                frame.updates = []
             frame.updates.append(update)
         else:
             update.commit(frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from actorflow.actors.alone import graph_of_call
 from actorflow.actors.frame import Frame
 from actorflow.actors.function import FunctionActor
-from actorflow.actors.op import KernelActor, OpActor, Play, play_each, release
+from actorflow.actors.op import KernelActor, OpActor
+from actorflow.core import release
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import NotFiniteError, NotFiniteResultError, OpError
 from actorflow.graph.nodes import Op
@@ -34,9 +35,6 @@ class Checked(OpActor):
     # No slots: a class cannot have those of two bases.
     check: FiniteCheck
     found: Callable[[NotFiniteError], None]
-
-    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
-        return play_each, self.compute
 
     def _look(self, inputs: list[Any], results: Iterable[Any], number: int) -> None:
         if isinstance(self.lane, StreamLane):  # nothing of its memory is there before the work has ended

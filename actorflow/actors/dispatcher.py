@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Callable
 from contextvars import Context
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
+
+from actorflow.core import Ready
 
 #: Errors that end a program wherever they are raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
@@ -42,21 +45,6 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-class Ready(deque[tuple[Any, Any]]):
-    """Actors that are ready, with the owner of the work that they are ready for, the oldest first.
-
-    Attributes:
-        due_ns: The time, `perf_counter_ns`, at which the slice that runs ends: what takes long may stop there, and go
-            on when it is ready again.
-    """
-
-    __slots__ = ("due_ns",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.due_ns = 0
-
-
 class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
@@ -75,9 +63,9 @@ class Dispatcher:
         self.loop = loop
         self.slice_ns = slice_ns
         self.ready = Ready()
-        self.take = self.ready.popleft  # picks the next one; the oldest first, unless a test wants other orders
+        self.take: Callable[[], tuple[Any, Any]] | None = None  # picks the next one, where a test wants another order
+        self._thread = get_ident()
         self._scheduled = False
-        self._running = False
         self._due_ns = 0  # when the loop is to have its turn
         self._had_turn = True  # whether it has had one since that was set
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
@@ -85,11 +73,13 @@ class Dispatcher:
         self._context.run(np.seterr, all="ignore")
 
     def wake(self) -> None:
-        """Have the loop run a slice if something is ready."""
+        """Have the loop run a slice if something is ready. Any thread may call it."""
         if self.ready and not self._scheduled:
-            self._scheduled = True
+            self._scheduled = True  # of what is added from here on, the end of that slice takes note
+            is_here = get_ident() == self._thread
+            call_soon = self.loop.call_soon if is_here else self.loop.call_soon_threadsafe
             try:
-                self.loop.call_soon(self._run_slice, context=self._context)
+                call_soon(self._run_slice)
             except RuntimeError:
                 # Frames were left behind when the loop was closed: the ends of their threads are told in another one.
                 if not self.loop.is_closed():
@@ -101,35 +91,47 @@ class Dispatcher:
         That saves it two turns of the loop. The loop has its turn all the same when such slices have taken a quarter of
         the time of one of its own.
         """
-        if self._scheduled or self._running:
+        if self._scheduled:  # or a slice runs
             return
         now_ns = perf_counter_ns()
         if self._had_turn:
             self._had_turn = False
             self._due_ns = now_ns + self.slice_ns // 4  # a slice of the loop may have been right before
-            self.loop.call_soon(self._turn, context=self._context)
+            self.loop.call_soon(self._turn)
         if now_ns > self._due_ns:
             self.wake()
         else:
-            self._context.run(self._run_slice, self._due_ns)
+            self._scheduled = True
+            self._run_slice(self._due_ns)
 
     def _turn(self) -> None:
         self._had_turn = True
 
     def _run_slice(self, due_ns: int = 0) -> None:
         ready = self.ready
-        take = self.take
-        ready.due_ns = deadline = due_ns or perf_counter_ns() + self.slice_ns
-        self._running = True
         try:
-            while ready:
-                actor, frame = take()
-                if actor.fire(frame) > deadline:
-                    break
-        except BaseException as error:  # noqa: BLE001  what goes wrong outside the op itself must not hang its frame
+            due_ns = due_ns or perf_counter_ns() + self.slice_ns
+            if self.take is None:
+                ready.run(due_ns, self._context)
+            else:
+                self._context.run(self._run_in_order, self.take, due_ns)
+        except BaseException as error:
             leave_loop(error)
+            if ready.at is None:
+                raise
+            (actor, frame), ready.at = ready.at, None
             frame.fail(actor, error)
         finally:
-            self._running = self._scheduled = False
+            self._scheduled = False
             if ready:
                 self.wake()
+
+    def _run_in_order(self, take: Callable[[], tuple[Any, Any]], due_ns: int) -> None:
+        """As `Ready.run`."""
+        ready = self.ready
+        ready.begun_ns = perf_counter_ns()
+        while ready:
+            ready.at = actor, work = take()
+            if actor.fire(work) > due_ns:
+                break
+        ready.at = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from actorflow import core
 from actorflow.actors.alone import graph_of_call
-from actorflow.actors.dispatcher import Ready, leave_loop
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.core import FrameState
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
     from actorflow.actors.blob import BlobActor, UpdateActor
     from actorflow.actors.budget import Budget
+    from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.actors.variable import Turn, VariableActor
+    from actorflow.core import Turnstile
     from actorflow.devices.base import Device, Fence
     from actorflow.graph.nodes import Op
     from actorflow.spec import Lengths
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from actorflow.trace.ring import Trace
     from actorflow.trace.spans import FrameSpans
 
+#: The name of the compiled core's source in tracebacks.
+_CORE = "actorflow/core/compiled.pyx"
 #: Ops that an error names of each sort; a large graph has very many that wait.
 _SHOWN = 10
 
@@ -59,100 +63,124 @@ class FrameObserver(Protocol):
         """Something failed at the frame that is not an op's own code."""
 
 
-class FrameState(Enum):
-    """State of a frame: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+#: In Python 3.11 to look a member up takes as long as a call.
+RUNNING, FINISHED = FrameState.RUNNING, FrameState.FINISHED
 
 
-class Rest:
-    """The rest of a call on the loop, which goes on when others have had their turn."""
+class FrameStart(core.Start):
+    """What each frame of a program begins with, and has in common with the others.
 
-    done = False
-    runs = True
-
-    def stop(self) -> None:
-        """It finds out by itself that its frame has stopped."""
-
-
-_REST = Rest()
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Frame:
-    """All state of one run.
-
-    Everything is touched on the loop's thread only, but for ``halted``, and for ``values`` and ``readers`` of a slot,
-    which the op that runs uses from its lane's thread.
+    Args:
+        pending, readers, slots, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
+            and of variables' turns.
+        dispatcher: Fires the actors.
+        budget: Memory that ops must be admitted to, if there is a limit.
+        monitor: States of nodes, while they are watched.
+        trace: The newest calls of the graph.
+        observer: Is told of the end of each frame.
+        listeners: Where a frame that stops has to be expected no longer: ops that take their frames in order, channels.
+        turnstiles: The former.
+        first: Ops that wait for a frame's start alone.
+        weights: Slots that hold variables' values on devices with streams, with the device.
+        ops: The program's ops, by index.
+        node_ids: `Node.id` of what they show up as.
+        lengths: Lengths of the open axes.
     """
 
-    #: Frames of a graph are numbered from 0 in the order of their start.
-    number: int
-    #: The mailboxes: the number of messages that each op still waits for, by index of the op.
-    pending: list[int]
-    #: Value of each slot; None before it is written and after its last reader.
-    values: list[Any]
-    #: Per slot with several readers, what gives each a token; the one that gets the only one that is not 0 is the last:
-    #: `next` is atomic, counting down is not. None for slots with one reader.
-    readers: list[Iterator[int] | None]
-    #: Number of ends that the frame still waits for: ops that nothing in the frame follows, and variables' turns.
-    open: int
-    #: Queue for actors of the frame that are ready; `wake` afterwards, unless an actor appends as it fires.
-    ready: Ready
-    wake: Callable[[], None]
-    loop: asyncio.AbstractEventLoop
-    observer: FrameObserver
-    #: Where this frame is expected: ops that take their frames in order, channels.
-    listeners: Sequence[FrameListener]
-    #: Slots that hold variables' values on devices with streams, with the device.
-    weights: Sequence[tuple[int, Device]]
-    #: The program's ops, by index.
-    ops: Sequence[OpActor]
-    #: Whether all updates are committed together, at the end.
-    atomic: bool
-    #: Memory that its ops must be admitted to, if there is a limit.
-    budget: Budget | None
-    #: States of nodes, while they are watched.
-    monitor: Monitor | None
-    #: `Node.id` of what its ops show up as.
-    node_ids: npt.NDArray[np.intp]
+    __slots__ = ("dispatcher", "lengths", "listeners", "node_ids", "observer", "ops", "weights")
+
+    def __init__(
+        self,
+        pending: Sequence[int],
+        readers: Mapping[int, int],
+        slots: int,
+        open_ends: int,
+        dispatcher: Dispatcher,
+        budget: Budget | None,
+        monitor: Monitor | None,
+        trace: Trace,
+        *,
+        observer: FrameObserver,
+        listeners: Sequence[FrameListener],
+        turnstiles: tuple[Turnstile, ...],
+        first: tuple[OpActor, ...],
+        weights: Sequence[tuple[int, Device]],
+        ops: Sequence[OpActor],
+        node_ids: npt.NDArray[np.intp],
+        lengths: Lengths,
+    ) -> None:
+        # The frames of other ranks count theirs, and memory is given back where it is counted.
+        quietly = len(listeners) == len(turnstiles) and budget is None and not weights
+        queue = dispatcher.ready, dispatcher.wake
+        super().__init__(pending, readers, slots, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
+        self.dispatcher = dispatcher
+        self.observer = observer
+        self.listeners = listeners
+        self.weights = weights
+        self.ops = ops
+        self.node_ids = node_ids
+        self.lengths = lengths
+
+
+#: What a frame has that has none; to be replaced before one is added.
+_NONE: Any = MappingProxyType({})
+
+
+class Frame(core.Frame):
+    """All state of one run.
+
+    Everything is touched on the loop's thread only, but for counts, values and ``halted``, which lanes' threads use as
+    well, and for ``outstanding``, where they note the work that they hand over.
+
+    What most frames never have is no attribute of its own, but the class's, until it is set: a frame is quickly made.
+
+    Args:
+        start: What it begins with.
+        number: Frames of a graph are numbered from 0 in the order of their start.
+        values: Value of each slot; None before it is written and after its last reader.
+        context: In which its functions are called, each in a copy.
+
+    Attributes:
+        atomic: Whether all updates are committed together, at the end.
+        turns: Turns that this frame takes at the variables it may update.
+        resting: Ops whose call has failed and will be repeated when a timer ends.
+        updates: Updates that wait for the end of an atomic frame.
+        updated: Names of the variables updated so far.
+        error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
+            refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
+            collector comes.
+        serial: Number among the frames that exchange messages with other ranks.
+        spans: Makes spans of it, if wanted.
+    """
+
+    start: FrameStart
     trace: Trace
-    #: Lengths of the open axes.
-    lengths: Lengths
-    context: contextvars.Context
-    #: Fences that have not passed and came with the messages to an op.
-    fences: dict[OpActor, list[Fence]]
-    #: Turns that this frame takes at the variables it may update.
-    turns: dict[VariableActor, Turn]
-    #: Ops on a lane, running as a task, or called in several slices of the loop's time, that have not reported their
-    #: end.
-    outstanding: dict[OpActor, Fence | asyncio.Task[Any] | Rest]
-    #: Ops whose call has failed and will be repeated when a timer ends.
-    resting: dict[OpActor, asyncio.TimerHandle]
-    #: Updates that wait for the end of an atomic frame.
-    updates: list[UpdateActor]
-    #: Names of the variables updated so far.
-    updated: list[str]
-    #: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and the loop
-    #: has not been told yet.
-    halted: bool = field(init=False, default=False)
-    state: FrameState = field(init=False, default=FrameState.RUNNING)
-    #: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error refers
-    #: to its frame, so that one that kept it would live on, with all that was fed, until the garbage collector comes.
-    error: ActorflowError | None = field(init=False, default=None)
-    #: Whether `ended` is resolved by now.
-    has_ended: bool = field(init=False, default=False)
-    #: That, once somebody has asked for it: most frames have ended before anybody waits.
-    _ended: asyncio.Future[None] | None = field(init=False, default=None)
-    #: Whether the caller has the error, or does not want it any more.
-    _is_told: bool = field(init=False, default=False)
-    #: Number among the frames that exchange messages with other ranks.
-    serial: int = field(init=False, default=-1)
-    #: Makes spans of it, if wanted.
-    spans: FrameSpans | None = field(init=False, default=None)
+    atomic = False
+    turns: dict[VariableActor, Turn] = _NONE
+    resting: dict[OpActor, asyncio.TimerHandle] = _NONE
+    updates: list[UpdateActor] = _NONE
+    updated: list[str] = _NONE
+    error: ActorflowError | None = None
+    #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
+    _ended: asyncio.Future[None] | None = None
+    _is_told = False  # whether the caller has the error, or does not want it any more
+    serial = -1
+    spans: FrameSpans | None = None
+
+    @property
+    def ops(self) -> Sequence[OpActor]:
+        """The program's ops, by index."""
+        return self.start.ops
+
+    @property
+    def lengths(self) -> Lengths:
+        """Lengths of the open axes."""
+        return self.start.lengths
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it runs on."""
+        return self.start.dispatcher.loop
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -161,6 +189,7 @@ class Frame:
         Without waiting for threads when the caller must be told at once.
         """
         if self._ended is None:
+            self.ends_quietly = False
             self._ended = self.loop.create_future()
             if self.has_ended:
                 self._ended.set_result(None)
@@ -168,29 +197,27 @@ class Frame:
 
     def announce(self, followers: Iterable[OpActor], fence: Fence | None) -> None:
         """Send ops a message: a value that they read is there, or will be when ``fence`` has passed."""
-        pending = self.pending
         if fence is not None:
             for actor in followers:
                 self.fences.setdefault(actor, []).append(fence)
-        for actor in followers:
-            index = actor.index
-            left = pending[index] - 1
-            pending[index] = left
-            if not left:
-                self.ready.append((actor, self))
+        self.send(followers)
 
-    def put_off(self, actor: OpActor) -> None:
-        """Have an actor that is called on the loop go on when others have had their turn; `settle` ends that."""
-        self.outstanding[actor] = _REST
-        self.ready.append((actor, self))
+    def finish(self) -> None:
+        for update in self.updates:
+            update.commit(self)
+        self._stop(FINISHED)
 
-    def close_end(self) -> None:
-        """Close one of the frame's open ends; the last one finishes it."""
-        self.open -= 1
-        if not self.open and not self.halted:
-            for update in self.updates:
-                update.commit(self)
-            self._stop(FrameState.FINISHED)
+    @property
+    def at_work(self) -> list[tuple[OpActor, Fence | asyncio.Task[Any]]]:
+        """The ops that are on a lane, or run as a task, as far as the loop knows, each with that work.
+
+        Of ops that a lane's thread calls one after the other that is the one that it has come to.
+        """
+        found: list[tuple[OpActor, Any]] = []
+        for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
+            shift = None if isinstance(work, asyncio.Task) else work.argument
+            found.append((shift.at if isinstance(shift, core.Shift) else actor, work))
+        return found
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
         """End the frame for a fault of this package, not of an op's own code; so end those that share its order.
@@ -201,11 +228,11 @@ class Frame:
         """
         if actor is not None:
             self.op_failed(actor, error)
-        elif self.state is FrameState.RUNNING:
+        elif self.state is RUNNING:
             failure = GraphError(f"frame {self.number} failed with {type(error).__name__}: {text_of(error)}")
             failure.__cause__ = error
             self.stop_with(failure)
-        self.observer.fault(self, error)
+        self.start.observer.fault(self, error)
 
     def guarded(self, follow: Callable[..., None], *arguments: Any) -> None:
         """Call what follows in the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
@@ -223,7 +250,7 @@ class Frame:
             cause: What was raised.
             node: The op that errors name, if it is not the actor's own.
         """
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
             number = self.number
@@ -232,7 +259,7 @@ class Frame:
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.error = error
             if isinstance(error, OpError):
                 error.frame, error.updated = self.number, tuple(self.updated)
@@ -248,7 +275,7 @@ class Frame:
 
         With an error the caller gets that at once, instead of CancelledError.
         """
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.error = error
             self._stop(FrameState.CANCELLED)
             if error is not None:
@@ -256,11 +283,11 @@ class Frame:
 
     def abandon(self) -> None:
         """Count as cancelled, and call nothing on the frame's loop: it was closed, so tasks never go on."""
-        if self.state is FrameState.RUNNING:
+        if self.state is RUNNING:
             self.state = FrameState.CANCELLED
             self.halted = True
         self.outstanding = {
-            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task | Rest)
+            actor: work for actor, work in self.outstanding.items() if not isinstance(work, asyncio.Task)
         }
         if not self.outstanding:
             self._end()
@@ -272,8 +299,11 @@ class Frame:
         """
         error = None
         try:
-            await (asyncio.sleep(0) if self.has_ended else self.ended)  # what ends the program leaves the loop first
-            if self.state is not FrameState.FINISHED:
+            if self.has_ended or self.ready:  # what ends the program leaves the loop first; a slice comes in this turn
+                await asyncio.sleep(0)
+            if not self.has_ended:
+                await self.ended
+            if self.state is not FINISHED:
                 error = self.error
                 raise asyncio.CancelledError if error is None else error
         except GeneratorExit:  # the waiting task was dropped, as with a closed loop: nothing can be awaited
@@ -285,7 +315,7 @@ class Frame:
                 self.leave()
                 await wait_out(self.tasks)
             finally:
-                self.observer.abandoned(self)
+                self.start.observer.abandoned(self)
             raise
         finally:
             del error  # whose traceback refers to this call
@@ -308,47 +338,55 @@ class Frame:
     def settle(self, actor: OpActor) -> None:
         """Count the end of a lane's work or a task; the last one ends a stopped frame."""
         self.outstanding.pop(actor, None)
-        if not self.outstanding and self.state is not FrameState.RUNNING:
+        if not self.outstanding and self.state is not RUNNING:
             self._end()
 
     def _stop(self, state: FrameState) -> None:
         self.state = state
         self.halted = True
-        try:
-            for turn in self.turns.values():
-                if not turn.passed:
-                    turn.leave()
-            if state is not FrameState.FINISHED:
-                for listener in self.listeners:
-                    listener.skip(self)
-                for actor, timer in self.resting.items():
-                    timer.cancel()
-                    assert actor.attempts is not None
-                    actor.attempts.give_up(self)
-                self.resting.clear()
-                for running in [*self.outstanding.values()]:
-                    if isinstance(running, asyncio.Task):
-                        end(running)
-                    else:
-                        running.stop()
-        except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
-            self.observer.fault(self, error)
+        if state is not FINISHED or self.turns or self.outstanding:
+            try:
+                self._let_go()
+            except BaseException as error:  # noqa: BLE001  the code that stops the frame must not be told of it, and it must end
+                self.start.observer.fault(self, error)
         if not self.outstanding:
             self._end()
 
+    def _let_go(self) -> None:
+        for turn in self.turns.values():
+            if not turn.passed:
+                turn.leave()
+        if self.state is not FINISHED:
+            for listener in self.start.listeners:
+                listener.skip(self)
+            for actor, timer in self.resting.items():
+                timer.cancel()
+                assert actor.attempts is not None
+                actor.attempts.give_up(self)
+            self.resting = _NONE
+            for running in [*self.outstanding.values()]:
+                if isinstance(running, asyncio.Task):
+                    end(running)
+                else:
+                    running.stop()
+        for running in [*self.outstanding.values()]:  # what has ended, or will, without the loop's knowing
+            if not isinstance(running, asyncio.Task):
+                running.hurry()
+
     def _end(self) -> None:
+        start = self.start
         try:
             try:
-                if self.budget is not None or self.weights:
+                if self.budget is not None or start.weights:
                     self._give_back()
             finally:
-                self.observer.ended(self)
+                start.observer.ended(self)
         except BaseException as error:  # noqa: BLE001  likewise
-            self.observer.fault(self, error)
+            start.observer.fault(self, error)
         self._resolve()
-        if self.state is not FrameState.FINISHED:
+        if self.state is not FINISHED:
             # An exception may keep the frame alive: nothing that it has is to keep anything else alive, or itself.
-            self.values = []
+            self.values = [None] * len(self.values)  # of that length, as a call of it may yet write its results
             self.fences = {}
             self.spans = None
             if self._is_told:
@@ -357,9 +395,9 @@ class Frame:
     def _give_back(self) -> None:
         if self.budget is not None:
             self.budget.close(self)
-        if self.state is not FrameState.FINISHED and self.values:
+        if self.state is not FINISHED and self.values:
             # It may be the last to hold an old value that another frame's work still reads on the device.
-            for slot, device in self.weights:
+            for slot, device in self.start.weights:
                 if self.values[slot] is not None:
                     device.memory.retire(self.values[slot])
 
@@ -375,7 +413,7 @@ class Frame:
 def _trim(error: BaseException) -> None:
     """Drop this package's frames from the top of a traceback, so that the user's lines stand out."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((PACKAGE, _CORE)):
         traceback = traceback.tb_next
     if traceback is not None:
         BaseException.with_traceback(error, traceback)  # a class may refuse the assignment; a frozen dataclass does
@@ -383,15 +421,16 @@ def _trim(error: BaseException) -> None:
 
 def what_it_waits_for(frame: Frame) -> str:
     """Say which ops run, and which wait for how many messages, from whom."""
-    lines = [f"running: {_listing([actor.what for actor in frame.outstanding])}"]
+    running = [actor for actor, _ in frame.at_work]
+    lines = [f"running: {_listing([actor.what for actor in running])}"]
     writers: dict[BlobActor, OpActor] = {blob: actor for actor in frame.ops for blob in actor.outputs}
-    waiting = [actor for actor in frame.ops if frame.pending[actor.index] > 0 and actor not in frame.outstanding]
+    waiting = [actor for actor in frame.ops if frame.waits(actor.index) > 0 and actor not in running]
     for actor in waiting[:_SHOWN]:
-        count = frame.pending[actor.index]
+        count = frame.waits(actor.index)
         unfinished = [
             writer.what
             for writer in (writers.get(blob) for blob in actor.inputs)
-            if writer is not None and (frame.pending[writer.index] > 0 or writer in frame.outstanding)
+            if writer is not None and (frame.waits(writer.index) > 0 or writer in running)
         ]
         source = f"op {_listing(unfinished)}" if unfinished else "an earlier frame's turn at a variable"
         lines.append(f"  op {actor.what!r} waits for {count} of {len(actor.inputs)} inputs: {source}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
 import numpy as np
 
+from actorflow import core
 from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import within
-from actorflow.actors.op import OpActor, Play, Wiring, picks, release
-from actorflow.actors.turnstile import Turnstile
+from actorflow.actors.op import OpActor, Wiring
+from actorflow.core import Turnstile, release
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError
 from actorflow.interchange import as_array, read_only
@@ -31,6 +32,7 @@ class FunctionActor(OpActor):
     """
 
     is_async: ClassVar[bool] = False
+    is_work = True
 
     __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
 
@@ -62,14 +64,11 @@ class FunctionActor(OpActor):
             result = context.run(self.fn, frame.values[slot])
         self.store(frame, result)
 
-    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
-        if self.only_slot is None or type(self).compute is not FunctionActor.compute:
-            return super().bound(counted)
-        forgotten = [blob for blob in self.freed if blob.bucket is None and blob.slot not in counted][:1]
-        gone = forgotten[0].slot if forgotten else -1
-        rest = tuple([blob for blob in self.freed if blob not in forgotten])
-        result = self.only_slot, self.only_shape, self.only_dtype, gone, self.store, rest
-        return _play_functions, (self.fn, *picks(self.inputs), *result)
+    def described(self) -> core.Described:
+        kind = type(self)
+        if (kind.compute, kind.store) != (FunctionActor.compute, FunctionActor.store) or self.only_dtype is None:
+            return None
+        return "function", self.fn, None, (self.only_dtype, self.only_shape)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self.fn(*inputs)
@@ -87,7 +86,7 @@ class FunctionActor(OpActor):
             and result.dtype is self.only_dtype
             and result.shape == self.only_shape
         ):
-            frame.values[slot] = read_only(result)
+            frame.values[slot] = read_only(result) if result.flags.writeable else result
         elif self.outputs or result is not None:
             self._keep_all(frame, result)
         release(self.freed, frame)
@@ -116,7 +115,7 @@ class AsyncActor(FunctionActor):
     """An op with an ``async def`` function: a task on the loop."""
 
     is_async = True
-    uses_lane = False
+    is_work = uses_lane = False
 
     __slots__ = ()
 
@@ -126,26 +125,26 @@ class AsyncActor(FunctionActor):
     def _follows(self, fence: Fence) -> bool:
         return False  # a task cannot wait for a lane
 
-    def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
+    def coroutine(self, frame: Frame) -> Coroutine[Any, Any, Any]:
         """The coroutine that computes the result."""
         values = frame.values
-        coroutine: Coroutine[Any, Any, Any] = self.fn(*self.read(values))
-        return coroutine
+        begun: Coroutine[Any, Any, Any] = self.fn(*self.read(values))
+        return begun
 
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
-            self._show(frame, _RUNNING)
+            self.show(frame, _RUNNING)
         start = perf_counter_ns()
         context = frame.context.copy()
         context.run(within.set, (frame, self))
         if frame.spans is not None:
             frame.spans.enter(self, context)
         try:
-            coroutine = self.call(frame)
+            coroutine = self.coroutine(frame)
         except BaseException as error:  # noqa: BLE001  for instance arguments that do not fit
             if frame.spans is not None:
                 frame.spans.leave(self, error)
-            self._failed(frame, error, 0, start, self.key)
+            self.failed(frame, error, 0, start, self.key)
             self.leave()
             return start
         task = asyncio.get_running_loop().create_task(coroutine, name=self.node.name, context=context)
@@ -180,40 +179,6 @@ class AsyncActor(FunctionActor):
         if isinstance(task, asyncio.Task) and not task.cancelled() and task.exception() is error:
             return  # it has raised that on the loop; a second time would cut off what the program does at its end
         super()._leave_loop(frame, error)
-
-
-def _play_functions(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
-    """The `Play` of functions with one output: `FunctionActor.compute`, spelt out for all of them."""
-    values, copy, ndarray = frame.values, frame.context.copy, np.ndarray
-    for fn, count, first, second, third, slot, shape, dtype, gone, store, rest in steps:
-        if count == 1:
-            given = values[first]
-            result = copy().run(fn, given)
-        elif count == 2:
-            given = values[first]
-            result = copy().run(fn, given, values[second])
-        elif count == 3:
-            given = values[first]
-            result = copy().run(fn, given, values[second], values[third])
-        else:
-            given, result = None, copy().run(fn, *first(values))
-        if type(result) is not ndarray or result.dtype is not dtype or result.shape != shape:
-            given = None
-            store(frame, result)
-        else:
-            if result is not given:  # which is read-only
-                result = result.view()
-                result.setflags(False)  # type: ignore[call-arg]  # as `read_only`
-            values[slot] = result
-            if gone >= 0:
-                values[gone] = None
-            if rest:
-                given = None  # what it refers to would not seem to be unshared
-                release(rest, frame)
-        now_ns = perf_counter_ns()
-        stamps.append(now_ns)
-        if now_ns > due_ns or frame.halted:
-            return
 
 
 def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
-from actorflow.actors.turnstile import Turnstile
 from actorflow.actors.variable import VariableUse
+from actorflow.core import Turnstile
 from actorflow.errors import GraphError
 
 #: A call of an async function.

@@ -4,46 +4,40 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from actorflow import core
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
-from actorflow.actors.turnstile import Turnstile
+from actorflow.core import Shift, Turnstile, release
 from actorflow.devices.base import Fence, Lane, Stopped
-from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, UNSHARED, Bucket
+from actorflow.devices.cpu import WorkerLane
+from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Op
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
-from actorflow.spec import TensorSpec
 from actorflow.threads import cores
 from actorflow.trace.counters import NodeState, OpProfile
-from actorflow.trace.ring import CALL_BYTES, in_brief, pack_call
+from actorflow.trace.ring import Trace, in_brief
 
 #: An op that takes less runs on the loop: a round trip through a thread costs about as much.
 INLINE_NS = 100_000
 #: On a single core a thread that computes takes its time from the loop anyway: there a kernel runs on the loop that
 #: leaves a slice of it time for others.
 INLINE_ALONE_NS = 750_000
-#: Longer than any call; the expected time of an op that has not run.
-FOREVER_NS = 1 << 62
+#: A long call is for the loop all the same where it ends within as many times what waking a lane's thread and then the
+#: loop takes, and this at least; and within a slice of the loop's time.
+HANDOVERS, LONG_NS, SLICE_NS = 3, 300_000, 1_000_000
 
-_RUNNING, _DONE, _FAILED = int(NodeState.RUNNING), int(NodeState.DONE), int(NodeState.FAILED)
-
-#: Calls ops one behind the other, given the frame, what each has `bound`, a list to which it appends the time behind
-#: each, and the time, `perf_counter_ns`, behind which it calls no other. It goes on where it has stopped when it is
-#: given the same iterator again, and it stops behind the op that runs when the frame does.
-Play: TypeAlias = Callable[[Frame, Iterator[Any], list[int], int], None]
+_RUNNING, _FAILED = int(NodeState.RUNNING), int(NodeState.FAILED)
 
 
 def kernel_inline_ns() -> int:
@@ -68,52 +62,39 @@ class Wiring(NamedTuple):
     inline_ns: int | None = None  # longest expected time of a call that runs on the loop, if not the usual one
 
 
-class OpActor(ABC):
-    """One op of a program. Most attributes are those of its `Wiring`.
+class _Delivery:
+    """Delivers new values of variables that an op has computed on a lane's thread, and closes the op's end."""
+
+    __slots__ = ("_updates",)
+
+    def __init__(self, updates: tuple[UpdateActor, ...]) -> None:
+        self._updates = updates
+
+    def fire(self, frame: Frame) -> int:
+        """Do so."""
+        deliver(self._updates, frame, None)
+        frame.close_end()
+        return perf_counter_ns()
+
+
+class OpActor(core.Op, ABC):
+    """One op of a program. Most attributes are those of its `Wiring`; see `actorflow.core.plain.Op`, too.
 
     Attributes:
         read: Picks the inputs' values out of a frame's.
-        freed: Blobs that a call gives back when it has ended: inputs, and the outputs that nothing reads.
-        updates: Outputs that are new values of variables.
-        ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
-            follows an update on another stream may be seen to end before the update is.
-        turnstile: Keeps the frames of a function in order; None for kernels.
-        attempts: Keeps the op's timeout and retries; None without.
-        parts: The ops that it stands for, if it stands for several.
-        joins: Whether it may be a part of a tape on a lane although it takes long: it computes, and nobody waits for
-            when it begins.
+        joins: Whether it only computes, so that it may run on another lane than the plan's.
         uses_lane: Whether its lane has work of it: a task on the loop leaves it to others.
-        cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
-            thread's turn) does not send an op to a lane, and two do.
     """
 
-    __slots__ = (
-        "attempts",
-        "cost_ns",
-        "ends",
-        "followers",
-        "freed",
-        "index",
-        "inline_ns",
-        "inputs",
-        "key",
-        "lane",
-        "last_ns",
-        "node",
-        "node_id",
-        "outputs",
-        "profile",
-        "read",
-        "turnstile",
-        "unread",
-        "updates",
-    )
+    __slots__ = ("node", "read", "unread")
 
-    parts: Sequence[OpActor] = ()
     joins = False
     uses_lane = True
+    #: Whether its calls are work that a lane's thread does from begin to end.
+    is_work = False
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
+        super().__init__()
         self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
         self.node = node
         self.inputs = inputs
@@ -126,10 +107,11 @@ class OpActor(ABC):
         self.read = reader([blob.slot for blob in inputs])
         self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
+        self.delivery = _Delivery(self.updates) if self.updates else None
         self.ends = bool(self.updates) or not followers
         self.turnstile = turnstile
         self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
-        self.cost_ns = self.last_ns = FOREVER_NS
+        self.goes_on = self.is_work and self.attempts is None and isinstance(lane, WorkerLane)
 
     @property
     def what(self) -> str:
@@ -144,48 +126,16 @@ class OpActor(ABC):
         """How far a call of ``frame`` that runs has come: `Node.id` of each op that it stands for, and its state."""
         yield self.node_id, NodeState.RUNNING
 
-    def twin(
-        self, followers: tuple[OpActor, ...], freed: tuple[BlobActor, ...], lane: Lane, key_on: Callable[[int], int]
-    ) -> Self:
-        """The same op in another program, where others follow it, it gives back other blobs, or has another lane.
-
-        Args:
-            followers, freed, lane: As in `Wiring`.
-            key_on: Gives the key of a call in the trace, on that lane.
-        """
-        if followers == self.followers and freed == self.freed and lane is self.lane:
-            return self
-        twin = copy(self)
-        twin.followers = followers
-        twin.freed = freed
-        if lane is not self.lane:
-            twin.lane, twin.key = lane, key_on(self.key)
-        if self.attempts is not None:
-            twin.attempts = OpAttempts(twin, self.attempts.policy)
-        return twin
-
-    @abstractmethod
-    def compute(self, frame: Frame) -> None:
-        """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
-
-    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
-        """What calls this op in a row with others of its kind, and what it needs for that: the same as `compute` does.
-
-        Args:
-            counted: Slots whose readers are counted.
-        """
-        return play_each, self.compute
+    def move_to(self, lane: Lane, trace: Trace) -> None:
+        """Run on another lane from now on, of the same device."""
+        self.key = trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
+        self.lane = lane
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
         """Compute once more on the inputs of a failed call of frame ``number``."""
 
     def fire(self, frame: Frame) -> int:
-        """Run now, go to the lane, or wait for what the lane cannot wait for: all inputs are announced.
-
-        Returns:
-            The time, `perf_counter_ns`, at the end.
-        """
         if frame.halted:
             return 0
         fences = None
@@ -207,41 +157,22 @@ class OpActor(ABC):
                 return perf_counter_ns()
             if turnstile.running > 1:  # frames before this one are still on the lane: do not overtake them
                 return self.begin(frame)
-        if fences or self.cost_ns > self.inline_ns or self.attempts is not None:
+        if fences or self.attempts is not None or (self.cost_ns > self.inline_ns and not self._stays(frame)):
             return self.begin(frame)
-        return self._call_inline(frame)
+        return self.call(frame)
 
-    def _call_inline(self, frame: Frame) -> int:
-        start = perf_counter_ns()
-        try:
-            self.compute(frame)
-        except BaseException as error:  # noqa: BLE001
-            # Whatever is raised becomes the frame's OpError, as on a lane.
-            end = perf_counter_ns()
-            self._failed(frame, error, end - start, end, self.node_id)
-            self.leave()
-            return perf_counter_ns()
-        end = perf_counter_ns()
-        self._account(frame, end - start, end, self.node_id)
-        # What follows is `_succeeded`, without the price of its calls.
-        if self.updates or frame.budget is not None:
-            self._announce(frame)
-        else:
-            pending = frame.pending
-            for actor in self.followers:
-                index = actor.index
-                left = pending[index] - 1
-                pending[index] = left
-                if not left:
-                    frame.ready.append((actor, frame))
-            if self.ends:
-                frame.close_end()
-        turnstile = self.turnstile
-        if turnstile is not None:
-            turnstile.running -= 1
-            if turnstile.parked:
-                turnstile.admit()
-        return end
+    def _stays(self, frame: Frame) -> bool:
+        """Return whether a long call is for the loop all the same: to hand it over would take nearly as long.
+
+        That is so as long as the slice of the loop's time has not lasted, and nobody else waits for it.
+        """
+        if not (self.joins and self.goes_on and self.inline_ns >= 0 and self.cost_ns < SLICE_NS):
+            return False
+        ready = frame.ready
+        if len(ready.running) != 1 or ready or frame.outstanding:
+            return False
+        most_ns: int = min(SLICE_NS, max(LONG_NS, HANDOVERS * self.lane.handover_ns))
+        return perf_counter_ns() - ready.begun_ns + self.cost_ns < most_ns
 
     def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:
         """Return whether there are inputs that the lane cannot wait for; it fires again when the loop has seen them."""
@@ -250,17 +181,14 @@ class OpActor(ABC):
             return False
         if len(elsewhere) < len(fences):
             frame.fences[self] = [fence for fence in fences if fence not in elsewhere]
-        frame.pending[self.index] = len(elsewhere)
-
+        frame.expect_messages(self.index, len(elsewhere))
         for fence in elsewhere:
             fence.add_waiter(partial(frame.guarded, self._input_passed, frame))
         return True
 
     def _input_passed(self, frame: Frame) -> None:
         """Count an input that the lane could not wait for: the loop has seen it pass."""
-        left = frame.pending[self.index] - 1
-        frame.pending[self.index] = left
-        if not left:
+        if frame.count(self.index):
             frame.ready.append((self, frame))
             frame.wake()
 
@@ -278,10 +206,13 @@ class OpActor(ABC):
         """
         attempts = self.attempts
         try:
+            if self.goes_on and frame.budget is None:
+                self.hand_over(frame)
+                return perf_counter_ns()
             urgent = self.ends or attempts is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
         except BaseException as error:  # noqa: BLE001  for instance no thread to be had
-            self._failed(frame, error, 0, perf_counter_ns(), self.key)
+            self.failed(frame, error, 0, perf_counter_ns(), self.key)
             self.leave()
             return perf_counter_ns()
         frame.outstanding[self] = fence
@@ -290,6 +221,20 @@ class OpActor(ABC):
         else:
             self._tell(frame, fence)
         return perf_counter_ns()
+
+    def hand_over(self, frame: Frame) -> None:
+        lane = self.lane
+        assert isinstance(lane, WorkerLane)
+        shift = Shift(self, frame)
+        fence = lane.fence(_run_shift, shift, _shift_passed, False)
+        frame.outstanding[self] = fence  # before the loop can be told of its end
+        frame.ready.shifts.add(shift)
+        try:
+            lane.put(fence)
+        except BaseException:
+            frame.ready.shifts.discard(shift)
+            del frame.outstanding[self]
+            raise
 
     def leave(self) -> None:
         """Let the next frame come: the op is done with one, well or not."""
@@ -300,7 +245,7 @@ class OpActor(ABC):
         if frame.halted:
             raise Stopped  # before its turn came on the lane
         if frame.monitor is not None:
-            self._show(frame, _RUNNING)
+            self.show(frame, _RUNNING)
         try:
             self.compute(frame)
         except BaseException:
@@ -329,9 +274,9 @@ class OpActor(ABC):
             self._conclude(frame, error, fence.elapsed_ns, end_ns)
         else:
             if error is not None:
-                self._failed(frame, error, fence.elapsed_ns, end_ns, self.key)
+                self.failed(frame, error, fence.elapsed_ns, end_ns, self.key)
             else:  # whatever became of the frame meanwhile: the call has ended well
-                self._account(frame, fence.elapsed_ns, end_ns, self.key)
+                self.account(frame, fence.elapsed_ns, end_ns, self.key)
                 if not frame.halted:
                     if frame.budget is not None:
                         frame.budget.ended(frame, self)
@@ -350,7 +295,7 @@ class OpActor(ABC):
                 return
         if not frame.halted:
             if error is not None:
-                self._failed(frame, error, elapsed_ns, end_ns, self.key)
+                self.failed(frame, error, elapsed_ns, end_ns, self.key)
             else:
                 self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
@@ -359,8 +304,8 @@ class OpActor(ABC):
         self.leave()
 
     def _succeeded(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        self._account(frame, elapsed_ns, end_ns, key)
-        self._announce(frame)
+        self.account(frame, elapsed_ns, end_ns, key)
+        self.announce(frame)
 
     def _tell(self, frame: Frame, fence: Fence | None) -> None:
         """Say that the outputs are there, or will be when ``fence`` has passed."""
@@ -368,7 +313,7 @@ class OpActor(ABC):
         if self.updates:
             deliver(self.updates, frame, fence)
 
-    def _announce(self, frame: Frame) -> None:
+    def announce(self, frame: Frame) -> None:
         frame.announce(self.followers, None)
         if self.updates:
             deliver(self.updates, frame, None)
@@ -376,28 +321,6 @@ class OpActor(ABC):
             frame.budget.ended(frame, self)
         if self.ends:
             frame.close_end()
-
-    def _account(self, frame: Frame, elapsed_ns: int, end_ns: int, key: int) -> None:
-        last = self.last_ns
-        self.cost_ns = elapsed_ns if elapsed_ns < last else last  # noqa: FURB136  min() costs twice as much
-        self.last_ns = elapsed_ns
-        profile = self.profile
-        profile.calls += 1
-        profile.total_ns += elapsed_ns
-        profile.last_ns = elapsed_ns
-        # `Trace.add`, spelt out: a call would cost as much again.
-        trace = frame.trace
-        total = trace.total
-        pack_call(trace.buffer, (total & trace.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame.number)
-        trace.total = total + 1
-        if frame.monitor is not None:
-            self._show(frame, _DONE)
-
-    def _show(self, frame: Frame, state: int) -> None:
-        monitor = frame.monitor
-        assert monitor is not None
-        monitor.states[self.node_id] = state
-        monitor.dirty[self.node_id] = 1
 
     def _account_failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         """Account for a failed call, which may be repeated."""
@@ -409,10 +332,10 @@ class OpActor(ABC):
             frame.spans.failed(self.node, frame.trace.track_of(key), end_ns - elapsed_ns, end_ns, error)
         self._leave_loop(frame, error)
 
-    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+    def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
-            self._show(frame, _FAILED)
+            self.show(frame, _FAILED)
         frame.op_failed(self, error)
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
@@ -420,40 +343,30 @@ class OpActor(ABC):
         leave_loop(error)
 
 
-def release(blobs: Iterable[BlobActor], frame: Frame) -> None:
-    """One reader of each is done. May be called from a lane's thread."""
-    readers, values = frame.readers, frame.values
-    counted = frame.budget is not None
-    for blob in blobs:
-        slot = blob.slot
-        tokens = readers[slot]
-        if tokens is None or next(tokens):
-            if counted or blob.bucket is not None:
-                blob.drop(frame)
-            else:  # as `drop` would, at half the price
-                values[slot] = None
+def _run_shift(shift: Shift) -> bool:
+    if shift.frame.halted:
+        raise Stopped  # before its turn came on the lane
+    return shift.run()
 
 
-def play_each(frame: Frame, steps: Iterator[Callable[[Frame], None]], stamps: list[int], due_ns: int) -> None:
-    """The `Play` of ops of any kind: what they have bound is their `compute`."""
-    for compute in steps:
-        compute(frame)
-        now_ns = perf_counter_ns()
-        stamps.append(now_ns)
-        if now_ns > due_ns or frame.halted:
-            return
-
-
-def picks(inputs: Sequence[BlobActor]) -> tuple[int, Any, int, int]:
-    """The number of inputs, and the slots of up to three, which are picked quicker one by one; else, first, a `reader`.
-
-    What is bound refers to as little as it can that no other op does: all of it comes from memory anew for each call.
-    """
-    slots = [blob.slot for blob in inputs]
-    if not 0 < len(slots) < 4:
-        return 0, reader(slots), 0, 0
-    first, second, third = [*slots, 0, 0][:3]
-    return len(slots), first, second, third
+def _shift_passed(fence: Fence) -> None:
+    """Take note of the end of a shift, which the loop has seen; its calls have been accounted for."""
+    shift: Shift = fence.argument
+    frame: Frame = shift.frame
+    op: Any = shift.at
+    try:
+        error = fence.error
+        if error is not None:
+            if type(error) is not Stopped:
+                end_ns = fence.ended_ns or perf_counter_ns()
+                op.failed(frame, error, end_ns - shift.begun_ns, end_ns, shift.key_of(op))
+            op.leave()
+        for _ in range(shift.ends):
+            frame.close_end()
+    except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
+        frame.fail(op, failure)
+    frame.ready.shifts.discard(shift)
+    frame.settle(shift.first)
 
 
 def reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
@@ -467,7 +380,7 @@ def reader(slots: Sequence[int]) -> Callable[[list[Any]], Iterable[Any]]:
 class KernelActor(OpActor):
     """An op with a registered kernel."""
 
-    joins = True
+    joins = is_work = True
 
     __slots__ = ("buckets", "kernel", "operation", "reuses", "specs")
 
@@ -486,18 +399,14 @@ class KernelActor(OpActor):
         # After the call's own references are gone: only an unshared buffer goes back to the pool.
         release(self.freed, frame)
 
-    def bound(self, counted: Container[int]) -> tuple[Play, Any]:
-        kernel = self.kernel
-        is_plain = len(self.outputs) == 1 and not (kernel.random or self.unread)
-        if not is_plain or type(self).compute is not KernelActor.compute:
-            return super().bound(counted)
-        own = [blob for blob in self.freed if type(blob).drop is BlobActor.drop and blob.slot not in counted][:1]
-        gone, home = (own[0].slot, own[0].bucket) if own else (-1, None)
-        bucket = None if kernel.returns or self.reuses else self.buckets[0]
-        call = self._over_input if self.reuses else kernel.function, self.operation, *picks(self.inputs)
-        rest = tuple([blob for blob in self.freed if blob not in own])
-        checked = kernel if kernel.returns and not kernel.is_own else None
-        return _play_kernels, (*call, bucket, self.outputs[0].slot, *self.specs[0], checked, gone, home, rest)
+    def described(self) -> core.Described:
+        kind, kernel = type(self), self.kernel
+        own = kind.compute, kind._call, kind._run_kernel
+        if own != (KernelActor.compute, KernelActor._call, KernelActor._run_kernel):
+            return None
+        spec = self.specs[0] if kernel.returns and len(self.specs) == 1 else None
+        how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written, spec
+        return "kernel", kernel.function, self.operation, how
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         return self._run_kernel(inputs, number)
@@ -507,10 +416,6 @@ class KernelActor(OpActor):
         results = self._run_kernel([*self.read(values)], frame.number)
         for blob, value in zip(self.outputs, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
-
-    def _over_input(self, operation: Operation, inputs: list[Any], outputs: None) -> list[Any]:
-        """As a kernel that returns its results, where the first one may take the buffer of the first input."""
-        return self._run_kernel(inputs, 0)
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         return self._compute_into(self._take_buffers(inputs), inputs, number)
@@ -536,46 +441,6 @@ class KernelActor(OpActor):
         if written[0] is not outputs[0] or (len(outputs) > 1 and any(map(is_not, written, outputs))):
             raise not_written()
         return outputs
-
-
-def _play_kernels(frame: Frame, steps: Iterator[Any], stamps: list[int], due_ns: int) -> None:
-    """The `Play` of kernels with one output: `KernelActor.compute`, spelt out for all of them."""
-    values, ndarray = frame.values, np.ndarray
-    inputs: Any
-    results: Any
-    for function, operation, count, first, second, third, bucket, slot, shape, dtype, kernel, gone, home, rest in steps:
-        if count == 1:
-            inputs = [values[first]]
-        elif count == 2:
-            inputs = [values[first], values[second]]
-        elif count == 3:
-            inputs = [values[first], values[second], values[third]]
-        else:
-            inputs = [*first(values)]
-        if bucket is not None:
-            output = bucket.take()
-            results = [output]
-            function(operation, inputs, results)
-            if results[0] is not output:
-                raise not_written()
-        else:
-            results = function(operation, inputs, None)
-            output = results[0] if kernel is None or len(results) == 1 else None
-            if kernel and (type(output) is not ndarray or output.dtype is not dtype or output.shape != shape):
-                kernel.check(results, (TensorSpec(shape, dtype),))
-        values[slot] = output
-        inputs = results = None  # what they refer to would not seem to be unshared
-        if gone >= 0:  # as `BlobActor.drop`
-            output, values[gone] = values[gone], None
-            if home is not None and getrefcount(output) == UNSHARED:
-                home.give_back(output)
-        output = None
-        if rest:
-            release(rest, frame)
-        now_ns = perf_counter_ns()
-        stamps.append(now_ns)
-        if now_ns > due_ns or frame.halted:
-            return
 
 
 def not_written() -> GraphError:

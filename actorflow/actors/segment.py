@@ -19,7 +19,8 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.joined import Joined
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
-from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, UNSHARED, Bucket
+from actorflow.core import UNSHARED
+from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, Bucket
 from actorflow.devices.segment import Segment, SegmentState
 from actorflow.devices.stream import StreamBucket, StreamDevice
 from actorflow.errors import DeviceError, GraphError
@@ -114,7 +115,7 @@ class SegmentActor(Joined, _OnStream):
         label = f"{parts[0].node.name} to {parts[-1].node.name}"
         super().__init__(wiring, device=device, label=label, early=())
         self.late = ()  # the parts give back their own
-        self.parts: Sequence[StreamKernelActor] = tuple(parts)
+        self.parts: tuple[StreamKernelActor, ...] = tuple(parts)
         self.usage = usage  # what became of its calls
         self._device = device
         self._known: OrderedDict[tuple[Hashable, ...], Segment] = OrderedDict()
@@ -240,7 +241,7 @@ class SegmentActor(Joined, _OnStream):
 
     # -- what is told of it --------------------------------------------------------------------------------------------
 
-    def _failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+    def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         culprit = self._culprits.pop(frame, None) or self._named_by(error)
         if culprit is None:
             culprit, cause = self.parts[0], error
@@ -248,8 +249,8 @@ class SegmentActor(Joined, _OnStream):
             error = DeviceError(f"ops {self._names()} were launched as one, and one of them failed with {what}")
             error.__cause__ = cause
         if frame.monitor is not None:
-            self._show(frame, _CANCELLED)
-        culprit._failed(frame, error, elapsed_ns, end_ns, culprit.key)
+            self.show(frame, _CANCELLED)
+        culprit.failed(frame, error, elapsed_ns, end_ns, culprit.key)
 
     def _named_by(self, error: BaseException) -> StreamKernelActor | None:
         work = error.work if isinstance(error, DeviceError) else None
@@ -261,11 +262,10 @@ class SegmentActor(Joined, _OnStream):
 
 
 def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:
-    """One reader of each is done; as `actorflow.actors.op.release`, but for the references that ``arrays`` holds."""
-    readers, values = frame.readers, frame.values
+    """One reader of each is done; as `actorflow.core.release`, but for the references that ``arrays`` holds."""
+    values = frame.values
     for blob in blobs:
-        tokens = readers[blob.slot]
-        if tokens is not None and not next(tokens):
+        if not frame.read(blob.slot):
             continue
         buffer = values[blob.slot]
         values[blob.slot] = None

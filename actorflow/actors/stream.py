@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from actorflow.actors.blob import BlobActor
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
 from actorflow.actors.function import FunctionActor
-from actorflow.actors.op import KernelActor, OpActor, Wiring, release
+from actorflow.actors.op import KernelActor, OpActor, Wiring
+from actorflow.core import UNSHARED, FrameState, release
 from actorflow.devices.base import Device, Fence
-from actorflow.devices.memory import UNSHARED
 from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
 
@@ -362,6 +362,8 @@ class StreamViewActor(BlobActor):
     """A slot of a device with streams whose value may be a view of another slot's."""
 
     __slots__ = ()
+
+    is_usual = False
 
     def drop(self, frame: Frame) -> None:
         values = frame.values

@@ -5,12 +5,14 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.frame import Frame, Rest
+from actorflow.actors.frame import Frame
+from actorflow.core import Shift
+from actorflow.devices.base import Fence
 from actorflow.trace.counters import NodeState
 
 #: Of several frames at one op, the state that says most about what goes on there.
@@ -43,20 +45,19 @@ class UnderWay(NamedTuple):
         for frame in frames:
             for actor in frame.resting:
                 found._add({part: NodeState.WAITING for part, _ in actor.progress(frame)})
-            for actor, work in frame.outstanding.items():
+            for actor, work in frame.at_work:
                 parts = dict(actor.progress(frame))
-                if work.done() if isinstance(work, Task) else work.done:
+                if _is_done(work):
                     found._add(dict.fromkeys(parts, NodeState.DONE))
                     continue
-                key = actor.node_id if isinstance(work, Rest) else actor.key
-                track = frame.trace.track_of(key)
+                track = frame.trace.track_of(actor.key)
                 if isinstance(work, Task) or work.runs:
                     running.append((track, parts, work))
                 else:
                     found.tracks.setdefault(track, TrackLoad()).queued += 1
                     found._add(dict.fromkeys(parts, NodeState.QUEUED))
         for track, parts, work in running:
-            if not isinstance(work, Task) and work.done:  # and what is behind it may have been seen to run since
+            if _is_done(work):  # and what is behind it may have been seen to run since
                 found._add(dict.fromkeys(parts, NodeState.DONE))
                 continue
             load = found.tracks.setdefault(track, TrackLoad())
@@ -79,3 +80,10 @@ class UnderWay(NamedTuple):
         for node_id, state in parts.items():
             if _WEIGHT[state] >= _WEIGHT[self.states.get(node_id, NodeState.DONE)]:
                 self.states[node_id] = state
+
+
+def _is_done(work: Fence | Task[Any]) -> bool:
+    """Return whether a call has ended; a shift goes on with the next one then."""
+    if isinstance(work, Task):
+        return work.done()
+    return work.done or (work.begun and isinstance(work.argument, Shift) and not work.argument.begun_ns)

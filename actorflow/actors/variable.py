@@ -13,7 +13,8 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from actorflow.devices.memory import UNSHARED, Bucket
+from actorflow.core import UNSHARED
+from actorflow.devices.memory import Bucket
 from actorflow.errors import ActorflowError, GraphError, text_of
 from actorflow.interchange import to_numpy
 
@@ -139,15 +140,13 @@ class VariableUse:
         self.followers = followers  # ops that wait for it
         self.updates = updates  # whether the program may update it
 
-    def followed_by(self, followers: tuple[OpActor, ...]) -> VariableUse:
-        """The same use by another program."""
-        return VariableUse(self.variable, self._slot, followers, self.updates)
-
     def enter(self, frame: Frame) -> None:
         """A frame starts: it reads when the frames before it have had their turns, and takes one if it may update."""
         variable = self.variable
         before = variable.last
         if self.updates:
+            if not frame.turns:
+                frame.turns, frame.ends_quietly = {}, False
             variable.last = frame.turns[variable] = Turn(before)
         if before is None or before.passed:
             self.open(frame)

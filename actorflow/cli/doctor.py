@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from actorflow import __version__
+from actorflow.core import IS_COMPILED
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
 from actorflow.errors import DeviceUnavailableError, visible
@@ -53,6 +54,7 @@ def examine() -> list[Check]:
         Check("python", "ok", f"{platform.python_implementation()} {platform.python_version()}", needed=True),
         Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}"),
         Check("cores", "ok", _cores()),
+        _core(),
         _library("numpy", needed=True),
         _blas(),
         _library("threadpoolctl", needed=True),
@@ -71,6 +73,18 @@ def examine() -> list[Check]:
         *_devices(),
         _mpi(),
     ]
+
+
+def _core() -> Check:
+    """Which form of the core runs, and what it costs."""
+    if IS_COMPILED:
+        return Check("core", "ok", "compiled: an op costs less than a call in a loop of Python")
+    if os.environ.get("ACTORFLOW_CORE") == "0":
+        return Check("core", "ok", "plain Python, as ACTORFLOW_CORE=0 wants it: an op costs about ten times as much")
+    advice = "install actorflow again where there is a C compiler (on Debian: apt-get install gcc python3-dev)"
+    return Check(
+        "core", "missing", "plain Python: an op costs about ten times as much as with a compiled one", advice=advice
+    )
 
 
 def _show(checks: list[Check]) -> None:

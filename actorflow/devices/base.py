@@ -76,6 +76,9 @@ class Fence(ABC):
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         """Call ``waiter()`` on the loop, soon after the work has ended. Only from the loop's thread."""
 
+    def hurry(self) -> None:  # noqa: B027  most lanes tell of each end by itself
+        """Have the loop told of the end without delay. Only from the loop's thread."""
+
     def stop(self) -> None:  # noqa: B027  most work cannot be stopped
         """Nobody waits for the work any more: it may end early. Only from the loop's thread."""
 

@@ -20,7 +20,7 @@ from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
-from actorflow.threads import cores, start_thread
+from actorflow.threads import cores, held_at_fork, start_thread
 
 #: What waking a thread and being woken by it takes, until it has been measured.
 _HANDOVER_NS = 100_000
@@ -34,13 +34,13 @@ class _WorkerFence(Fence):
     def __init__(
         self,
         lane: WorkerLane,
-        work: Callable[[Any], None],
+        work: Callable[[Any], object],
         argument: Any,
         passed: Callable[[Fence], None],
         urgent: bool,
     ) -> None:
         super().__init__(lane, argument)
-        self.work: Callable[[Any], None] | None = work
+        self.work: Callable[[Any], object] | None = work
         self.passed = passed
         self.urgent = urgent
         self.submitted_ns = perf_counter_ns()
@@ -54,6 +54,9 @@ class _WorkerFence(Fence):
             self.lane.call_soon(waiter)
             return
         self.waiters.append(waiter)
+        self.hurry()
+
+    def hurry(self) -> None:
         # The worker sets `done` and then looks at `urgent`; this sets `urgent` and then looks at `done`: one of the two
         # sees the other, so the loop is always woken.
         self.urgent = True
@@ -156,6 +159,7 @@ class WorkerLane(Lane):
         self.outstanding = 0
         self.handover_ns = _HANDOVER_NS
         self._woken_ns = 0
+        self._submitting = held_at_fork(threading.Lock())
         self._queue: SimpleQueue[_WorkerFence | None] = SimpleQueue()
         self._finished: deque[_WorkerFence] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,14 +189,33 @@ class WorkerLane(Lane):
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
     ) -> Fence:
         """See `Lane.submit`; also raises DeviceError if there is no thread and none can be started."""
+        fence = self.fence(work, argument, passed, urgent)
+        self.put(fence)
+        return fence
+
+    def fence(
+        self, work: Callable[[Any], object], argument: Any, passed: Callable[[Fence], None], urgent: bool
+    ) -> Fence:
+        """A fence of work that is not submitted yet (`put`), as `submit` would return it.
+
+        If the work returns True, the loop is told of its end without delay, as if it were urgent.
+        """
+        return _WorkerFence(self, work, argument, passed, urgent)
+
+    def put(self, fence: Fence) -> None:
+        """Submit work. Any thread may call it, unlike `submit`.
+
+        Raises:
+            DeviceError: if the lane is closed, or there is no thread and none can be started.
+        """
+        assert isinstance(fence, _WorkerFence)
         if self._closed:
             raise DeviceError(f"lane {self.name!r} is closed")
-        if len(self._threads) < self._limit and self.outstanding >= len(self._threads):
-            self._start_thread()
-        fence = _WorkerFence(self, work, argument, passed, urgent)
-        self.outstanding += 1
-        self._queue.put(fence)
-        return fence
+        with self._submitting:
+            if len(self._threads) < self._limit and self.outstanding >= len(self._threads):
+                self._start_thread()
+            self.outstanding += 1
+            self._queue.put(fence)
 
     def _start_thread(self) -> None:
         number = f"-{len(self._threads)}" if self._limit > 1 else ""
@@ -220,6 +243,11 @@ class WorkerLane(Lane):
     def join(self) -> None:
         for thread in self._threads:
             thread.join()
+
+    @property
+    def has_more(self) -> bool:
+        """True if work waits for a thread."""
+        return not self._queue.empty()
 
     @property
     def is_alive(self) -> bool:
@@ -275,7 +303,8 @@ class WorkerLane(Lane):
             _here.fence = fence
             try:
                 assert fence.work is not None
-                fence.work(fence.argument)
+                if fence.work(fence.argument) is True:
+                    fence.urgent = True
             except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
                 fence.error = error
             fence.ended_ns = perf_counter_ns()
@@ -312,7 +341,8 @@ class WorkerLane(Lane):
                 fence = finished[0]  # it stays there if a waiter raises: the other waiters and its end are told next
                 if not fence.told:
                     fence.told = True
-                    self.outstanding -= 1
+                    with self._submitting:
+                        self.outstanding -= 1
                 while fence.waiters:
                     fence.waiters.pop(0)()
                 finished.popleft()

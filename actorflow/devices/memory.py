@@ -23,18 +23,13 @@ from weakref import getweakrefcount
 
 import numpy as np
 
+from actorflow import core
+from actorflow.core import UNSHARED
 from actorflow.errors import OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import held_at_fork
 
 _T = TypeVar("_T")
-
-
-def _count_unshared() -> int:
-    values: list[Any] = [np.empty(0)]
-    buffer = values[0]
-    values[0] = None
-    return getrefcount(buffer)
 
 
 def _count_in_lists(lists: int) -> int:
@@ -48,8 +43,6 @@ def _count_in_lists(lists: int) -> int:
 IN_ONE_LIST = _count_in_lists(1)
 #: The same for a buffer that is in one more list.
 IN_TWO_LISTS = _count_in_lists(2)
-#: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
-UNSHARED = _count_unshared()
 
 #: Size from which on values of a plan share memory: below it, to make an array costs more than a cold cache.
 SHARED_BYTES = 64 << 10
@@ -65,7 +58,7 @@ _MOST_LENT = 4
 _LITTLE_BYTES = 4 << 20
 
 
-class Bucket:
+class Bucket(core.Shelf):
     """Free buffers of one type, for as long as somebody refers to it.
 
     Attributes:
@@ -84,19 +77,20 @@ class Bucket:
         1
     """
 
-    __slots__ = ("__weakref__", "_free", "_lent", "_old", "pool", "spec")
+    __slots__ = ("__weakref__", "_lent", "_old", "pool", "spec")
 
     def __init__(self, pool: BufferPool, spec: TensorSpec) -> None:
+        super().__init__()
+        self.is_plain = type(self) is Bucket
         self.pool = pool
         self.spec = spec
-        self._free: list[Any] = []
         self._old: list[Any] = []  # not used since `age`
         self._lent: deque[Any] = deque(maxlen=_MOST_LENT)
 
     def take(self) -> Any:
         """A buffer with undefined contents. Any thread may call it."""
         try:
-            return self._free.pop()  # atomic, unlike a test before it
+            return self.free.pop()  # atomic, unlike a test before it
         except IndexError:
             pass
         try:
@@ -134,24 +128,24 @@ class Bucket:
     def give_back(self, buffer: Any) -> None:
         """Take back a buffer that nothing else refers to; a view's memory is another one's. Any thread may call it."""
         if buffer.base is None:
-            self._free.append(buffer)
+            self.free.append(buffer)
 
     @property
     def free_bytes(self) -> int:
         """Bytes of the buffers that wait for use."""
         lent = [*self._lent]
         returned = sum(getrefcount(lent[i]) == IN_TWO_LISTS for i in range(len(lent)))
-        return (len(self._free) + len(self._old) + returned) * self.spec.size_bytes
+        return (len(self.free) + len(self._old) + returned) * self.spec.size_bytes
 
     def age(self) -> None:
         """Give up what has been free since the last call. Any thread may call it."""
         while (buffer := self._returned()) is not None:
-            self._free.append(buffer)
-        self._old, self._free = self._free, []
+            self.free.append(buffer)
+        self._old, self.free = self.free, []
 
     def trim(self) -> None:
         """Give the free buffers back to the system."""
-        self._free.clear()
+        self.free.clear()
         self._old.clear()
         self._lent.clear()
 

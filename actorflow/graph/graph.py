@@ -980,7 +980,8 @@ class Graph:
             timeout = time_limit("timeout", timeout)
         if atomic is not False:
             atomic = flag("atomic", atomic)
-        return await self._runnable().run(feeds, targets_of(fetch), timeout, atomic)
+        engine = self._runnable() if self.parent is not None or self._engine is None else self._engine
+        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic)
 
     def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.

@@ -48,7 +48,7 @@ class _PipelineDispatcher(Dispatcher):
         scheduled, self._scheduled = self._scheduled, True  # nothing is to be scheduled meanwhile
         try:
             while ready and not items and outlet.end is None:
-                actor, run = self.take()
+                actor, run = ready.popleft()
                 if actor.fire(run) > deadline:
                     break
         finally:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.op import OpActor, Wiring, release
+from actorflow.actors.op import OpActor, Wiring
+from actorflow.core import release
 from actorflow.devices.base import Fence, Lane
 from actorflow.errors import DeviceError, GraphError, TransportError
 from actorflow.ops.collective import AllReduce
@@ -203,7 +204,7 @@ class ChannelActor(OpActor):
         self._expected.discard(frame)
         fence = _MessageFence(self.lane, frame)
         if frame.monitor is not None:
-            self._show(frame, _RUNNING)
+            self.show(frame, _RUNNING)
         frame.outstanding[self] = fence
         self.start(frame, fence)
         self._tell(frame, fence)
@@ -231,7 +232,7 @@ class ChannelActor(OpActor):
                 frame.stop_with(error, at_once=True)
             else:
                 end_ns = perf_counter_ns()
-                self._failed(frame, error, end_ns - fence.begun_ns, end_ns, self.key)
+                self.failed(frame, error, end_ns - fence.begun_ns, end_ns, self.key)
 
 
 class SendActor(ChannelActor):
@@ -335,6 +336,6 @@ def messages_under_way(frames: Iterable[Frame]) -> Counter[tuple[int, int, bool]
     return Counter(
         (actor.node_id, actor.peer, isinstance(actor, SendActor))
         for frame in frames
-        for actor in frame.outstanding
+        for actor in [*frame.outstanding]
         if isinstance(actor, SendActor | ReceiveActor)
     )

@@ -8,44 +8,64 @@ and the quicker one stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from actorflow.actors.op import FOREVER_NS, OpActor
+from actorflow.actors.op import OpActor
+from actorflow.core import FOREVER_NS
 from actorflow.devices.base import Lane
 from actorflow.devices.cpu import WorkerLane
+from actorflow.trace.ring import Trace
 
-if TYPE_CHECKING:
-    from actorflow.runtime.program import Program
-
-_AS_PLANNED: Mapping[OpActor, Lane] = MappingProxyType({})
+#: How many frames run before the first look; each further look comes after four times as many.
+_FRAMES, _GROWTH = 4, 4
 #: Several lanes must be quicker by this factor, by calculation to be tried, and by measurement to stay.
 _GAIN = 1.1
 
 
 class Branches:
-    """The choice for one program."""
+    """The choice for one program.
 
-    __slots__ = ("_is_apart", "_since", "_spent_ns")
+    Args:
+        ops: The program's, on the lanes of the plan.
+        trace: Of the graph's calls.
 
-    def __init__(self) -> None:
+    Attributes:
+        left: Number of frames until the next look.
+    """
+
+    __slots__ = ("_frames", "_is_apart", "_movable", "_ops", "_planned", "_since", "_spent_ns", "_trace", "left")
+
+    def __init__(self, ops: Sequence[OpActor], trace: Trace) -> None:
+        self._ops = ops
+        self._trace = trace
+        self._movable = [op for op in ops if _is_movable(op)]
+        self._planned = {op: op.lane for op in self._movable}
         self._is_apart = True  # as the plan has it
         self._spent_ns: dict[bool, float] = {}  # time of a frame, apart and not
         self._since = 0
+        self._frames = _FRAMES
+        self.left = _FRAMES if len({*self._planned.values()}) > 1 else FOREVER_NS
 
-    def lanes(self, base: Program) -> Mapping[OpActor, Lane]:
-        """Lanes of the ops of a program that was built, where they are not those of the plan. Called now and then."""
-        movable = [op for op in base.ops if _is_movable(op)]
-        if len({op.lane for op in movable}) < 2:
-            return _AS_PLANNED
-        since, self._since = self._since, base.trace.total
+    def look(self) -> bool:
+        """Have the ops on the lanes that are quicker, as far as is known by now; return whether that has moved any."""
+        self._frames *= _GROWTH
+        self.left = self._frames
+        lanes = self.lanes()
+        if all(op.lane is lane for op, lane in lanes.items()):
+            return False
+        for op, lane in lanes.items():
+            op.move_to(lane, self._trace)
+        return True
+
+    def lanes(self) -> Mapping[OpActor, Lane]:
+        """Lanes of the ops that may have another one than the plan's."""
+        since, self._since = self._since, self._trace.total
         if len(self._spent_ns) < 2:
             # Not of the first frames, in which kernels are compiled and memory is new.
-            spent_ns = _per_frame_ns(base, since) if since else None
-            is_tried = bool(self._spent_ns) or _gain(base, movable) >= _GAIN
+            spent_ns = _per_frame_ns(self._trace, since) if since else None
+            is_tried = bool(self._spent_ns) or self._gain() >= _GAIN
             if not is_tried:
                 self._is_apart = False
             elif spent_ns is not None:
@@ -53,7 +73,26 @@ class Branches:
                 self._is_apart = not self._is_apart
                 if len(self._spent_ns) == 2:
                     self._is_apart = self._spent_ns[True] * _GAIN <= self._spent_ns[False]
-        return _AS_PLANNED if self._is_apart else dict.fromkeys(movable, movable[0].lane)
+        return self._planned if self._is_apart else dict.fromkeys(self._movable, self._planned[self._movable[0]])
+
+    def _gain(self) -> float:
+        """How much quicker the ops are on the lanes of the plan than one after the other, by their measured times."""
+        ready_ns: dict[OpActor, float] = dict.fromkeys(self._ops, 0.0)
+        free_ns: dict[Lane, float] = {}
+        planned = self._planned
+        wake_ns = planned[self._movable[0]].handover_ns
+        end_ns = 0.0
+        for op in self._ops:
+            if op.cost_ns >= FOREVER_NS:
+                return 0.0
+            lane = planned.get(op, op.lane)
+            begin_ns = max(ready_ns[op], free_ns.get(lane, 0.0))
+            ended_ns = free_ns[lane] = begin_ns + op.cost_ns
+            end_ns = max(end_ns, ended_ns)
+            for follower in op.followers:
+                told_ns = ended_ns + (0 if planned.get(follower, follower.lane) is lane else wake_ns)
+                ready_ns[follower] = max(ready_ns[follower], told_ns)
+        return sum(op.cost_ns for op in self._ops) / max(1.0, end_ns)
 
 
 def _is_movable(op: OpActor) -> bool:
@@ -61,9 +100,9 @@ def _is_movable(op: OpActor) -> bool:
     return op.joins and op.node.lane is None and isinstance(op.lane, WorkerLane) and op.inline_ns >= 0
 
 
-def _per_frame_ns(base: Program, since: int) -> float | None:
+def _per_frame_ns(trace: Trace, since: int) -> float | None:
     """Time of a frame that the graph spends with frames under way, on average of the newest calls; None without."""
-    calls = base.trace.since(since)
+    calls = trace.since(since)
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
     for frame, begin_ns, end_ns in zip(
@@ -79,23 +118,3 @@ def _per_frame_ns(base: Program, since: int) -> float | None:
         spans.append(max(0, ends[frame] - max(begins[frame], latest_ns)))
         latest_ns = max(latest_ns, ends[frame])
     return float(np.median(spans))
-
-
-def _gain(base: Program, movable: list[OpActor]) -> float:
-    """How much quicker the ops are on the lanes of the plan than one after the other, by their measured times."""
-    ready_ns: dict[OpActor, float] = dict.fromkeys(base.ops, 0.0)
-    free_ns: dict[Lane, float] = {}
-    lane = movable[0].lane
-    assert isinstance(lane, WorkerLane)
-    wake_ns = lane.handover_ns
-    end_ns = 0.0
-    for op in base.ops:
-        if op.cost_ns >= FOREVER_NS:
-            return 0.0
-        begin_ns = max(ready_ns[op], free_ns.get(op.lane, 0.0))
-        ended_ns = free_ns[op.lane] = begin_ns + op.cost_ns
-        end_ns = max(end_ns, ended_ns)
-        for follower in op.followers:
-            told_ns = ended_ns + (0 if follower.lane is op.lane else wake_ns)
-            ready_ns[follower] = max(ready_ns[follower], told_ns)
-    return sum(op.cost_ns for op in base.ops) / max(1.0, end_ns)

@@ -14,8 +14,9 @@ from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.checked import Checked, checked
 from actorflow.actors.function import AsyncActor, FunctionActor
 from actorflow.actors.joined import FusedActor, StreamFusedActor
-from actorflow.actors.op import FOREVER_NS, KernelActor, OpActor, Wiring, kernel_inline_ns
+from actorflow.actors.op import KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
+from actorflow.core import FOREVER_NS
 from actorflow.devices import Bucket, Device
 from actorflow.devices.memory import RoomBucket
 from actorflow.devices.stream import StreamDevice, StreamLane

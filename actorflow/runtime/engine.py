@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import FINISHED, Frame
 from actorflow.actors.nesting import callers, within
+from actorflow.core import FrameState
 from actorflow.devices import Device
 from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
@@ -41,7 +42,6 @@ from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
-from actorflow.runtime.tapes import with_tapes
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
 from actorflow.threads import forget_in_child, in_thread
@@ -63,8 +63,6 @@ Fetch = Iterable[Blob | Op | Graph | str] | None
 #: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
 _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
 
-#: Ops whose tapes are made at once, in a millisecond or less.
-_FEW_OPS = 64
 #: Names of ops that a log line shows.
 _SHOWN = 10
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
@@ -139,6 +137,7 @@ class Engine:
         self.build: Callable[[Plan, Resources], Steps[Program]] = building
         self._fuses = graph.options.fuse
         self._programs: dict[_Key, Program] = {}
+        self._newest: Program | None = None  # the last of them
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._habits = _Habits(graph.size)
         self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
@@ -282,8 +281,7 @@ class Engine:
 
     def _forget(self) -> None:
         """Forget all that was made of the graph."""
-        self.resources.trace.settle()  # what owes calls is not forgotten before
-        self._programs = {}
+        self._programs, self._newest = {}, None
         self._planned.clear()
         self._axes.clear()
         self._habits.evicted.clear()
@@ -332,35 +330,33 @@ class Engine:
 
     def _known(self, key: _Key) -> Program | None:
         """The program, if there is one already."""
-        program = self._programs.pop(key, None)
-        if program is not None:
-            self._programs[key] = program  # the one that was used last comes last
+        program = self._programs.get(key)
+        if program is not None and program is not self._newest:
+            self._newest = self._programs[key] = self._programs.pop(key)  # the one that was used last comes last
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
         """A program that is then known."""
         program = self._programs.get(key)
         try:
-            if program is not None:
-                program = yield from with_tapes(program)
-            else:
-                plan = self._planned.pop(key, None)
-                self._note_again(key)
-                if plan is None:
-                    plan = yield from self._planning(*key)
-                self._note(plan)
-                program = yield from self.build(plan, self.resources)
-            self._programs.pop(key, None)
+            if program is not None:  # it was made meanwhile
+                return program
+            plan = self._planned.pop(key, None)
+            self._note_again(key)
+            if plan is None:
+                plan = yield from self._planning(*key)
+            self._note(plan)
+            program = yield from self.build(plan, self.resources)
             if len(self._programs) >= self.graph.options.max_plans:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest]
                 if len(self._habits.evicted) >= _MOST_EVICTED:
                     self._habits.evicted.clear()
                 self._habits.evicted.add(hash(oldest))
-            self._programs[key] = program
+            self._newest = self._programs[key] = program
             return program
         finally:  # lanes that were opened for it count as used until here, whatever became of it
-            self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+            self._expect_work()
 
     def _note_again(self, key: _Key) -> None:
         """Log, once, that plans are made that were there before, and had to go for others."""
@@ -376,9 +372,8 @@ class Engine:
                     self.graph.options.max_plans,
                 )
 
-    def _is_due(self, program: Program) -> bool:
-        """Return whether a program's tapes are to be looked at, which a paused graph puts off."""
-        return program.pace.left <= 0 and self.queue.pause is None
+    def _expect_work(self) -> None:
+        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""
@@ -438,35 +433,38 @@ class Engine:
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        claim = self.resources.claim()
+        resources = self.resources
+        claim = resources.claim()
         try:
-            feeds = {} if feeds is None else feeds
-            begun = self._begin_known(feeds, fetch, atomic)
-            if begun is None and self.graph.world.size > 1:
-                program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
-            elif begun is None:
-                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
-            else:
-                program, frame = begun
+            if feeds is None:
+                feeds = {}
+            program = self._ready_now(feeds, fetch)
+            if program is not None:
+                frame = self.start(program, feeds, atomic)
                 if timeout_s is None and self.instrumentation is None and program.exchange is None:
-                    self.resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
+                    resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
                 else:
                     self._begun(program, frame, timeout_s, True)
-            return program.result(frame) if program.is_all_done(frame) else await program.outcome(frame)
+            elif self.graph.world.size > 1:
+                program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
+            else:
+                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
+            if frame.has_ended and frame.state is FINISHED and not program.looks_on:
+                return program.result(frame)
+            return await program.outcome(frame)
         finally:
             claim.release()
 
-    def _begin_known(self, feeds: Feeds, fetch: Fetch, atomic: bool) -> tuple[Program, Frame] | None:
-        """Start a frame of a program that is there, if nothing has to be waited for, and nobody asked."""
+    def _ready_now(self, feeds: Feeds, fetch: Fetch) -> Program | None:
+        """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         program = self._known(self._key(fetch, feeds))
-        if program is None or program.pace.left <= 0:
-            return None
+        if program is None or program.exchange is None:
+            return program
         exchange = program.exchange
-        if exchange is not None and (self.resources.rank_turns.closed or not exchange.peers.are_ready(exchange)):
-            return None
-        return program, self.start(program, feeds, atomic)
+        is_ready = not self.resources.rank_turns.closed and exchange.peers.are_ready(exchange)
+        return program if is_ready else None
 
     async def begin(
         self,
@@ -498,12 +496,8 @@ class Engine:
             program = self._known(key)
             if program is None and self.queue.pause is not None:  # what is wrong is told now
                 program = at_once(self._making(key))
-            waits = program is None or self._is_due(program)
-            if waits and program is not None and not self.queue.closed and len(program.base.ops) <= _FEW_OPS:
-                program = at_once(self._making(key))
-                waits = self._is_due(program)
             ticket = None
-            if program is None or waits or (self.queue.closed and not self.queue.holds(permit)):
+            if program is None or (self.queue.closed and not self.queue.holds(permit)):
                 ticket = self.queue.enter()  # before the next has its turn
             else:
                 frame = self.start(program, feeds, atomic)
@@ -530,6 +524,7 @@ class Engine:
             if timeout_s is not None:
                 limit_time(frame, timeout_s, timeout_s)
             if self.instrumentation is not None:
+                frame.ends_quietly = False
                 self.instrumentation.begin(frame, streamed=streamed, requesters=requesters)
         except BaseException:
             frame.cancel()
@@ -639,7 +634,7 @@ class Engine:
         """The program that a frame can start with now; None when something had to be awaited: look again."""
         key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
         program = self._known(key)
-        if program is None or self._is_due(program):
+        if program is None:
             await in_slices(self._making_one(key))
             return None
         exchange = program.exchange
@@ -663,11 +658,18 @@ class Engine:
                 program.exchange.refuse(self.next_number, error)
                 self.next_number += 1  # as on the ranks that start it
             raise
+        branches = program.branches
+        if branches is not None:
+            if branches.left <= 0 and branches.look():
+                self._expect_work()
+            branches.left -= 1
         frame = program.frame(self.next_number, values, self.observer, atomic)
         if outer is not call:
             frame.context.run(within.set, outer)
         self.next_number += 1
-        self.observer.started(frame)
+        if not self.resources.running:
+            self.resources.rests += 1
+        self.frames.started += 1
         if program.tapped:
             self.resources.taps.begin(frame, program, self._now_s())
         try:

@@ -12,9 +12,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from actorflow.actors.frame import Frame, FrameState, what_it_waits_for
+from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.actors.op import OpActor
 from actorflow.actors.under_way import UnderWay
+from actorflow.core import FrameState
 from actorflow.devices import Fence
 from actorflow.errors import DeviceError, RunTimeoutError, StallError
 from actorflow.graph.graph import Graph
@@ -79,18 +80,19 @@ class FrameLimits:
         """Fail a frame that is where it was one limit ago, unless the graph is paused."""
         if frame.state is not FrameState.RUNNING:
             return
-        # A lane tells the loop of many ends at once, and a tape is one call: what has ended is looked up.
-        now = None if self._queue.is_held else (frame.open, frame.pending.copy(), UnderWay.of([frame]).states)
+        # A lane tells the loop of many ends at once: what has ended is looked up.
+        now = None if self._queue.is_held else (frame.open, frame.pending, UnderWay.of([frame]).states)
         if now is not None and now == before and not any(ready is frame for _, ready in frame.ready):
             waits = what_it_waits_for(frame)
             frame.stop_with(
                 StallError(f"frame {frame.number} made no progress for {limit_s:g} s; {waits}"), at_once=True
             )
         else:
+            frame.ends_quietly = False
             self.timers[frame] = loop.call_later(limit_s, frame.guarded, self._look, frame, loop, limit_s, now)
 
     def _report(self, frame: Frame) -> None:
-        for actor, running in frame.outstanding.items():
+        for actor, running in frame.at_work:
             if isinstance(running, Fence) and running.begun and not running.done:
                 _log.warning(
                     "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends "

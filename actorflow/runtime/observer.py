@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import FINISHED, Frame
+from actorflow.core import FrameState
 from actorflow.errors import RunCancelledError, text_of
 from actorflow.loop import waits
 from actorflow.runtime.limits import FrameLimits
@@ -29,34 +30,27 @@ class Observer:
         self._idle: asyncio.Future[None] | None = None
         forget_in_child(self)
 
-    def started(self, frame: Frame) -> None:
-        """A frame has been made and is about to begin."""
-        self.counts.started += 1
-        self._resources.running.add(frame)
-
     def ended(self, frame: Frame) -> None:
-        """The frame has ended, and nothing of it runs any more."""
+        """The frame has ended, and nothing of it runs any more; not called for one that `Frame.ends_quietly`."""
         running = self._resources.running
         running.discard(frame)
-        if self._idle is not None and not running and waits(self._idle):
-            self._idle.set_result(None)  # first: whatever fails below, nobody may wait for ever
-        if frame.monitor is not None and not any(other.ops is frame.ops for other in running):
-            frame.monitor.give_up(frame.node_ids, [other.node_ids for other in running])
+        if not running and self._idle is not None:
+            self._rested()  # first: whatever fails below, nobody may wait for ever
+        state = frame.state
+        if state is FrameState.FAILED:
+            self.counts.failed += 1
+        elif state is FrameState.CANCELLED:
+            self.counts.cancelled += 1
+        if state is not FINISHED and frame.monitor is not None and not any(other.ops is frame.ops for other in running):
+            frame.monitor.give_up(frame.start.node_ids, [other.start.node_ids for other in running])
         if self.limits.timers:
             self.limits.ended(frame)
         if frame.serial >= 0:
             self._resources.peers.leave(frame)
         if frame.spans is not None:
             frame.spans.end(frame)
-        if frame.state is FrameState.FINISHED:
-            self.counts.finished += 1
-        elif frame.state is FrameState.FAILED:
-            self.counts.failed += 1
+        if state is FrameState.FAILED:
             self._resources.note_failure(frame.number, frame.error)
-        else:
-            self.counts.cancelled += 1
-        if not running:
-            self._resources.rests += 1
 
     def abandoned(self, frame: Frame) -> None:
         """The stopped frame is no longer waited for; calls of it may still run in threads."""
@@ -82,10 +76,15 @@ class Observer:
         if self._resources.running:
             if not waits(self._idle):
                 self._idle = asyncio.get_running_loop().create_future()
+            self._resources.dispatcher.ready.at_rest = self._rested
             await asyncio.wait([self._idle])
 
+    def _rested(self) -> None:
+        self._resources.dispatcher.ready.at_rest = None
+        if waits(self._idle):
+            self._idle.set_result(None)
+
     def forget_parent(self) -> None:
-        """Count frames in flight as cancelled in the child of a fork: they are the parent's, and never go on here."""
-        self.counts.cancelled += self.counts.in_flight
+        """Wait for no frame in the child of a fork."""
         self.limits.timers.clear()
         self._idle = None

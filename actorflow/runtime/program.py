@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
-from copy import copy
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -15,13 +13,14 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
-from actorflow.actors.frame import Frame, FrameListener, FrameObserver, FrameState
+from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import Call, check_turns
-from actorflow.actors.op import OpActor, reader
+from actorflow.actors.op import reader
 from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.core import UNSHARED, fill
 from actorflow.devices.base import Lane
-from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, UNSHARED, Bucket, Memory
+from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
@@ -29,11 +28,10 @@ from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
+from actorflow.runtime.branches import Branches
 from actorflow.runtime.resources import Resources
-from actorflow.runtime.tapes import Joining, Pace
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
-from actorflow.trace.ring import Trace
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -52,7 +50,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
-        lengths: Length of each open axis in the frame, by its name; none of a batched run, whose frames others share.
 
     Example:
         >>> graph = af.Graph("g")
@@ -67,7 +64,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         ({'n': 3}, (0,))
     """
 
-    __slots__ = ("_blobs", "_by_name", "_values", "frames", "lengths")
+    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "frames")
 
     def __init__(
         self,
@@ -77,11 +74,16 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         frames: tuple[int, ...],
         lengths: Lengths = (),
     ) -> None:
-        self.lengths = dict(lengths) if lengths else {}
+        self._lengths = lengths
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
         self.frames = frames
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Length of each open axis in the frame, by its name; none of a batched run, whose frames others share."""
+        return dict(self._lengths)
 
     def rows(self, start: int, stop: int) -> Result:
         """Some rows of all values, as views of them.
@@ -187,46 +189,36 @@ class Program:
         pending: Number of messages that each mailbox waits for.
         first: Ops that wait for nothing.
         uses: Its reads and updates of variables whose frames take turns.
-        tapes: The ops of it that fire as one here.
-        twins: Those that are another actor here, since others follow them, or they are on another lane.
-        lanes: Lanes of ops, where they are not those of the plan.
-        used: The lanes that there is work for.
         tapped: Blobs whose values are kept for taps.
-        pace: Says when to look for tapes again.
+        branches: Says on which lanes ops are; None where they stay on those of the plan.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
         self.graph = plan.graph
         self.exchange = built.exchange
-        self._base: Program | None = None
-        self.tapes: AbstractSet[tuple[OpActor, ...]] = frozenset()
-        self.twins: Mapping[OpActor, OpActor] = {}
-        self.lanes: Mapping[OpActor, Lane] = {}
         options = plan.graph.options
-        apart = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
-        self.pace = Pace(not apart)
         self._resources = resources
         self._is_dry = options.dry_run
         self._lengths = plan.lengths
         self.ops = ops = built.fired
-        self.used = _used(ops)
-        self.pending = pending = built.pending
-        self._turnstiles = [actor.turnstile for actor in ops if actor.turnstile is not None]
+        stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
+        self.branches = None if stay else Branches(ops, resources.trace)
+        pending = built.pending
+        self._turnstiles = tuple([actor.turnstile for actor in ops if actor.turnstile is not None])
         self._listeners: list[FrameListener] = [*self._turnstiles]
         if self.exchange is not None:
             self._listeners += [self.exchange, *self.exchange.actors]
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         for index, value in built.constants.items():
             self._values[index] = value
-        self._unshared: list[Iterator[int] | None] = [None] * len(plan.slots)
-        shared = [slot for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept]
-        self._shared = [built.blobs[slot.index].slot for slot in shared]
-        tokens = {count: bytes(count - 1) + b"\x01" for count in {slot.readers for slot in shared}}
-        self._tokens = [tokens[slot.readers] for slot in shared]
+        counts = {slot.index: slot.readers for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept}
         self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
+        self._fits: dict[Blob | str, tuple[int, Any, Any]] = {}
         for source, slot_index in plan.feeds.items():
             spec = plan.slots[slot_index].spec
             self._feeds[source] = self._feeds[source.name] = (slot_index, source, spec, spec.is_object)
+            fit = slot_index, spec.shape, None if spec.is_object else spec.dtype
+            self._fits[source] = self._fits[source.name] = fit
 
         # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
@@ -250,9 +242,14 @@ class Program:
         for slot_index in ahead:
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
-        self.first = [op for op in dict.fromkeys(built.receivers[op] for op in plan.roots) if not pending[op.index]]
+        roots = dict.fromkeys(built.receivers[op] for op in plan.roots)
+        self._first = tuple([op for op in roots if not pending[op.index]])
+        for op in self._first:
+            pending[op.index] = 1  # the frame's start
         # One end more than there are: the frame's start, so that an empty frame ends, too.
-        self._open_ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
+        ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
+        self._counts = pending, counts, len(plan.slots), ends
+        self._start: FrameStart | None = None  # of the loop that it runs on, and of who watches now
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
@@ -269,6 +266,7 @@ class Program:
         lent = {i: to for i, to in enumerate(own) if to is not None and to.spec.size_bytes >= POOLED_BYTES}
         self._parted = [(i, lent.pop(i, None)) for i in arrays if slots[i].spec.size_bytes > COPIED_BYTES]
         self._lent = [*lent.items()]
+        self._hands_out = bool(self._parted or self._lenders or self._variables or self._lent)
         self._sources = plan.feeds
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
@@ -299,41 +297,12 @@ class Program:
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
+        self.looks_on = bool(self.tapped or self._scalars)  # whether more is done with results than to return them
 
     @property
-    def base(self) -> Program:
-        """The program as it was built, with each op by itself."""
-        return self._base or self
-
-    @property
-    def trace(self) -> Trace:
-        """The newest calls of the graph."""
-        return self._resources.trace
-
-    @property
-    def running(self) -> AbstractSet[Frame]:
-        """The frames of the graph that are in flight, now and later."""
-        return self._resources.running
-
-    def joined(self, joining: Joining) -> Program:
-        """The same program, with some ops that fire as one."""
-        program = copy(self)
-        receivers, pending = joining.receivers, joining.pending
-        program._base = self
-        program.ops, program.tapes, program.twins, program.pending = joining.ops, joining.tapes, joining.twins, pending
-        program.lanes, program.used = joining.lanes, _used(joining.ops)
-        program.uses = [use.followed_by(joining.told(use.followers)) for use in self.uses]
-        program.first = [op for op in dict.fromkeys(receivers[op] for op in self.first) if not pending[op.index]]
-        shared = [each for each in zip(self._shared, self._tokens) if each[0] not in joining.owned]  # noqa: B905
-        program._shared, program._tokens = [slot for slot, _ in shared], [tokens for _, tokens in shared]
-        program._open_ends = sum(op.ends for op in program.ops) + len(self.uses) + 1
-        program._turnstiles = [op.turnstile for op in program.ops if op.turnstile is not None]
-        program._listeners = [*program._turnstiles]  # there is no exchange, where there are tapes
-        return program
-
-    def readers_of_shared(self) -> dict[int, int]:
-        """Number of readers of each slot that has several."""
-        return dict(zip(self._shared, map(len, self._tokens)))  # noqa: B905  the lengths are equal
+    def used(self) -> frozenset[Lane]:
+        """The lanes that there is work for."""
+        return frozenset([op.lane for op in self.ops if op.uses_lane])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -349,34 +318,8 @@ class Program:
             self._unread.pop()
         try:
             values = self._values.copy()
-            try:
-                pairs = feeds.items()
-            except AttributeError:
-                got = type(feeds).__name__
-                raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
-            left = len(self._sources)
-            for key, value in pairs:
-                known = self._feeds.get(key)
-                if known is None:
-                    check_unneeded(self.graph, key)
-                    continue
-                left -= 1
-                index, blob, spec, is_object = known
-                if values[index] is not _NOT_FED:
-                    raise FeedError(f"blob {blob.name!r} is fed twice")
-                if is_object:
-                    values[index] = value
-                elif type(value) is np.ndarray and value.shape == spec.shape and value.dtype == spec.dtype:
-                    view: Any = value.view()  # as `read_only`: nobody writes into what was fed
-                    view.setflags(False)
-                    values[index] = view
-                else:
-                    values[index] = self._converted(value, index, blob, spec)
-            if left:
-                missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
-                fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
-                raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
-            return values
+            filled = fill(values, feeds, self._fits, len(self._sources), _NOT_FED)
+            return values if filled else self._fed(feeds)
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # it would say to the caller that it was cancelled, or closed
@@ -384,42 +327,62 @@ class Program:
                 f"the feeds of graph {self.graph.name!r} raised {type(error).__name__}: {text_of(error)}"
             ) from error
 
+    def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
+        """As `fill`, with conversions, and with errors that say what is wrong."""
+        values = self._values.copy()
+        try:
+            pairs = feeds.items()
+        except AttributeError:
+            got = type(feeds).__name__
+            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
+        left = len(self._sources)
+        for key, value in pairs:
+            known = self._feeds.get(key)
+            if known is None:
+                check_unneeded(self.graph, key)
+                continue
+            left -= 1
+            index, blob, spec, is_object = known
+            if values[index] is not _NOT_FED:
+                raise FeedError(f"blob {blob.name!r} is fed twice")
+            if is_object:
+                values[index] = value
+            else:
+                values[index] = self._converted(value, index, blob, spec)
+        if left:
+            missing = [f"{b.name!r} {b.spec}" for b, index in self._sources.items() if values[index] is _NOT_FED]
+            fed = ", ".join(repr(getattr(key, "name", key)) for key in feeds) or "nothing"
+            raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
+        return values
+
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        self.pace.left -= 1
-        readers = self._unshared.copy()
-        for slot, tokens in zip(self._shared, map(iter, self._tokens)):  # noqa: B905  the lengths are equal
-            readers[slot] = tokens
-        resources = self._resources
-        dispatcher = resources.dispatcher
+        start, resources = self._start, self._resources
+        if start is None or start.dispatcher is not resources.dispatcher or start.monitor is not resources.monitor:
+            start = self._start = self._beginning(observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
-        return Frame(  # by position: with so many names it would take twice as long
-            number,
-            self.pending.copy(),
-            values,
-            readers,
-            self._open_ends,
-            dispatcher.ready,
-            dispatcher.wake,
-            dispatcher.loop,
-            observer,
-            self._listeners,
-            self._weights,
-            self.ops,
-            atomic,
+        frame = Frame(start, number, values, copy_context())
+        if atomic:
+            frame.atomic = True
+        return frame
+
+    def _beginning(self, observer: FrameObserver) -> FrameStart:
+        resources = self._resources
+        return FrameStart(
+            *self._counts,
+            resources.dispatcher,
             resources.budget,
             resources.monitor,
-            self._node_ids,
             resources.trace,
-            self._lengths,
-            copy_context(),
-            {},
-            {},
-            {},
-            {},
-            [],
-            [],
+            observer=observer,
+            listeners=self._listeners,
+            turnstiles=self._turnstiles,
+            first=self._first,
+            weights=self._weights,
+            ops=self.ops,
+            node_ids=self._node_ids,
+            lengths=self._lengths,
         )
 
     def check_turns(self) -> Call | None:
@@ -428,8 +391,7 @@ class Program:
         Raises:
             GraphError: if it could not.
         """
-        self._resources.spread()
-        return check_turns(self.graph.name, self.base.ops, self.uses, self._resources.turnstiles.values())
+        return check_turns(self.graph.name, self.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""
@@ -442,15 +404,14 @@ class Program:
         if frame.budget is not None:
             assert self._account is not None
             frame.budget.open(frame, Account(*self._account))
-        if self._turnstiles:
-            self._resources.expect(frame, self._turnstiles)
+        frame.begin()
         if self.exchange is not None:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
-        for slot, variable in self._constants:
-            frame.values[slot] = variable.read()
-        for actor in self.first:
-            frame.ready.append((actor, frame))
+        values = frame.values
+        for slot, actor in self._constants:
+            value = actor.variable._value  # not `held`, of which each call would be felt: `feed` had the first made
+            values[slot] = value if value is actor._counted else actor.read()
         for use in self.uses:
             use.enter(frame)
         frame.close_end()
@@ -468,30 +429,31 @@ class Program:
                 fetched[i] = buffer.copy()
                 if bucket is not None and getrefcount(buffer) == UNSHARED:
                     bucket.give_back(buffer)
-            for i, bucket in self._parted:
-                address = id(fetched[i])
-                fetched[i] = _parted(fetched, i)
-                if bucket is not None and id(fetched[i]) == address:
-                    bucket.lend(fetched[i])
-            for device in self._lenders:
-                for value in fetched:
-                    if device.is_array(value):
-                        device.lend(value)
-            for i in self._variables:
-                if type(fetched[i]) is np.ndarray:
-                    fetched[i] = read_only(fetched[i])
-            for i, bucket in self._lent:
-                if fetched[i].base is None:
-                    bucket.lend(fetched[i])
+            if self._hands_out:
+                self._hand_out(fetched)
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
-    def is_all_done(self, frame: Frame) -> bool:
-        """Return whether `outcome` would give the `result` at once, and do nothing else."""
-        return frame.has_ended and frame.state is FrameState.FINISHED and not (self.tapped or self._scalars)
+    def _hand_out(self, fetched: list[Any]) -> None:
+        """Make of what a frame has fetched, and is not copied, what the application may keep."""
+        for i, bucket in self._parted:
+            address = id(fetched[i])
+            fetched[i] = _parted(fetched, i)
+            if bucket is not None and id(fetched[i]) == address:
+                bucket.lend(fetched[i])
+        for device in self._lenders:
+            for value in fetched:
+                if device.is_array(value):
+                    device.lend(value)
+        for i in self._variables:
+            if type(fetched[i]) is np.ndarray:
+                fetched[i] = read_only(fetched[i])
+        for i, bucket in self._lent:
+            if fetched[i].base is None:
+                bucket.lend(fetched[i])
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
-        if frame.state is not FrameState.FINISHED or not frame.has_ended:  # else there is nothing to wait for
+        if frame.state is not FINISHED or not frame.has_ended:  # else there is nothing to wait for
             await frame.wait()
         if self.tapped:
             self.hand_out(frame)
@@ -507,7 +469,7 @@ class Program:
         """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
         taps = self._resources.taps
         is_wanted = any(frame in tap.sampled for tap in taps.open) and taps.copying(frame) is None
-        if not is_wanted or frame.state is not FrameState.FINISHED or self._is_dry:
+        if not is_wanted or frame.state is not FINISHED or self._is_dry:
             return
         values: dict[Blob, Any] = {}
         foreign = []
@@ -601,10 +563,6 @@ def _overlaps(array: npt.NDArray[Any]) -> bool:
                 return True
             step = stride * length
     return False
-
-
-def _used(ops: Iterable[OpActor]) -> frozenset[Lane]:
-    return frozenset([op.lane for op in ops if op.uses_lane])
 
 
 def _moves(op: PlannedOp) -> bool:

@@ -8,14 +8,14 @@ import threading
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
-from actorflow.actors.frame import Frame, FrameState
-from actorflow.actors.turnstile import Turnstile, Turnstiles
+from actorflow.actors.frame import Frame
 from actorflow.actors.variable import VariableActor
+from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
 from actorflow.errors import GraphError, NotFiniteError, OpError
@@ -85,7 +85,7 @@ class Resources:
         self.queue = StartQueue(graph.name)  # where runs and streams wait while the graph is paused
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
-        self.frames = FrameCounts()
+        self.frames = FrameCounts(self.running)
         # Those of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
             weakref.WeakValueDictionary
@@ -93,13 +93,13 @@ class Resources:
         self.constant_ops: set[int] = set()  # `Node.id` of the ops that no frame computes
         self.order = 0  # how often the order of frames was begun anew; programs made before are not used any more
         self.budget: Budget | None = None  # memory that frames may take, if there is a limit
-        self._profile: dict[int, OpProfile] = {}
+        self.profile: dict[int, OpProfile] = {}  # calls and times by `Node.id` of the op
         self.segments: dict[tuple[int, ...], SegmentProfile] = {}  # of ops that are launched as one, by `Node.id`
         self.trace = Trace(graph.options.trace_capacity)  # the newest calls, failed ones among them
         self.errors: deque[FailureRecord] = deque(maxlen=50)  # the newest failures
         self.not_finite: NotFiniteError | None = None  # see `Graph.not_finite`
         self.kept_call: KeptCall | None = None  # of which a check has found something
-        self.rests = 0  # how often the last frame in flight has ended
+        self.rests = 0  # how often a frame has started when none was in flight
         self.scalars = Scalars()  # fetched 0-d numbers by frame
         self.monitor: Monitor | None = None  # states of the nodes, while they are watched
         self.taps = Taps()  # those who look at values of frames
@@ -108,13 +108,13 @@ class Resources:
         self._watching: Watching | None = None
         self._make_dispatcher = make_dispatcher
         self._dispatcher: Dispatcher | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # the one that it runs on
         self._shared_device = shared_device
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
         self._function_lanes: dict[Op, str] = {}
-        self._only: Turnstiles | None = None  # what expects the only frame in flight
-        self._claim = Claim()
+        self._claim: Claim | None = Claim()  # None while the graph moves to another loop
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self.devices, graph.options.deterministic)
@@ -125,12 +125,6 @@ class Resources:
         """The dispatcher of the loop that runs now."""
         assert self._dispatcher is not None
         return self._dispatcher
-
-    @property
-    def profile(self) -> dict[int, OpProfile]:
-        """Calls and times by `Node.id` of the op."""
-        self.trace.settle()
-        return self._profile
 
     def device(self, place: Place) -> Device:
         """The device of a place, opened on first use."""
@@ -160,21 +154,6 @@ class Resources:
         if actor is None:
             actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
-
-    def expect(self, frame: Frame, turnstiles: Sequence[Turnstile]) -> None:
-        """Have a frame that starts expected; a frame alone, that will be called as one, by all of them together."""
-        shared = self.spread()
-        if len(turnstiles) == 1 and len(self.running) == 1 and not shared and isinstance(turnstiles[0], Turnstiles):
-            self._only = turnstiles[0]
-            self._only.expect_alone(frame)
-            return
-        for turnstile in turnstiles:
-            turnstile.expect(frame)
-
-    def spread(self) -> bool:
-        """Have all turnstiles know of the frames that are expected; return whether one of them did not."""
-        only, self._only = self._only, None
-        return only is not None and only.spread()
 
     def turnstile(self, op: Op) -> Turnstile:
         """The turnstile of a function op; one for all programs."""
@@ -298,48 +277,60 @@ class Resources:
             GraphError: if it is in use on another loop, such as that of another thread.
         """
         loop = asyncio.get_running_loop()
+        claim = self._claim
+        if claim is not None and self.loop is loop:
+            claim.count += 1
+            if claim is self._claim:  # else it is being moved, and who does that may not have seen this
+                return claim
+            claim.count -= 1
         with self._moving:
-            if self._dispatcher is None or self._dispatcher.loop is not loop:
+            if self.loop is not loop:
                 self._move_to(loop)
             claim = self._claim
+            assert claim is not None
             claim.count += 1
         return claim
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._dispatcher is not None and (self.running or self._claim.count):
-            if not self._dispatcher.loop.is_closed():
-                raise GraphError(
-                    f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one thread, "
-                    "at a time; make a graph for each"
-                )
-            # That loop was closed in the middle of a run: nothing waits for those frames any more.
-            self._claim = Claim()
-            self.queue.forget()
-            self.rank_turns.forget()
-            self.taps.forget()
-            for frame in list(self.running):
-                frame.abandon()
-            self._variables.clear()
-            self.begin_order_anew()
-        self._dispatcher = self._make_dispatcher(loop)
-        for device in self.devices.values():
-            device.bind(loop)
-        if self._peers is not None:
-            self._peers.bind(loop)
-        adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
-        if adopt is not None:
-            adopt(self)
+        claim, self._claim = self._claim, None  # first: from here on, others that claim it wait for the lock
+        assert claim is not None
+        try:
+            if self._dispatcher is not None and (self.running or claim.count):
+                if not self._dispatcher.loop.is_closed():
+                    raise GraphError(
+                        f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one "
+                        "thread, at a time; make a graph for each"
+                    )
+                # That loop was closed in the middle of a run: nothing waits for those frames any more.
+                self.queue.forget()
+                self.rank_turns.forget()
+                self.taps.forget()
+                for frame in list(self.running):
+                    frame.abandon()
+                self._variables.clear()
+                self.begin_order_anew()
+            self._dispatcher, self.loop = self._make_dispatcher(loop), loop
+            self._dispatcher.ready.running = self.running
+            for device in self.devices.values():
+                device.bind(loop)
+            if self._peers is not None:
+                self._peers.bind(loop)
+            adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
+            if adopt is not None:
+                adopt(self)
+            claim = Claim()
+        finally:
+            self._claim = claim
 
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
-        running = (running for frame in self.running for running in frame.outstanding.values())
-        lanes = {fence.lane for fence in running if isinstance(fence, Fence)}
+        running = (work for frame in self.running for _, work in frame.at_work)
+        lanes = {work.lane for work in running if isinstance(work, Fence)}
         return {lane for lane in lanes if not isinstance(lane, ChannelLane)}
 
     def begin_order_anew(self) -> None:
         """Forget the turns at functions and variables: no frame that has one goes on."""
         self.order += 1
-        self._only = None
         self.turnstiles.clear()
         self._function_lanes.clear()
         self.forget_constants()
@@ -361,8 +352,9 @@ class Resources:
         """Begin anew in the child of a fork: loop, devices and what was under way are the parent's."""
         for frame in self.running:
             frame.state, frame.halted = FrameState.CANCELLED, True
+        self.frames.cancelled += len(self.running)
         self.running.clear()
-        self.budget = self._dispatcher = None
+        self.budget = self._dispatcher = self.loop = None
         self._peers = self._watching = None
         self.devices.clear()
         self._variables.clear()

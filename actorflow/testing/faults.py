@@ -206,10 +206,10 @@ class _FaultyStreamFunction(_Faulty, StreamFunctionActor):
 class _FaultyAsync(_Faulty, AsyncActor):
     __slots__ = ("injections",)
 
-    def call(self, frame: Frame) -> Coroutine[Any, Any, Any]:
+    def coroutine(self, frame: Frame) -> Coroutine[Any, Any, Any]:
         striking = [injection for injection in self.injections if injection.strikes(frame.number)]
         if not striking:
-            return super().call(frame)
+            return super().coroutine(frame)
         return self._struck(striking, [frame.values[blob.slot] for blob in self.inputs])
 
     async def _struck(self, striking: list[Injection], inputs: list[Any]) -> Any:

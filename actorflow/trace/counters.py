@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow import core
 from actorflow.trace.values import ValueStatistics
 
 
@@ -55,28 +56,8 @@ class FailureRecord(NamedTuple):
     not_finite: NotFiniteRecord | None = None  # where a check of results has failed it, or has paused the graph
 
 
-@dataclass(slots=True, eq=False)
-class OpProfile:
-    """Calls and time of one op since its graph was made; always kept.
-
-    Attributes:
-        calls: Calls that have ended well.
-        failed: Calls that have failed, those that were repeated as well.
-        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
-            async functions.
-        last_ns: Wall time of the latest of them.
-    """
-
-    calls: int = 0
-    failed: int = 0
-    total_ns: int = 0
-    last_ns: int = 0
-
-    def add(self, elapsed_ns: int) -> None:
-        """A call has ended well."""
-        self.calls += 1
-        self.total_ns += elapsed_ns
-        self.last_ns = elapsed_ns
+#: Counts the calls of one op.
+OpProfile = core.Profile
 
 
 @dataclass(slots=True, eq=False)
@@ -104,15 +85,20 @@ class SegmentProfile:
 class FrameCounts:
     """Frames of one graph, by what became of them."""
 
+    running: Collection[object]  # those in flight
     started: int = 0
-    finished: int = 0
     failed: int = 0
     cancelled: int = 0
 
     @property
     def in_flight(self) -> int:
         """Frames that run now."""
-        return self.started - self.finished - self.failed - self.cancelled
+        return len(self.running)
+
+    @property
+    def finished(self) -> int:
+        """Frames that have ended well."""
+        return self.started - len(self.running) - self.failed - self.cancelled
 
     def clock(self) -> tuple[int, int]:
         """Numbers of frames that have started, and that have ended."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow import core
 from actorflow.errors import text_of
 from actorflow.spec import Lengths
 
 _Ints = npt.NDArray[np.int64]
 
-pack_call = Struct("=qqqq").pack_into
-CALL_BYTES = 32
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
 #: Failed calls of which a trace knows what they have raised.
@@ -109,7 +107,7 @@ def in_brief(error: BaseException) -> str:
     return brief if len(brief) <= _MAX_TEXT else f"{brief[: _MAX_TEXT - 3]}..."
 
 
-class Trace:
+class Trace(core.Ring):
     """The newest calls of one graph: a ring of fixed size that is always kept, and read without stopping it.
 
     Everything is called on the loop's thread. A call costs one `struct` write; there are no objects per call, but for
@@ -122,8 +120,6 @@ class Trace:
         tracks: Names of what calls run on: the loop, lanes.
         total: Calls since the start; the position behind the newest one.
         requests_total: Requests of batched runs that have ended since the start.
-        buffer: The ring; `OpActor` writes to it as `add` does.
-        mask: One less than the capacity.
         origin_ns: When the trace was made, on the clock of its times.
         origin_s: The same moment in Unix seconds.
     """
@@ -132,31 +128,25 @@ class Trace:
         "_errors",
         "_lengths",
         "_numbers",
-        "_owed",
         "_requests",
         "_values",
-        "buffer",
-        "mask",
         "origin_ns",
         "origin_s",
         "requests_total",
-        "total",
         "tracks",
     )
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
             raise ValueError(f"capacity must be a power of two, got {capacity}")
-        self.buffer = bytearray(capacity * CALL_BYTES)
-        self.mask = capacity - 1
+        super().__init__(capacity)
         self.tracks = ["loop"]
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
-        self._owed: list[Callable[[], None]] = []
         self._requests: deque[EndedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._values: deque[RecordedValue] = deque(maxlen=_MAX_VALUES)
-        self.total = self.requests_total = 0
+        self.requests_total = 0
         self.origin_ns = time.perf_counter_ns()
         self.origin_s = time.time()
 
@@ -168,49 +158,9 @@ class Trace:
             self.tracks.append(track)
         return number << _TRACK_SHIFT | node_id
 
-    def key_beside(self, key: int, name: str, other: str) -> int:
-        """The key of the same node on another track, whose name ends otherwise."""
-        return self.key(key & ((1 << _TRACK_SHIFT) - 1), self.track_of(key).removesuffix(name) + other)
-
     def track_of(self, key: int) -> str:
         """The name of the track of a key."""
         return self.tracks[key >> _TRACK_SHIFT]
-
-    def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
-        """Enter a call that has ended."""
-        total = self.total
-        pack_call(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
-        self.total = total + 1
-
-    def reserve(self, calls: int) -> int:
-        """Keep the next places for calls that have ended; returns the first, for `write`."""
-        position = self.total
-        self.total = position + calls
-        return position
-
-    def owe(self, settle: Callable[[], None]) -> None:
-        """Have ``settle()`` called, which writes to the reserved places, before anybody looks."""
-        self._owed.append(settle)
-
-    def settle(self) -> None:
-        """Have all that is owed written."""
-        owed, self._owed = self._owed, []
-        for settle in owed:
-            settle()
-
-    def write(self, positions: _Ints, rows: _Ints) -> None:
-        """Enter calls at reserved places, unless newer ones have these by now.
-
-        Args:
-            positions: Of the first call of each group, in ascending order.
-            rows: End, elapsed time, key and frame of each call of each group.
-        """
-        places = (positions[:, None] + np.arange(rows.shape[1])).ravel()
-        rows, oldest = rows.reshape(-1, 4), self.total - self.mask - 1
-        if places[0] < oldest:
-            rows, places = rows[places >= oldest], places[places >= oldest]
-        ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
-        ring[places & self.mask] = rows
 
     def add_failed(self, end_ns: int, elapsed_ns: int, key: int, frame: int, text: str) -> None:
         """Enter a call that has failed; ``text`` is its error (`in_brief`)."""
@@ -247,7 +197,6 @@ class Trace:
 
     def since(self, position: int) -> Calls:
         """A copy of the calls from a position on, as far as the ring has them; `total` is where to go on."""
-        self.settle()
         first = max(position, self.total - self.mask - 1, 0)
         ring = np.frombuffer(self.buffer, np.int64).reshape(-1, 4)
         start, stop = first & self.mask, self.total & self.mask

@@ -47,12 +47,13 @@ class _Frame(Protocol):
     """A running frame, as far as its spans need it: see `actorflow.actors.frame.Frame`."""
 
     number: int
-    lengths: Lengths
     context: contextvars.Context
     trace: Trace
     has_ended: bool
     spans: FrameSpans | None
 
+    @property
+    def lengths(self) -> Lengths: ...
     @property
     def error(self) -> BaseException | None: ...
     @property

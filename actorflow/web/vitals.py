@@ -156,7 +156,7 @@ def functions(engine: Engine) -> list[list[int]]:
     turnstiles = {
         part.node_id: part.turnstile
         for frame in engine.resources.running
-        for actor in chain(frame.outstanding, frame.resting)
+        for actor in chain((actor for actor, _ in frame.at_work), frame.resting)
         for part in parts_of(actor)
         if part.turnstile is not None and part.turnstile.limit < sys.maxsize
     }
@@ -329,7 +329,7 @@ class _Still(NamedTuple):
 
 
 def _place_of(frame: Frame) -> tuple[int, frozenset[int]]:
-    return sum(frame.pending), frozenset(map(id, frame.outstanding.values()))
+    return sum(frame.pending), frozenset(map(id, [*frame.outstanding.values()]))
 
 
 def memory_of(engine: Engine) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from typing import Any
 
 import actorflow as af
 from benchmarks.training.names import OURS, TORCH_LAST, TORCH_LIBRARY
+from benchmarks.training.networks import Network, tensors
 from benchmarks.training.tasks import MOMENTUM, RATE, TASKS, Task
-from tests.oracle.networks import Network, tensors
 
 #: Does some steps: (seconds in kernels, as far as they are told apart; loss after the steps).
 Trained = Callable[[int], Awaitable[tuple[float, float]]]

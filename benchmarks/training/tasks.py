@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
-from tests.oracle import networks
+from benchmarks.training import networks
 
 __all__ = ["MOMENTUM", "RATE", "TASKS", "Task"]
 

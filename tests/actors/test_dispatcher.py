@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ class StubLoop:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None], *, context: Context) -> None:
-        self.calls.append(lambda: context.run(callback))
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.calls.append(callback)
 
     def turn(self) -> None:
         """One turn of the loop; what is asked for meanwhile comes in the next one."""

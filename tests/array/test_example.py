@@ -1,7 +1,5 @@
 """The example in array code, on a small data set."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reductions computed in blocks, of numbers at the ends of their range: NumPy's results, and no warnings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Gradients of array code: each rule against central differences, and their gradients against those of gradients."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Methods of arrays against NumPy's, and what is said of those that there are not."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

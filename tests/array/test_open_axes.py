@@ -1,7 +1,5 @@
 """Array code as graphs whose axes are open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Python's operators on arrays, beside arrays and numbers, on both sides and in place, against NumPy's."""
 
-from __future__ import annotations
-
 import enum
 import operator
 from collections.abc import Callable

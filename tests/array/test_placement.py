@@ -1,10 +1,7 @@
 """Arrays on devices, tried on the simulated accelerator, which finds work that is not ordered."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -22,13 +19,6 @@ from actorflow.array.record.record import Record
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
 PLACES = ("cpu", "sim:0", "sim:1")
-
-
-@pytest.fixture
-def lazy() -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
 
 
 def graphs(session: Session) -> list[list[str]]:
@@ -181,35 +171,6 @@ def test_what_a_device_has_no_kernel_for_is_computed_on_the_cpu_in_between() -> 
     np.testing.assert_allclose((q @ r).to_numpy(), y.to_numpy(), rtol=1e-9)
     c = xp.asarray([1 + 2j], device="sim:0") * 1j
     assert c.to_numpy().tolist() == [-2 + 1j]
-
-
-def test_forgotten_temporaries_are_not_computed(lazy: Session) -> None:
-    x = xp.ones(1000, device="sim:0")
-    for _ in range(10):
-        y = xp.exp(x)
-    del y
-    z = x + 1
-    xp.wait_for_all()
-    assert not any("exp" in name for name in lazy.profile)
-    assert z.to_numpy()[0] == 2.0
-
-
-def test_records_let_go_of_what_they_have_read(lazy: Session) -> None:
-    x = xp.asarray([1.0, 2.0], device="sim:0")
-    node = weakref.ref(x._node)
-    y = x + 1
-    del x
-    assert node() is not None
-    y.wait()
-    assert node() is None
-
-
-def test_equal_operations_are_computed_once(lazy: Session) -> None:
-    x = xp.asarray([1.0, 2.0], device="sim:0")
-    a, b = xp.exp(x), xp.exp(x)
-    xp.wait_for_all()
-    assert lazy.shared == 1
-    assert a.to_numpy().tolist() == b.to_numpy().tolist()
 
 
 def test_long_programs_are_divided(lazy: Session) -> None:

@@ -1,7 +1,5 @@
 """Random programs of arrays, against the same programs in NumPy."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Reductions that end chains of elementwise operations on devices: what is one op, and what comes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,14 +16,8 @@ from tests.array.test_placement import graphs
 from tests.array.test_random_programs import PROGRAMS
 
 VALUE = np.random.default_rng(0).standard_normal((6, 5, 4))
+ASKED = ("any", "all", "count_nonzero")
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool")
-
-
-@pytest.fixture
-def lazy() -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
 
 
 def on_device(value: np.ndarray) -> xp.Array:
@@ -55,73 +47,57 @@ def test_a_chain_and_its_reduction_are_one_op(lazy: Session, name: str, axis: An
     assert operation.steps[-1].operation.kind.lower() == f"reduce{name}"
 
 
-@pytest.mark.parametrize("name", ["any", "all", "count_nonzero"])
-def test_what_is_asked_of_a_chain_is_one_op(lazy: Session, name: str) -> None:
-    x = on_device(VALUE)
-    for chain in (lambda ns, x: x > ns.abs(x) * 0.5, lambda ns, x: ns.round(x)):
-        found = getattr(xp, name)(chain(xp, x), axis=1)
-        np.testing.assert_array_equal(found.to_numpy(), getattr(np, name)(chain(np, VALUE), axis=1))
-    assert graphs(lazy)[1:3] == [["Fused"]] * 2
-
-
-def test_sums_of_booleans_and_truths_of_numbers_stay_on_the_device(lazy: Session) -> None:
-    x = on_device(VALUE)
-    found = xp.sum(x > 0), xp.any(x), xp.all(x, axis=0), xp.prod(x > -9, axis=2)
-    expected = (VALUE > 0).sum(), VALUE.any(), VALUE.all(0), np.prod(VALUE > -9, axis=2)
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(mine.to_numpy(), its)
-    assert {kind for kinds in graphs(lazy) for kind in kinds} == {"Fused"}
-
-
-def test_several_reductions_and_the_chain_itself_are_one_op(lazy: Session) -> None:
-    x = on_device(VALUE)
+def several(ns: Any, x: Any) -> list[Any]:
     y = x * x - 1.0
-    found = [y, xp.sum(y, axis=1), xp.max(y, axis=1, keepdims=True), xp.min(x + y, axis=1)]
-    xp.wait_for_all()
-    chain = VALUE * VALUE - 1
-    expected = [chain, chain.sum(1), chain.max(1, keepdims=True), (VALUE + chain).min(1)]
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-12)
-    assert graphs(lazy)[1] == ["Fused"]
-    (operation,) = fused(lazy)
-    assert (len(operation.reductions), len(operation.results)) == (3, 4)
+    return [y, ns.sum(y, axis=1), ns.max(y, axis=1, keepdims=True), ns.min(x + y, axis=1)]
 
 
-def test_reductions_along_other_axes_are_ops_of_their_own(lazy: Session) -> None:
-    x = on_device(VALUE)
+def along_other_axes(ns: Any, x: Any) -> list[Any]:
     y = x * x - 1.0
-    found = [xp.sum(y, axis=0), xp.sum(y, axis=2), xp.max(y, axis=2), xp.min(y, axis=0), xp.sum(y, axis=(0, 2))]
+    return [ns.sum(y, axis=0), ns.sum(y, axis=2), ns.max(y, axis=2), ns.min(y, axis=0), ns.sum(y, axis=(0, 2))]
+
+
+def behind_a_reduction(ns: Any, x: Any) -> list[Any]:
+    y = ns.exp(x) + 1.0
+    return [(y - ns.mean(y, axis=2, keepdims=True)) * 2.0]
+
+
+def long(ns: Any, x: Any) -> list[Any]:
+    """Each part has its own axes."""
+    y = early = x
+    for i in range(40):
+        y = ns.tanh(y)
+        if i == 5:
+            early = ns.sum(y, axis=0)
+    return [early, ns.sum(y, axis=2)]
+
+
+@pytest.mark.parametrize(
+    ("program", "kinds"),
+    [
+        *[(lambda ns, x, name=name: [getattr(ns, name)(ns.round(x), axis=1)], ["Fused"]) for name in ASKED],
+        *[(lambda ns, x, name=name: [getattr(ns, name)(x > abs(x) * 0.5, axis=1)], ["Fused"]) for name in ASKED],
+        # Sums of booleans and truths of numbers stay on the device.
+        (lambda ns, x: [ns.sum(x > 0)], ["Fused"]),
+        (lambda ns, x: [ns.any(x)], ["Fused"]),
+        (lambda ns, x: [ns.all(x, axis=0)], ["Fused"]),
+        (lambda ns, x: [ns.prod(x > -9, axis=2)], ["Fused"]),
+        (several, ["Fused"]),
+        # Those behind the first one read what it wrote: reductions alone are not faster together.
+        (along_other_axes, ["Fused", "ReduceMax", "ReduceSum", "ReduceSum"]),
+        (behind_a_reduction, ["Divide", "Fused", "Fused"]),  # the sums, the quotients, the differences
+        (lambda ns, x: [x / 3.0], ["Divide"]),  # a number needs no kernel
+        (lambda ns, x: [x * x / 3.0], ["Fused"]),
+        (lambda ns, x: [ns.sum(x, axis=1)], ["ReduceSum"]),  # of what is there
+        (long, ["Fused", "Fused"]),
+    ],
+)
+def test_programs_are_few_ops(lazy: Session, program: Any, kinds: list[str]) -> None:
+    found = program(xp, on_device(VALUE))
     xp.wait_for_all()
-    chain = VALUE * VALUE - 1
-    expected = [chain.sum(0), chain.sum(2), chain.max(2), chain.min(0), chain.sum((0, 2))]
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-12, atol=1e-12)
-    # These read what the first one wrote: reductions alone are not faster together.
-    assert sorted(graphs(lazy)[1]) == ["Fused", "ReduceMax", "ReduceSum", "ReduceSum"]
-    assert len(fused(lazy)[0].reductions) == 2
-
-
-def test_what_a_reduction_gives_begins_another_chain(lazy: Session) -> None:
-    x = on_device(VALUE)
-    y = xp.exp(x) + 1.0
-    z = (y - xp.mean(y, axis=2, keepdims=True)) * 2.0
-    chain = np.exp(VALUE) + 1
-    np.testing.assert_allclose(z.to_numpy(), (chain - chain.mean(2, keepdims=True)) * 2, rtol=1e-11, atol=1e-12)
-    assert graphs(lazy)[1] == ["Fused", "Divide", "Fused"]  # the sums, the quotients, the differences
-
-
-def test_an_operation_on_a_number_needs_no_kernel_for_the_number(lazy: Session) -> None:
-    x = on_device(VALUE)
-    np.testing.assert_array_equal((x / 3.0).to_numpy(), VALUE / 3)
-    np.testing.assert_array_equal((x * x / 3.0).to_numpy(), VALUE * VALUE / 3)
-    assert graphs(lazy)[1:] == [["Divide"], ["Fused"]]
-    assert [step.operation.kind for step in fused(lazy)[0].steps] == ["Multiply", "Fill", "Divide"]
-
-
-def test_a_reduction_of_what_is_there_is_an_op_by_itself(lazy: Session) -> None:
-    x = on_device(VALUE)
-    np.testing.assert_allclose(xp.sum(x, axis=1).to_numpy(), VALUE.sum(1), rtol=1e-12)
-    assert graphs(lazy)[1] == ["ReduceSum"]
+    for mine, its in zip(found, program(np, VALUE), strict=True):
+        np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-11, atol=1e-12)
+    assert sorted(kind for each in graphs(lazy)[1:] for kind in each) == kinds
 
 
 def test_long_chains_and_many_reductions_are_cut(lazy: Session) -> None:
@@ -137,20 +113,6 @@ def test_long_chains_and_many_reductions_are_cut(lazy: Session) -> None:
         np.testing.assert_allclose(mine.to_numpy(), its, rtol=1e-11, atol=1e-11)
     assert {kind for kinds in graphs(lazy) for kind in kinds} <= {"Fused", "ReduceSum"}
     assert all(len(operation.steps) <= 3 * 32 for operation in fused(lazy))  # numbers are steps, too
-
-
-def test_each_part_of_a_long_chain_has_its_own_axes(lazy: Session) -> None:
-    x = on_device(VALUE)
-    y, chain = x, VALUE
-    for i in range(40):
-        y, chain = xp.tanh(y), np.tanh(chain)
-        if i == 5:
-            early, its = xp.sum(y, axis=0), chain.sum(0)
-    late = xp.sum(y, axis=2)
-    xp.wait_for_all()
-    np.testing.assert_allclose(early.to_numpy(), its, rtol=1e-11)
-    np.testing.assert_allclose(late.to_numpy(), chain.sum(2), rtol=1e-11)
-    assert graphs(lazy)[1] == ["Fused", "Fused"]
 
 
 # -- what comes out -----------------------------------------------------------------------------------------------

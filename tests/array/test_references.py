@@ -1,7 +1,5 @@
 """Detection of values and records that are held, by whatever: see `tests/devices/test_references.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -108,13 +106,7 @@ class Repeated(Recorded):
 PLACES: list[Callable[[], Place]] = [Ended, Slot, WrittenSlot, ViewedSlot, ChainInput]
 RECORDS: list[Callable[[], Place]] = [Recorded, Repeated]
 places = pytest.mark.parametrize("place", PLACES + RECORDS)
-
-
-@pytest.fixture(autouse=True)
-def lazy(own_session: xp.Session) -> Any:
-    """A session that computes what it is asked for, and nothing else."""
-    with xp.session(run_ahead=False) as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("lazy")
 
 
 def holds_of(place: Callable[[], Place]) -> list[Hold]:

@@ -1,7 +1,5 @@
 """Imports between the rooms of `actorflow.array` go one way, those for annotations and those in functions counted."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Special values that the standard fixes, and that NumPy has otherwise, or does not promise."""
 
-from __future__ import annotations
-
 import cmath
 import math
 import operator
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow.array as xp
+from tests.operations import ROWS
 from tests.operations.functions.draws import COMPLEX, FLOATS, Draws
 from tests.support.effort import FULL
 
@@ -44,41 +43,6 @@ def check(found: xp.Array, expected: complex) -> None:
     assert is_same(value.flat[-1].item(), expected)
 
 
-FLOOR_DIVIDE = (
-    (INF, 2.0, INF),
-    (INF, -2.0, -INF),
-    (-INF, 2.0, -INF),
-    (-INF, -2.0, INF),
-    (1.0, INF, 0.0),
-    (1.0, -INF, -0.0),
-    (-1.0, INF, -0.0),
-    (-1.0, -INF, 0.0),
-    (INF, INF, NAN),
-    (INF, 0.0, INF),
-    (INF, -0.0, -INF),
-    (0.0, INF, 0.0),
-    (-0.0, INF, -0.0),
-    (0.0, 0.0, NAN),
-    (3.0, 0.0, INF),
-    (-3.0, 2.0, -2.0),
-    (NAN, 1.0, NAN),
-    (1.0, NAN, NAN),
-)
-POW = (
-    (-INF, 0.5, INF),
-    (-0.0, 0.5, 0.0),
-    (0.0, 0.5, 0.0),
-    (INF, 0.5, INF),
-    (4.0, 0.5, 2.0),
-    (-4.0, 0.5, NAN),
-    (NAN, 0.5, NAN),
-    (NAN, 0.0, 1.0),
-    (1.0, NAN, 1.0),
-    (-INF, 3.0, -INF),
-    (-INF, 1.5, INF),
-    (-0.0, -3.0, -INF),
-    (-1.0, INF, 1.0),
-)
 #: For one half of the plane: those of the other one are conjugates.
 EXPM1 = (
     (complex(-0.0, 0.0), complex(0.0, 0.0)),
@@ -110,18 +74,21 @@ TANH = (
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
-    ("function", "infix", "in_place", "rows"),
-    [
-        (xp.floor_divide, operator.floordiv, operator.ifloordiv, FLOOR_DIVIDE),
-        (xp.pow, operator.pow, operator.ipow, POW),
-    ],
+    ("name", "infix", "in_place"),
+    [("FloorDivide", operator.floordiv, operator.ifloordiv), ("Power", operator.pow, operator.ipow)],
 )
-def test_of_two_numbers(function: Any, infix: Any, in_place: Any, rows: Any, dtype: str, size: int | None) -> None:
-    for x1, x2, expected in rows:
+def test_of_two_numbers(name: str, infix: Any, in_place: Any, dtype: str, size: int | None) -> None:
+    row = ROWS[name]
+    assert row.special is not None
+    assert row.numpy is not None
+    inputs = row.special.inputs(dtype)
+    with np.errstate(all="ignore"):
+        expected = row.numpy(*inputs)
+    for x1, x2, result in zip(*[each.tolist() for each in (*inputs, expected)], strict=True):
         one, other = filled(x1, size, dtype), filled(x2, size, dtype)
-        for found in (infix(one, other), infix(one, x2), infix(x1, other), function(one * 1, other * 1)):
-            check(found, expected)
-        check(in_place(one * 1, other), expected)
+        for found in (infix(one, other), infix(one, x2), infix(x1, other), row.special.apply(one * 1, other * 1)):
+            check(found, result)
+        check(in_place(one * 1, other), result)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -140,17 +107,6 @@ def test_of_complex_numbers(function: Any, rows: Any, dtype: str, size: int | No
 def test_the_sign_of_zero_is_positive_zero(dtype: str, size: int | None) -> None:
     for value in (0.0, -0.0):
         check(xp.sign(filled(value, size, dtype)), 0j if dtype in COMPLEX else 0.0)
-
-
-def test_floor_divide_is_the_quotient_rounded_down() -> None:
-    ones, others = np.split(np.asarray(drawn("float64", 2 * EACH)), 2)
-    for x1, x2 in zip(ones.tolist(), others.tolist(), strict=True):
-        found = float(xp.floor_divide(xp.asarray(x1), xp.asarray(x2)))
-        with np.errstate(all="ignore"):
-            quotient = float(np.divide(x1, x2))
-            # Of finite numbers it is NumPy's, whose remainder is exact.
-            expected = float(np.floor_divide(x1, x2)) if math.isfinite(x1) and math.isfinite(x2) else quotient
-        assert is_same(found, expected), (x1, x2)
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.5, 1.5, 2.0, 3.0, -1.0, 0.0, INF, -INF, NAN])

@@ -1,7 +1,5 @@
 """Every function of the standard, against array-api-strict."""
 
-from __future__ import annotations
-
 import inspect
 import operator
 from functools import cache

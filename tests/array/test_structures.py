@@ -1,7 +1,5 @@
 """Records of a structure that was seen before are computed by a tape: the same values, errors and counts."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Operations of `actorflow.ops` on arrays, and array code as graphs."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -15,41 +13,6 @@ from actorflow.graph.gradient import trainable
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
-async def test_lifted_operations_compute_what_ops_compute() -> None:
-    a, labels = numbers(6, 5, dtype="float32"), np.array([0, 1, 2, 3, 4, 0])
-    graph = af.Graph("ops")
-    x, y = graph.blob("x", a.shape), graph.blob("y", labels.shape, "int64")
-    blobs = {
-        "softmax": af.ops.softmax(x, axis=0),
-        "relu": af.ops.relu(x),
-        "softmax_loss": af.ops.softmax_loss(x, y),
-        "accuracy": af.ops.accuracy(x, y),
-    }
-    async with graph:
-        expected = await graph.run({x: a, y: labels}, fetch=list(blobs.values()))
-    u, v = xp.asarray(a), xp.asarray(labels)
-    found = {
-        "softmax": xp.nn.softmax(u, axis=0),
-        "relu": xp.nn.relu(u),
-        "softmax_loss": xp.nn.softmax_loss(u, v),
-        "accuracy": xp.nn.accuracy(u, v),
-    }
-    for name, array in found.items():
-        assert (array.shape, array.dtype) == blobs[name].spec
-        np.testing.assert_array_equal(array.to_numpy(), expected[blobs[name]])
-
-
-def test_operations_of_several_results_and_of_random_numbers() -> None:
-    x = xp.asarray(numbers(4, 6))
-    parts = af.ops.split(x, parts=3, axis=1)
-    assert [part.shape for part in parts] == [(4, 2)] * 3
-    np.testing.assert_array_equal(parts[2].to_numpy(), x.to_numpy()[:, 4:])
-    ones = xp.ones((1_000,))
-    one, other = xp.nn.dropout(ones, rate=0.5), xp.nn.dropout(ones, rate=0.5)
-    assert set(np.unique(one.to_numpy()).tolist()) == {0.0, 2.0}
-    assert bool(xp.any(one != other))
 
 
 def test_operations_take_arrays_by_name_and_the_rest_by_position() -> None:

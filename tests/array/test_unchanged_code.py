@@ -1,7 +1,5 @@
 """Functions of scikit-learn and SciPy, which know nothing of this package, on its arrays."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.warm import run_program

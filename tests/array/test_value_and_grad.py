@@ -1,13 +1,11 @@
 """`value_and_grad`: how it calls, traces and differentiates functions: containers, caches, closures, nesting."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import random
-import threading
 import weakref
-from types import ModuleType, SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,22 +203,14 @@ def test_recipes_keep_no_dry_run_and_no_argument(cache: bool) -> None:
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_function_of_many_threads(cache: bool) -> None:
     slope = af.grad(lambda x: xp.sum(x**3.0), cache=cache)
-    wrong: list[Any] = []
 
     def work(seed: int) -> None:
         for i in range(20):
             x = numbers(3 + i % 3, seed=seed)
-            try:
-                np.testing.assert_allclose(slope(xp.asarray(x)).to_numpy(), 3 * x**2)
-            except BaseException as error:  # noqa: BLE001  it is raised below
-                wrong.append(error)
+            np.testing.assert_allclose(slope(xp.asarray(x)).to_numpy(), 3 * x**2)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
 
 
 class TestRecipesThatAreKept:
@@ -367,13 +357,6 @@ def test_arrays_in_objects_around_a_function_are_read_in_each_call(calls: Calls)
     assert calls.count == 3
 
 
-ACTIVATION = xp.tanh
-
-
-def activated(x: Any) -> Any:
-    return xp.sum(ACTIVATION(x))
-
-
 class Settings:
     """Parameters that are not arrays."""
 
@@ -394,57 +377,16 @@ class TestWhatChangesBetweenCallsIsSeen:
 
     X = xp.asarray([0.5])
 
-    def check(self, slope: Any, change: Any, before: float, after: float) -> None:
-        for _ in range(2):
-            assert slope(self.X).to_numpy().tolist() == [pytest.approx(before)]
-        change()
-        assert slope(self.X).to_numpy().tolist() == [pytest.approx(after)]
-
-    def test_numbers_in_objects(self) -> None:
-        settings = SimpleNamespace(rate=2.0)
-        self.check(af.grad(lambda x: xp.sum(x * settings.rate)), lambda: vars(settings).update(rate=3.0), 2.0, 3.0)
-
-    def test_numbers_in_objects_in_containers(self) -> None:
-        settings = {"a": [SimpleNamespace(rate=2.0)]}
-        change = lambda: vars(settings["a"][0]).update(rate=3.0)  # noqa: E731
-        self.check(af.grad(lambda x: xp.sum(x * settings["a"][0].rate)), change, 2.0, 3.0)
-
-    def test_variables_of_a_module(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = ModuleType("settings_of_a_test")
-        module.rate = 2.0  # type: ignore[attr-defined]
-        slope = af.grad(lambda x: xp.sum(x * module.rate))
-        self.check(slope, lambda: monkeypatch.setattr(module, "rate", 3.0), 2.0, 3.0)
-
-    def test_attributes_of_an_argument(self) -> None:
-        settings = Settings()
-        slope = af.grad(lambda x, settings: xp.sum(settings.rated(x)))
-        self.check(lambda x: slope(x, settings), lambda: setattr(settings, "rate", 3.0), 2.0, 3.0)
-
     @pytest.mark.parametrize("owner", ["object", "class"])
     def test_attributes_of_an_object_that_is_called_and_of_its_class(
         self, monkeypatch: pytest.MonkeyPatch, owner: str
     ) -> None:
         settings = Settings()
-        change = lambda: (  # noqa: E731
-            monkeypatch.setattr(Settings, "scale", 2.0) if owner == "class" else setattr(settings, "rate", 4.0)
-        )
-        self.check(af.grad(settings), change, 2.0, 4.0)
-
-    def test_functions_and_those_that_they_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slope = af.grad(lambda x: activated(x) + sum(RATE * 0.0 for _ in range(1)))
-        change = lambda: monkeypatch.setitem(globals(), "ACTIVATION", xp.exp)  # noqa: E731
-        self.check(slope, change, 1 - np.tanh(0.5) ** 2, np.exp(0.5))
-
-    def test_globals_of_inner_functions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slope = af.grad(lambda x: xp.sum(x * sum([RATE for _ in range(2)])))
-        self.check(slope, lambda: monkeypatch.setitem(globals(), "RATE", 5.0), 2.0, 10.0)
-
-    def test_the_sign_of_zero(self) -> None:
-        zero = 0.0
-        slope = af.grad(lambda x: xp.sum(x * xp.atan2(xp.asarray(zero), xp.asarray(-1.0))))
-        assert float(slope(self.X)[0]) == pytest.approx(np.pi)
-        zero = -0.0
-        assert float(slope(self.X)[0]) == pytest.approx(-np.pi)
+        slope = af.grad(settings)
+        for _ in range(2):
+            assert slope(self.X).tolist() == [2.0]
+        monkeypatch.setattr(*((Settings, "scale", 2.0) if owner == "class" else (settings, "rate", 4.0)))
+        assert slope(self.X).tolist() == [4.0]
 
     def test_random_numbers(self) -> None:
         slope = af.grad(lambda x: xp.sum(x * random.random()))

@@ -1,7 +1,5 @@
 """Files of graphs with something wrong in them: an error that names it, within bounded memory, and no hang."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

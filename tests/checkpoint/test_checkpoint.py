@@ -1,7 +1,5 @@
 """Checkpoints: what is in them, what is refused, and that training goes on as if nothing had been."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Folders of checkpoints: which are kept, which is loaded, and what a killed process leaves."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

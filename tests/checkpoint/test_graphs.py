@@ -1,7 +1,5 @@
 """Graphs as files: whatever a graph is comes back in another process, and computes the same to the bit."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import dataclasses

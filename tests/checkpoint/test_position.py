@@ -1,7 +1,5 @@
 """The place in the data: what is read is what was written, or the key of what JSON would change is named."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights alone: of a graph or a part of one, in any other graph, under any other scope."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

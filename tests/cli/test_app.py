@@ -256,6 +256,7 @@ async def test_where_the_time_went_says_what_failed_where_anything_has() -> None
             assert {kind: [columns[name][row] for name in header[:-1]] for row, kind in enumerate(kinds)} == rows
 
 
+@pytest.mark.slow
 def test_demo_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     def epochs(seed: str) -> list[str]:
         assert main([*ONE_EPOCH, "--no-web", "--seed", seed]) == 0

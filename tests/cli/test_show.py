@@ -1,7 +1,5 @@
 """``actorflow show``: the table of a model, and its page, without a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -233,7 +231,7 @@ def test_both_ends_of_a_name_are_kept() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-@pytest.mark.parametrize("arguments", ["show MODULE:model", "show MODULE:model --json", *slow(["doctor --json"])])
+@pytest.mark.parametrize("arguments", ["show MODULE:model", *slow(["show MODULE:model --json", "doctor --json"])])
 def test_whoever_reads_may_stop(module: str, arguments: str, tmp_path: Path) -> None:
     """As `actorflow show MODEL | head -1`: no traceback, and no error."""
     reader, writer = os.pipe()

@@ -1,7 +1,5 @@
 """``actorflow trace``: what it prints of real runs, by structure and not by seconds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

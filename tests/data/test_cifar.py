@@ -2,6 +2,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,31 +80,22 @@ def check(data: Dataset, content: dict[str, Part]) -> None:
     assert data.classes == CIFAR10_CLASSES
 
 
-@pytest.mark.parametrize("inside", ["", "cifar-10-batches-bin"])
-def test_binary_batches(tmp_path: Path, inside: str) -> None:
+@pytest.mark.parametrize(
+    ("write", "inside"),
+    [
+        *[(write_binary, inside) for inside in ("", "cifar-10-batches-bin")],
+        *[(write_python, inside) for inside in ("", "cifar-10-batches-py")],
+        *[
+            (partial(write_python, dump=partial(pickle.dumps, protocol=protocol)), "")
+            for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        ],
+        (partial(write_python, dump=python_2), ""),
+    ],
+)
+def test_batches(tmp_path: Path, write: Any, inside: str) -> None:
     content = parts()
-    write_binary(tmp_path / inside, content)
-    check(cifar10(tmp_path), content)
-
-
-@pytest.mark.parametrize("inside", ["", "cifar-10-batches-py"])
-def test_python_batches(tmp_path: Path, inside: str) -> None:
-    content = parts()
-    write_python(tmp_path / inside, content)
-    check(cifar10(str(tmp_path)), content)
-
-
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_python_batches_of_every_protocol(tmp_path: Path, protocol: int) -> None:
-    content = parts()
-    write_python(tmp_path, content, lambda batch: pickle.dumps(batch, protocol))
-    check(cifar10(tmp_path), content)
-
-
-def test_python_batches_written_by_python_2(tmp_path: Path) -> None:
-    content = parts()
-    write_python(tmp_path, content, python_2)
-    check(cifar10(tmp_path), content)
+    write(tmp_path / inside, content)
+    check(cifar10(tmp_path if inside else str(tmp_path)), content)
 
 
 def test_folders_of_images(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Image files and folders of them: real files, written by Pillow."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from actorflow.data import (
 )
 from actorflow.errors import DataError
 from tests.support.datums import blob_proto, database, datum
+from tests.support.effort import slow
 
 pytest.importorskip("lmdb")
 
@@ -165,7 +166,7 @@ class TestSharing:
         del images
         lmdb.open(str(path), readonly=True, lock=False).close()
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize("method", ["fork", *slow(["spawn"])])
     def test_another_process_opens_it_anew(self, path: Path, method: str) -> None:
         context = multiprocessing.get_context(method)
         images = LmdbImages(path)
@@ -207,11 +208,8 @@ class TestSharing:
                 if not np.array_equal(images[row], IMAGES[row]) or images.labels[row] != LABELS[row]:
                     wrong.append(row)
 
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(read, range(6)))
         assert wrong == []
 
     @pytest.mark.parametrize("executor", ["thread", "process"])

@@ -1,7 +1,5 @@
 """Batches of an epoch, and the places that a loader goes back to."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -10,6 +10,7 @@ import threadpoolctl
 import actorflow as af
 from actorflow.devices import CPU, blas
 from actorflow.devices.blas import BlasThreads
+from tests.support.waiting import in_threads
 
 THREADS = 4
 
@@ -100,11 +101,7 @@ def test_threads_start_and_stop_lanes_at_once() -> None:
             limits.lane_started()
             limits.lane_stopped()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 4)
     assert blas_threads() == {THREADS}
     limits.lane_started()
     limits.lane_started()
@@ -179,10 +176,6 @@ class TestSingle:
                 with limits.single():
                     seen.update(blas_threads())
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[work] * 4)
         assert blas_threads() == {THREADS}
         limits.lane_stopped()

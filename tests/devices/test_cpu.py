@@ -90,39 +90,6 @@ async def lane(device: CPU) -> AsyncIterator[Lane]:
 
 
 class TestOrder:
-    async def test_work_and_ends_keep_the_order_of_submission(self, lane: Lane) -> None:
-        done: list[int] = []
-        ends = Ends()
-        fences = [lane.submit(done.append, i, ends, urgent=bool(i % 3 == 0)) for i in range(200)]
-        await ends.until(fences[-1])
-        assert done == list(range(200))
-        assert ends.told == fences
-        assert [fence.argument for fence in fences] == done
-
-    async def test_submit_does_not_wait(self, lane: Lane) -> None:
-        gate, ends = Gate(), Ends()
-        fence = lane.submit(gate, None, ends, urgent=True)
-        assert gate.started.wait(LIMIT_S)
-        assert not fence.done
-        assert fence.lane is lane
-        await turns()
-        assert ends.told == []
-        gate.open.set()
-        await ends.until(fence)
-        assert fence.done
-        assert fence.error is None
-        assert fence.elapsed_ns > 0
-
-    async def test_lanes_do_not_wait_for_each_other(self, device: CPU) -> None:
-        device.bind(asyncio.get_running_loop())
-        gate, ends = Gate(), Ends()
-        blocked = device.lane("a").submit(gate, None, ends, urgent=True)
-        free = device.lane("b").submit(nothing, None, ends, urgent=True)
-        await ends.until(free)
-        assert not blocked.done
-        gate.open.set()
-        await ends.until(blocked)
-
     async def test_waiters_are_called_before_the_end_is_told(self, lane: Lane) -> None:
         calls: list[Any] = []
         gate, told = Gate(), asyncio.Event()
@@ -154,15 +121,6 @@ class TestWakeUps:
         assert ends.told == fences
         assert loop.wake_ups == 1
 
-    async def test_an_urgent_end_is_told_at_once(self, lane: Lane) -> None:
-        gate, ends = Gate(), Ends()
-        urgent = lane.submit(nothing, None, ends, urgent=True)
-        behind = lane.submit(gate, None, ends, urgent=False)
-        await ends.until(urgent)
-        assert not behind.done
-        gate.open.set()
-        await ends.until(behind)
-
     async def test_an_end_that_nobody_needs_waits_for_later_ones(self, device: CPU) -> None:
         loop, gate, ends = CountingLoop(), Gate(), Ends()
         lane = device.lane("main")
@@ -178,34 +136,6 @@ class TestWakeUps:
         gate.open.set()
         await ends.until(late)
         assert loop.wake_ups == 1
-
-    async def test_a_waiter_makes_an_end_urgent_even_after_it(self, device: CPU) -> None:
-        loop, first, gate, ends = CountingLoop(), Gate(), Gate(), Ends()
-        lane = device.lane("main")
-        lane.bind(loop)  # type: ignore[arg-type]
-        lane.submit(first, None, ends, urgent=False)
-        early = lane.submit(nothing, None, ends, urgent=False)
-        late = lane.submit(gate, None, ends, urgent=False)
-        first.open.set()
-        assert gate.started.wait(LIMIT_S)
-        assert early.done
-        seen = asyncio.Event()
-        early.add_waiter(seen.set)
-        async with asyncio.timeout(LIMIT_S):
-            await seen.wait()
-        assert not late.done
-        gate.open.set()
-        await ends.until(late)
-
-    async def test_a_waiter_that_comes_after_the_end_was_told_is_called(self, lane: Lane) -> None:
-        ends = Ends()
-        fence = lane.submit(nothing, None, ends, urgent=True)
-        await ends.until(fence)
-        seen = asyncio.Event()
-        fence.add_waiter(seen.set)
-        assert not seen.is_set()  # on the loop, not at once
-        async with asyncio.timeout(LIMIT_S):
-            await seen.wait()
 
     async def test_work_is_done_before_the_loop_can_be_told(self, lane: Lane) -> None:
         """Else a consumer that fires while the worker is between the two would wait for a call that has been made."""
@@ -230,31 +160,6 @@ class TestWakeUps:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
-    async def test_the_fence_carries_what_work_raises(self, lane: Lane, error: BaseException) -> None:
-        def fail(_: Any) -> None:
-            raise error
-
-        ends = Ends()
-        failed = lane.submit(fail, None, ends, urgent=False)
-        next_one = lane.submit(nothing, None, ends, urgent=True)
-        await ends.until(next_one)
-        assert failed.error is error
-        assert failed.done
-        assert next_one.error is None
-
-    async def test_an_error_is_told_at_once(self, lane: Lane) -> None:
-        first, gate, ends = Gate(), Gate(), Ends()
-        lane.submit(first, None, ends, urgent=False)
-        failed = lane.submit(lambda _: 1 / 0, None, ends, urgent=False)
-        behind = lane.submit(gate, None, ends, urgent=False)
-        first.open.set()
-        await ends.until(failed)
-        assert isinstance(failed.error, ZeroDivisionError)
-        assert not behind.done
-        gate.open.set()
-        await ends.until(behind)
-
     async def test_a_waiter_that_raises_takes_no_end_away(self, lane: Lane) -> None:
         loop, raised, waited = asyncio.get_running_loop(), list[BaseException](), list[str]()
         loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
@@ -316,26 +221,6 @@ class TestErrors:
 
 
 class TestEnds:
-    async def test_close_lets_queued_work_end_and_tells_it(self, lane: Lane) -> None:
-        gate, ends, done = Gate(), Ends(), list[int]()
-        lane.submit(gate, None, ends, urgent=False)
-        fences = [lane.submit(done.append, i, ends, urgent=False) for i in range(3)]
-        lane.close()
-        lane.close()
-        gate.open.set()
-        await ends.until(fences[-1])
-        assert done == [0, 1, 2]
-        lane.join()
-        lane.join()
-        assert "actorflow-main" not in thread_names()
-
-    async def test_a_closed_lane_takes_no_work(self, lane: Lane) -> None:
-        ends = Ends()
-        await ends.until(lane.submit(nothing, None, ends, urgent=True))
-        lane.close()
-        with pytest.raises(af.DeviceError, match="lane 'main' is closed"):
-            lane.submit(nothing, None, ends, urgent=True)
-
     def test_a_lane_without_work_has_no_thread(self, device: CPU) -> None:
         lane = device.lane("idle")
         assert "actorflow-idle" not in thread_names()
@@ -390,31 +275,6 @@ class TestEnds:
 
         asyncio.run(look())
         assert told == [1]
-
-
-class TestDevice:
-    def test_a_name_is_one_lane(self, device: CPU) -> None:
-        assert device.lane("a") is device.lane("a")
-        assert device.lane("a") is not device.lane("b")
-        assert device.lane("a").name == "a"
-
-    async def test_lanes_made_before_and_after_bind_know_the_loop(self, device: CPU) -> None:
-        before = device.lane("before")
-        device.bind(asyncio.get_running_loop())
-        ends = Ends()
-        for lane in (before, device.lane("after")):
-            await ends.until(lane.submit(nothing, None, ends, urgent=True))
-
-    async def test_close_closes_all_lanes(self, device: CPU) -> None:
-        device.bind(asyncio.get_running_loop())
-        ends = Ends()
-        for name in ("a", "b"):
-            await ends.until(device.lane(name).submit(nothing, None, ends, urgent=True))
-        assert {"actorflow-a", "actorflow-b"} <= set(thread_names())
-        device.close()
-        device.close()
-        device.join()
-        assert {"actorflow-a", "actorflow-b"}.isdisjoint(thread_names())
 
 
 class TestPlaces:

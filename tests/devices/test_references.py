@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.actors.blob import BlobActor, ViewActor
-from actorflow.actors.op import FOREVER_NS, KernelActor
+from actorflow.actors.op import KernelActor
 from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
 from actorflow.actors.variable import VariableActor
@@ -37,7 +37,7 @@ class Place:
 
     def __init__(self) -> None:
         self.bucket: Bucket = BufferPool().bucket(SPEC)
-        self.frame: Any = SimpleNamespace(values=[None, None], readers=[None, None], budget=None)
+        self.frame: Any = SimpleNamespace(values=[None, None], read=lambda slot: True, budget=None)
 
     def make(self) -> Any:
         self.frame.values[0] = buffer = self.bucket.take()
@@ -89,35 +89,6 @@ class ForTheResult(Place):
         actor.kernel, actor.reuses, actor.buckets, actor.operation = kernel, True, [self.bucket], None
         actor._run_kernel([*self.frame.values[:1]], 0)
         return given[0] is given[1]
-
-
-class InATape(Place):
-    """Read by an op that is called in one loop with others."""
-
-    inplace = False
-
-    def is_free(self) -> bool:
-        is_over: list[bool] = []
-
-        def compute(_: Any, inputs: list[Any], outputs: list[Any]) -> None:
-            is_over.append(inputs[0] is outputs[0])
-
-        blob = BlobActor(0, self.bucket)
-        actor: Any = KernelActor.__new__(KernelActor)
-        actor.kernel = SimpleNamespace(returns=False, random=False, function=compute)
-        actor.reuses, actor.buckets, actor.operation, actor.read = self.inplace, [self.bucket], None, None
-        actor.inputs, actor.outputs, actor.unread, actor.freed = (blob,), (BlobActor(1, self.bucket),), (), (blob,)
-        actor.specs = (self.bucket.spec,)
-        play, step = actor.bound(())
-        self.frame.halted = False
-        play(self.frame, iter([step]), [], FOREVER_NS)
-        return is_over[0] if self.inplace else bool(self.bucket.free_bytes)
-
-
-class ForTheResultInATape(InATape):
-    """Read by such an op that may write over it."""
-
-    inplace = True
 
 
 class ForTheResultInASegment(Place):
@@ -192,8 +163,6 @@ PLACES: dict[str, Callable[[], Place]] = {
     "viewed slot of a stream": ViewedOfAStream,
     "segment": InASegment,
     "viewed in a segment": ViewedInASegment,
-    "tape": InATape,
-    "result in a tape": ForTheResultInATape,
     "result": ForTheResult,
     "result in a segment": lambda: ForTheResultInASegment(0),
     "result of what is used in a segment": lambda: ForTheResultInASegment(1),

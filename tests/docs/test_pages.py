@@ -1,7 +1,5 @@
 """Pages have names that the package may mention, links that lead somewhere, and a command that shows them."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

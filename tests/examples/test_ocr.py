@@ -1,7 +1,5 @@
 """The example that reads text: what it draws itself, and its own parts."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples of several places run as they are, in one process and in several."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -61,6 +59,7 @@ def test_model_parallel_on_ranks() -> None:
     np.testing.assert_allclose(losses(run_ranks(3, *options), 30), alone, atol=0.005)
 
 
+@pytest.mark.slow
 def test_ping_pong() -> None:
     (line,) = run_ranks(2, "ping_pong.py", "--size", 4096, "--rounds", 3, "--steps", 2)
     assert re.fullmatch(r"4096 bytes: \d+\.\d us a hop, \S+ GB/s", line)

@@ -1,7 +1,5 @@
 """The examples that are programs run as they are, and print what they should."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

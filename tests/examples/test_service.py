@@ -1,7 +1,5 @@
 """The service under 200 clients, some of whom hang up; its refusals; its end."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json
@@ -10,13 +8,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
 
 import actorflow as af
+from tests.serve.serving import Answer, Client, Gate, until
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "service.py"
 CLIENTS = 200
@@ -28,39 +27,9 @@ service = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(service)
 
 
-class Gate:
-    """An async function that holds its frames back while it is closed, and tells when as many as wanted are there."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
-        self.inside = 0
-        self.rows = 0
-        self._wanted: tuple[int, asyncio.Event] | None = None
-
-    async def __call__(self, image: np.ndarray) -> np.ndarray:
-        self._count(1)
-        self.rows += len(image)
-        try:
-            await self.open.wait()
-        finally:
-            self._count(-1)
-        return image
-
-    async def holds(self, count: int) -> None:
-        """Wait until so many frames are held back."""
-        if self.inside != count:
-            self._wanted = count, asyncio.Event()
-            await self._wanted[1].wait()
-
-    def _count(self, change: int) -> None:
-        self.inside += change
-        if self._wanted is not None and self.inside == self._wanted[0]:
-            self._wanted[1].set()
-
-
 def gated_model(gate: Gate) -> Any:
-    """The service's network behind a gate."""
+    """The service's network behind a gate, which is open for the runs before it serves."""
+    gate.open.set()
     graph = af.Graph("gated")
     images = graph.blob("images", ("batch", service.SIZE, service.SIZE, 1))
     held = graph.function("gate", gate, images.spec)(images)
@@ -81,50 +50,24 @@ async def serve(model: Any, queue_rows: int = 1024, timeout_s: float = 60.0) -> 
         await runner.cleanup()
 
 
-class Client:
-    """One connection with one request."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def ask(
-        cls, port: int, path: str, body: bytes | None = None, content_type: str = "application/json"
-    ) -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = [
-            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
-            f"Host: 127.0.0.1:{port}",
-            "Connection: close",
-            f"Content-Type: {content_type}",
-            f"Content-Length: {len(body or b'')}",
-        ]
-        writer.write("\r\n".join([*head, "", ""]).encode() + (body or b""))
-        return cls(reader, writer)
-
-    async def answer(self) -> Answer:
-        head, _, body = (await self._reader.read()).partition(b"\r\n\r\n")
-        self._writer.close()
-        await self._writer.wait_closed()
-        return Answer(int(head.split()[1]) if head else None, body)
-
-    async def hang_up(self) -> None:
-        self._writer.transport.abort()
-        await self._writer.wait_closed()
+async def classify(port: int, image: np.ndarray) -> Client:
+    return await posted(port, json.dumps({"image": image.tolist()}).encode())
 
 
-class Answer(NamedTuple):
-    status: int | None
-    body: bytes
+async def posted(port: int, body: bytes, content_type: str = "application/json") -> Client:
+    client = await Client.open(port)
+    client.send("/classify", body, {"Content-Type": content_type})
+    return client
 
 
 async def get(port: int, path: str) -> Answer:
-    return await (await Client.ask(port, path)).answer()
+    client = await Client.open(port)
+    client.send(path)
+    return await client.answer()
 
 
-async def classify(port: int, image: np.ndarray) -> Client:
-    return await Client.ask(port, "/classify", json.dumps({"image": image.tolist()}).encode())
+def told(answer: Answer) -> tuple[int, bytes]:
+    return answer.status, answer.body
 
 
 def images(count: int) -> np.ndarray:
@@ -134,8 +77,17 @@ def images(count: int) -> np.ndarray:
 async def waiting(model: Any, count: int) -> None:
     """Wait until so many rows wait in the service's queue."""
     (batcher,) = model.graph.engine.batchers.values()
-    while batcher.statistics().waiting_rows != count:
-        await asyncio.sleep(0)
+    await until(lambda: batcher.statistics().waiting_rows == count)
+
+
+async def held(gate: Gate, port: int, pictures: np.ndarray) -> list[Client]:
+    """Clients of whom each has a frame of its own, which is held back."""
+    gate.open.clear()
+    clients = []
+    for i, image in enumerate(pictures):
+        clients.append(await classify(port, image))
+        await until(lambda i=i: gate.inside == i + 1)
+    return clients
 
 
 async def test_200_clients_of_whom_some_hang_up() -> None:
@@ -145,21 +97,16 @@ async def test_200_clients_of_whom_some_hang_up() -> None:
     batch = images(CLIENTS)
     leaving = set(range(10, CLIENTS, 7))
     async with serve(model) as port:
-        gate.open.clear()
-        first = await classify(port, batch[0])
-        await gate.holds(1)
+        clients = await held(gate, port, batch[:1])
         started = frames.started
-        others = await asyncio.gather(*(classify(port, image) for image in batch[1:]))
-        await gate.holds(2)  # one more frame, of those that came first
+        clients += await asyncio.gather(*(classify(port, image) for image in batch[1:]))
+        await until(lambda: gate.inside == 2)  # one more frame, of those that came first
         (batcher,) = model.graph.engine.batchers.values()
-        while batcher.statistics().waiting_rows + batcher.statistics().rows.total < CLIENTS:
-            await asyncio.sleep(0)
-        clients = [first, *others]
+        await until(lambda: batcher.statistics().waiting_rows + batcher.statistics().rows.total == CLIENTS)
         for i in leaving:
             await clients[i].hang_up()
-        while batcher.statistics().cancelled < len(leaving):
-            await asyncio.sleep(0)
-        assert (await get(port, "/ping")) == (200, b"pong\n")
+        await until(lambda: batcher.statistics().cancelled == len(leaving))
+        assert told(await get(port, "/ping")) == (200, b"pong\n")
         assert frames.cancelled == 0  # nobody else loses anything
         gate.open.set()
         staying = [i for i in range(CLIENTS) if i not in leaving]
@@ -169,7 +116,7 @@ async def test_200_clients_of_whom_some_hang_up() -> None:
         expected = (await model.graph.run({model.images: batch.reshape(-1, 8, 8, 1)}))[model.probabilities]
         for i, answer in zip(staying, answers, strict=True):
             assert answer.status == 200
-            np.testing.assert_allclose(json.loads(answer.body)["probabilities"], expected[i], rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(answer.json["probabilities"], expected[i], rtol=1e-4, atol=1e-7)
         assert len({answer.body for answer in answers}) == len(staying)
 
 
@@ -177,12 +124,8 @@ async def test_who_hangs_up_in_the_queue_is_not_computed() -> None:
     gate = Gate()
     model = gated_model(gate)
     async with serve(model) as port:
-        gate.open.clear()
         batch = images(5)
-        clients = []
-        for i in range(2):
-            clients.append(await classify(port, batch[i]))
-            await gate.holds(i + 1)
+        clients = await held(gate, port, batch[:2])
         rows = gate.rows
         clients += [await classify(port, image) for image in batch[2:]]
         await waiting(model, 3)
@@ -198,15 +141,11 @@ async def test_who_comes_when_the_queue_is_full_is_sent_away() -> None:
     gate = Gate()
     model = gated_model(gate)
     async with serve(model, queue_rows=2) as port:
-        gate.open.clear()
         batch = images(5)
-        clients = []
-        for i in range(2):
-            clients.append(await classify(port, batch[i]))
-            await gate.holds(i + 1)
+        clients = await held(gate, port, batch[:2])
         clients += [await classify(port, image) for image in batch[2:4]]
         await waiting(model, 2)
-        assert await (await classify(port, batch[4])).answer() == (503, b"too busy, try again\n")
+        assert told(await (await classify(port, batch[4])).answer()) == (503, b"too busy, try again\n")
         gate.open.set()
         assert [(await client.answer()).status for client in clients] == [200] * 4
 
@@ -218,22 +157,21 @@ async def test_who_waits_too_long_is_sent_away() -> None:
         gate.open.clear()
         clients = [await classify(port, image) for image in images(3)]
         answers = await asyncio.gather(*(client.answer() for client in clients))
-        assert answers == [(503, b"too busy, try again\n")] * 3
+        assert [*map(told, answers)] == [(503, b"too busy, try again\n")] * 3
         gate.open.set()
-        while model.graph.engine.frames.in_flight:
-            await asyncio.sleep(0)
+        await until(lambda: not model.graph.engine.frames.in_flight)
 
 
 async def test_shutdown_cancels_what_runs() -> None:
     gate = Gate()
     model = gated_model(gate)
     async with serve(model) as port:
-        gate.open.clear()
-        clients = [await classify(port, images(1)[0])]
-        await gate.holds(1)
+        clients = await held(gate, port, images(1))
         clients += await asyncio.gather(*(classify(port, image) for image in images(20)))
-        await gate.holds(2)
-    assert [await client.answer() for client in clients] == [(None, b"")] * 21
+        await until(lambda: gate.inside == 2)
+    for client in clients:
+        with pytest.raises(asyncio.IncompleteReadError, match=r"^0 bytes read"):
+            await client.answer()
     frames = model.graph.engine.frames
     assert (frames.cancelled, frames.in_flight) == (2, 0)
 
@@ -244,13 +182,12 @@ async def test_answers() -> None:
     async with serve(model) as port:
         expected = (await model.graph.run({model.images: image.reshape(1, 8, 8, 1)}))[model.probabilities][0]
         in_json = await (await classify(port, image)).answer()
-        raw = await Client.ask(port, "/classify", image.tobytes(), "application/octet-stream")
-        assert json.loads(in_json.body) == {"probabilities": expected.tolist()}
-        assert await raw.answer() == in_json
+        raw = await posted(port, image.tobytes(), "application/octet-stream")
+        assert in_json.json == {"probabilities": expected.tolist()}
+        assert told(await raw.answer()) == told(in_json)
         assert np.isclose(expected.sum(), 1)
-        assert await get(port, "/ping") == (200, b"pong\n")
         health = await get(port, "/healthz")
-        assert json.loads(health.body) == {"started": 6, "in_flight": 0, "finished": 6, "failed": 0, "cancelled": 0}
+        assert health.json == {"started": 6, "in_flight": 0, "finished": 6, "failed": 0, "cancelled": 0}
         page = await get(port, "/graph/")
         assert page.status == 200
         assert b"<!doctype html>" in page.body
@@ -264,7 +201,7 @@ async def test_a_trained_service_recognizes_digits(digits_weights: Path) -> None
     async with serve(model) as port:
         pictures = (test.images[:100, :, :, 0] * 255).round().astype(np.uint8)
         clients = [await classify(port, image) for image in pictures]
-        found = [np.argmax(json.loads((await client.answer()).body)["probabilities"]) for client in clients]
+        found = [np.argmax((await client.answer()).json["probabilities"]) for client in clients]
     assert np.count_nonzero(found == test.labels[:100]) >= 95
 
 
@@ -281,7 +218,7 @@ async def test_a_trained_service_recognizes_digits(digits_weights: Path) -> None
 )
 async def test_wrong_images_are_refused(body: bytes, got: bytes) -> None:
     async with serve(service.make_model()) as port:
-        answer = await (await Client.ask(port, "/classify", body)).answer()
+        answer = await (await posted(port, body)).answer()
         assert answer.status == 400
         assert answer.body.startswith(b"expected an image of 8 x 8 grey values, got ")
         assert got in answer.body

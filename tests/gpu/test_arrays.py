@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 import actorflow as af
 import actorflow.array as xp
+from tests.support.waiting import in_threads
 
 
 @pytest.fixture(autouse=True)
@@ -140,11 +141,7 @@ def test_threads_share_the_device() -> None:
             y.wait()
         found[number] = float(y[0])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, number) for number in range(4)))
     expected = {}
     for number in range(4):
         value = 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import actorflow as af
 from actorflow.devices.cuda import CudaDevice
 from actorflow.spec import TensorSpec
+from tests.support.waiting import in_threads
 
 SPEC = TensorSpec.of(1 << 16)
 
@@ -74,9 +74,7 @@ def test_what_another_thread_drops_is_kept_while_it_is_read(cupy: Any, device: C
             slow_copy(results[0], kept)
             results.clear()
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
+    in_threads(read)
     with lane.stream.current():
         device.allocate(SPEC).fill(-1)
     cupy.cuda.Device().synchronize()

@@ -1,7 +1,5 @@
 """Constants of a graph: what they hold, what they are not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

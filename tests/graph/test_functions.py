@@ -1,7 +1,5 @@
 """Ops of functions, made by decorators."""
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Gradients as graphs: what is built, where, in which order, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Open axes: what is inferred, what is refused and when, and the plans that frames of different lengths have."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator

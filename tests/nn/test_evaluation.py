@@ -1,7 +1,5 @@
 """Evaluations: what is left behind however they end, and that rows which only fill a batch count nowhere."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

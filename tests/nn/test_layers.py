@@ -1,7 +1,5 @@
 """Layers: what they build, what they share, what they refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -50,15 +48,8 @@ def test_a_linear_layer_works_on_the_last_axis(shape: tuple[Any, ...]) -> None:
     assert y.shape == (*x.shape[:-1], 5)
     weight, bias = layer.variables
     assert (weight.name, weight.shape, bias.name, bias.shape) == ("each/weight", (5, 3), "each/bias", (5,))
-    slopes = af.gradient(ops.sum(y), [x, weight])
     value = np.random.default_rng(0).standard_normal([6 if isinstance(n, str) else n for n in shape]).astype("f4")
-    result = graph.run_sync({x: value}, fetch=[y, *slopes])
-    expected = np.tanh(value @ weight.value.T)
-    np.testing.assert_allclose(result[y], expected, rtol=1e-4, atol=1e-5)
-    slope = 1 - expected**2
-    np.testing.assert_allclose(result[slopes[0]], slope @ weight.value, rtol=1e-3, atol=1e-4)
-    by_weight = slope.reshape(-1, 5).T @ value.reshape(-1, 3)
-    np.testing.assert_allclose(result[slopes[1]], by_weight, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(graph.run_sync({x: value})[y], np.tanh(value @ weight.value.T), rtol=1e-4, atol=1e-5)
 
 
 def test_linear_and_inner_product_are_one_of_rows() -> None:
@@ -221,26 +212,6 @@ def test_every_layer_of_nin_has_a_gradient_that_differs_from_zero() -> None:
     for variable, grad in zip(net.variables, grads, strict=True):
         assert result[grad].shape == variable.shape
         assert np.abs(result[grad]).max() > 0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.Conv(0, 3), "Conv: outputs must be at least 1, got 0"),
-        (lambda: nn.Conv(5, 3, groups=2), "Conv: channels, 5, must be a multiple of groups, got 2"),
-        (lambda: nn.ConvTranspose(4, 3, groups=0), "ConvTranspose: groups must be at least 1, got 0"),
-        (lambda: nn.Conv(1, 3, activation="mish"), "Conv: activation must be one of relu, sigmoid, tanh, softmax"),
-        (lambda: nn.Activation("mish"), "Activation: activation must be one of relu, .*, got 'mish'"),
-        (lambda: nn.Pool("median", 2), "Pool: kind must be 'max' or 'average', got 'median'"),
-        (lambda: nn.Dropout(1.0), "Dropout: rate must be at least 0 and less than 1, got 1.0"),
-        (lambda: nn.Dropout(0.5, seed=-1), r"Dropout: seed must be from 0 to 18446744073709551615, got -1"),
-        (lambda: nn.NINBlock(3, ()), "NINBlock: channels must name at least one"),
-        (lambda: nn.NIN(10, ()), "NIN: widths must name at least one"),
-    ],
-)
-def test_settings_out_of_range_are_errors(make, message) -> None:
-    with pytest.raises(af.GraphError, match=message):
-        make()
 
 
 def test_a_wrong_bottom_is_an_error() -> None:

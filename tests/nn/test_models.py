@@ -1,7 +1,5 @@
 """Models: their parameters, what training and inference build, that all of it learns, what they refuse."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -141,25 +139,6 @@ def test_embedding() -> None:
     assert (y.shape, y.dtype) == ((2, 3, 5), np.dtype("float64"))
     feed = np.array([[0, 3, 1], [2, 2, 0]], np.int32)
     np.testing.assert_array_equal(graph.run_sync({x: feed}, fetch=[y])[y], layer.variables[0].value[feed])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.NIN(10, (4, 4), kernels=(3, 4)), r"NIN: kernels must be odd, .* each of 2 blocks, got \[3, 4\]"),
-        (lambda: nn.NIN(10, (4, 4), kernels=(3,)), r"NIN: kernels must be odd, .* each of 2 blocks, got \[3\]"),
-        (lambda: nn.NIN(10, (4, 4), pools=("max",) * 2), "NIN: pools must be one for all or for each of 1 poolings"),
-        (lambda: nn.LeNet(10, (4, 4)), r"LeNet: widths must be 3 numbers, got \(4, 4\)"),
-        (lambda: nn.VGG(size=12), "VGG: size must be one of 11, 13, 16, 19, got 12"),
-        (lambda: nn.ResNet(size=20), "ResNet: size must be one of 18, 34, 50, 101, 152, got 20"),
-        (lambda: nn.MobileNetV3(size="tiny"), "MobileNetV3: size must be one of large, small, got 'tiny'"),
-        (lambda: nn.Embedding(0, 3), "Embedding: count must be at least 1, got 0"),
-        (lambda: nn.Inception(1, 1, 1, 1, 1, 0), "Conv: outputs must be at least 1, got 0"),
-    ],
-)
-def test_settings_out_of_range_are_errors(make, message) -> None:
-    with pytest.raises(af.GraphError, match=message):
-        make()
 
 
 def test_a_wrong_bottom_is_an_error() -> None:

@@ -1,7 +1,5 @@
 """Training and evaluation with an open batch axis: each example counts once, whatever the length of its batch."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Networks whose batch and image size are open compute what they do with these closed, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recurrent layers; PyTorch checks their values in tests/oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

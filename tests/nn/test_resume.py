@@ -1,7 +1,5 @@
 """A training on shuffled, augmented images goes on bit by bit where a checkpoint was saved, anywhere in an epoch."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing

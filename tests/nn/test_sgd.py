@@ -1,7 +1,5 @@
 """The optimizer, and training as a whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -103,20 +101,6 @@ def test_a_second_minimize_shares_the_rate() -> None:
     _, _, loss = quadratic()
     with pytest.raises(af.GraphError, match="has its rate in graph 'g' and cannot train"):
         optimizer.minimize(loss)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"rate": -1.0}, "rate must not be negative"),
-        ({"rate": float("nan")}, "rate must be a number, got nan"),
-        ({"rate": 0.1, "momentum": 1.0}, "momentum must be at least 0 and less than 1, got 1.0"),
-        ({"rate": 0.1, "weight_decay": -0.1}, "weight_decay must not be negative, got -0.1"),
-    ],
-)
-def test_settings_out_of_range_are_errors(how, message) -> None:
-    with pytest.raises(af.GraphError, match=message):
-        nn.SGD(**how)
 
 
 def test_what_cannot_be_trained_is_an_error() -> None:

@@ -1,7 +1,5 @@
 """Weights in torch's order, as plain arrays: matched, turned, and refused as a whole."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

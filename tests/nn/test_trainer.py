@@ -1,7 +1,5 @@
 """The trainer: steps, epochs, evaluation, and that a training goes on as if it had never stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import AsyncIterator, Iterator

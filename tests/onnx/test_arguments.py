@@ -1,7 +1,5 @@
 """What `af.onnx.load` and `af.onnx.save` take, and what they say of anything else."""
 
-from __future__ import annotations
-
 import io
 from importlib.util import find_spec
 from pathlib import Path

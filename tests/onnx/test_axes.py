@@ -1,7 +1,5 @@
 """Dynamic axes of files are open axes: shape arithmetic follows their lengths."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -1,7 +1,5 @@
 """The cases that the package onnx ships: all are tried, none gives a wrong result, and what is refused says so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The lists of operators in the page onnx are those of the table: ``python -m tests.onnx.test_docs`` writes them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values and variables of a loaded file, by the names that the file has for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

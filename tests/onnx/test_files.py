@@ -1,7 +1,5 @@
 """Files: where weights are, functions, what is refused, and what is no valid file."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

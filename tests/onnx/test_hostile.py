@@ -1,7 +1,5 @@
 """Files with anything in them: an error that names the file, or a model, and never anything else."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

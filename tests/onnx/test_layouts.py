@@ -1,7 +1,5 @@
 """Layouts of images, and what is folded into weights when a file is loaded."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

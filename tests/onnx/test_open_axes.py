@@ -3,8 +3,6 @@
 Else it is refused: when it is loaded, or when the lengths are known.
 """
 
-from __future__ import annotations
-
 from ast import literal_eval
 from collections import Counter
 from itertools import product

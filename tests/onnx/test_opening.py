@@ -1,7 +1,5 @@
 """Axes that a file fixes are opened where all that follows can have another length."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from typing import Any

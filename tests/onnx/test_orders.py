@@ -1,7 +1,5 @@
 """Each operator gives the same behind a convolution, whose result has its channels last, and in older opsets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

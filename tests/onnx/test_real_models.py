@@ -1,7 +1,5 @@
 """Models from files: trained ones, the onnx wheel's, torch's exports; against onnxruntime and torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

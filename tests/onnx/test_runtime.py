@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.actors.op import FOREVER_NS
+from actorflow.core import FOREVER_NS
 from actorflow.threads import cores
 from tests.support.waiting import HELD_S, held_limits
 from tests.support.warm import ROOT, run_program

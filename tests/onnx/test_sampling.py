@@ -1,7 +1,5 @@
 """GridSample and Resize as ONNX Runtime and PyTorch compute them, where ONNX's own evaluator does otherwise."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

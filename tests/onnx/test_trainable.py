@@ -1,7 +1,5 @@
 """Files whose weights are variables: names, values, gradients, fine-tuning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

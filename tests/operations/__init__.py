@@ -11,12 +11,15 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import pytest
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow.ops import Operation
 from tests.operations.table import Row, Sample, Wrong
 
-__all__ = ["EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "drawn", "operations", "row_of", "samples"]
+__all__ = [
+    "EACH", "PARTICULAR", "ROWS", "Row", "Sample", "WRONG", "calls", "cases", "drawn", "operations", "row_of", "samples"
+]  # fmt: skip
 
 
 def _listed(name: str) -> Iterator[Any]:
@@ -56,6 +59,15 @@ def samples(device: str = "cpu") -> list[tuple[Row, Sample]]:
     """The samples of all operations that a kind of device computes."""
     rows = [row for row in ROWS.values() if row.kind is not None and device in row.devices]
     return [(row, sample) for row in rows for sample in row.samples]
+
+
+def cases(chosen: list[tuple[Row, Sample]]) -> list[Any]:
+    """Rows and samples for ``parametrize``: the first one of each row, and the others, which are slow."""
+    first = {row.name: sample for row, sample in reversed(chosen)}
+    return [
+        pytest.param(row, sample, id=f"{row}-{i}", marks=() if sample is first[row.name] else pytest.mark.slow)
+        for i, (row, sample) in enumerate(chosen)
+    ]
 
 
 #: One operation of each kind, with its inputs in float32.

@@ -44,10 +44,7 @@ ROWS = [
         devices=HOST,
         onnx="Identity",
     ),
-    _random(
-        ops.Gaussian,
-        ops.Gaussian(TensorSpec.of((5, 41), "float64"), 2**70 + 5, 1.0, 2.0),
-    ),
+    _random(ops.Gaussian, ops.Gaussian(TensorSpec.of((5, 41), "float64"), 2**70 + 5, 1.0, 2.0)),
     _random(ops.Uniform, *(ops.Uniform(spec, 7, -1.0, 3.0) for spec in _SPECS)),
     _random(
         ops.Bernoulli,

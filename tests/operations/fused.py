@@ -66,5 +66,5 @@ ROWS = [
         by_steps=True,
         without={"torch": "plans make it of other operations"},
         differentiable=False,
-    ),
+    )
 ]

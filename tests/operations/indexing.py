@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.indexing import INDEX, AddAt, Gather, PadDown, TakeAlongAxisDown, TakeDown, numpy_key
-from tests.operations.drawn import SHAPES, axes_of
 from tests.operations.shaping import ANYTHING
-from tests.operations.table import INTEGERS, Make, Row, Sample, adjoint, fixed, integers, normal, refused
+from tests.operations.table import (
+    FLOATS,
+    INTEGERS,
+    Make,
+    Row,
+    Sample,
+    adjoint,
+    backward,
+    fixed,
+    integers,
+    normal,
+    refused,
+)
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", *INTEGERS)
 PLACES = (INDEX, (None, None, -1), INDEX)
@@ -33,16 +42,12 @@ def _placed(*shapes: tuple[int, ...]) -> Make:
     ]
 
 
-def _picked(shape: tuple[int, ...], picked: tuple[int, ...], length: int) -> Make:
-    return lambda random: [random.standard_normal(shape), random.integers(0, length, picked)]
-
-
-@st.composite
-def _along(draw: st.DrawFn) -> Sample:
-    shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4))
-    axis, count = draw(st.integers(-len(shape), len(shape) - 1)), draw(st.integers(0, 6))
-    picked = tuple(count if i == axis % len(shape) else n for i, n in enumerate(shape))
-    return Sample(ops.TakeAlongAxis(axis), _picked(shape, picked, shape[axis]))
+def _picked(shape: tuple[int, ...], picked: tuple[int, ...], length: int, dtype: str = "int64") -> Make:
+    low = 0 if dtype[0] == "u" else -length
+    return lambda random: [
+        np.asarray(random.standard_normal(shape)),
+        np.asarray(random.integers(low, length, picked)).astype(dtype),
+    ]
 
 
 def _key(key: Any, indices: Any) -> Any:
@@ -135,7 +140,6 @@ ROWS = [
         numpy=np.flip,
         torch=lambda torch, x, axis: torch.flip(x, tuple(range(x.ndim)) if axis is None else axis),
         standard="flip",
-        strategy=SHAPES.flatmap(lambda shape: axes_of(shape).map(lambda axes: Sample(ops.Flip(axes), normal(shape)))),
         dtypes=ANYTHING,
         onnx="Slice",
     ),
@@ -160,31 +164,34 @@ ROWS = [
         dtypes=ANYTHING,
         onnx="Pad",
     ),
-    Row(
+    backward(
         PadDown,
+        _pad_down,
         [
             Sample(PadDown(((1, 0), (2, 1)), "edge"), normal((3, 6))),
             Sample(PadDown(((1, 2), (2, 3)), "wrap"), normal((5, 8))),
             *(Sample(PadDown(_WIDTHS, mode), normal(_BORDER[1])) for mode in ("reflect", "edge", "wrap")),
         ],
-        numpy=_pad_down,
-        without={"torch": "only gradients are made of it"},
+        dtypes=FLOATS,
     ),
     Row(
         ops.Take,
         [
             Sample(ops.Take(1), fixed(np.random.default_rng(0).standard_normal((2, 3)), [[0, 2], [0, -3]])),
             *(Sample(ops.Take(axis), _picked((4, 4, 4), (7, 2), 4)) for axis in (0, 1, -1)),
+            Sample(ops.Take(), _picked((3, 2), (), 3, "int8")),
+            Sample(ops.Take(), _picked((3, 2), (0, 2), 3, "uint8")),
         ],
         numpy=lambda x, indices, axis: np.take(x, indices, axis),
-        torch=lambda torch, x, indices, axis: x.movedim(axis, 0)[indices].movedim(
+        torch=lambda torch, x, indices, axis: x.movedim(axis, 0)[indices.long()].movedim(
             tuple(range(indices.ndim)), tuple(range(axis % x.ndim, axis % x.ndim + indices.ndim))
         ),
         dtypes=ANYTHING,
         onnx="Gather",
     ),
-    Row(
+    backward(
         TakeDown,
+        _taken_down,
         [
             Sample(TakeDown(3, 1), fixed(np.random.default_rng(0).standard_normal((2, 4)), [0, 2, 0, 0])),
             *(
@@ -192,8 +199,6 @@ ROWS = [
                 for axis in (0, 1, 2)
             ),
         ],
-        numpy=_taken_down,
-        without={"torch": "only gradients are made of it"},
         dtypes=NUMBERS,
     ),
     Row(
@@ -201,32 +206,27 @@ ROWS = [
         [
             Sample(ops.TakeAlongAxis(1), fixed(np.random.default_rng(0).standard_normal((2, 3)), [[0, 0], [1, 2]])),
             *(Sample(ops.TakeAlongAxis(axis), _picked((4, 4, 4), (4, 4, 4), 4)) for axis in (0, 1, -1)),
+            Sample(ops.TakeAlongAxis(1), _picked((2, 3), (2, 5), 3, "int8")),
+            Sample(ops.TakeAlongAxis(1), _picked((2, 3), (2, 0), 3, "uint8")),
         ],
         numpy=np.take_along_axis,
-        torch=lambda torch, x, indices, axis: torch.gather(x, axis, indices % x.shape[axis]),
+        torch=lambda torch, x, indices, axis: torch.gather(x, axis, indices.long() % x.shape[axis]),
         standard="take_along_axis",
-        strategy=_along(),
         dtypes=ANYTHING,
         onnx="GatherElements",
     ),
-    Row(
+    backward(
         TakeAlongAxisDown,
+        _along_down,
         [
             Sample(TakeAlongAxisDown(3, 1), fixed(np.random.default_rng(0).standard_normal((2, 2)), [[0, 0], [1, 2]])),
             *(Sample(TakeAlongAxisDown(5, axis), _picked((4, 4, 4), (4, 4, 4), 5)) for axis in (0, 1, 2)),
         ],
-        numpy=_along_down,
-        without={"torch": "only gradients are made of it"},
         dtypes=NUMBERS,
     ),
     Row(
         ops.OneHot,
         [Sample(ops.OneHot(4, np.dtype(dtype)), integers((5, 3))) for dtype in ("float32", "int64", "bool")],
-        strategy=st.builds(
-            lambda depth, shape: Sample(ops.OneHot(depth, np.dtype(np.int64)), integers(shape, high=depth)),
-            st.integers(1, 6),
-            SHAPES,
-        ),
         numpy=lambda indices, depth, dtype: np.eye(depth, dtype=dtype)[indices],
         torch=lambda torch, indices, depth, dtype: torch.nn.functional.one_hot(indices.long(), depth).to(
             getattr(torch, np.dtype(dtype).name)

@@ -6,14 +6,25 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.ordering import Recurrence
-from tests.operations.drawn import along_axis
 from tests.operations.elementwise import FEW_POINTS, POINTS, triples
-from tests.operations.table import COMPLEX, HOST, INTEGERS, Row, Sample, Wrong, flags, normal, refused, whole
+from tests.operations.table import (
+    COMPLEX,
+    FLOATS,
+    HOST,
+    INTEGERS,
+    Row,
+    Sample,
+    Wrong,
+    backward,
+    flags,
+    normal,
+    refused,
+    whole,
+)
 
 NUMBERS = ("float16", "bfloat16", "float32", "float64", *INTEGERS)
 
@@ -87,19 +98,18 @@ ROWS = [
             numpy=scanned(ufunc),
             torch=_scanned_by_torch(name),
             corners=[Sample(scan(1), triples(POINTS if scan is ops.CumSum else FEW_POINTS))],
-            strategy=along_axis(scan, lambda shape: whole(-2, shape), st.booleans(), st.booleans()),
             dtypes=(*NUMBERS, *COMPLEX),
             onnx="CumSum" if scan is ops.CumSum else "",
         )
         for scan, ufunc, name in ((ops.CumSum, np.add, "cumsum"), (ops.CumProd, np.multiply, "cumprod"))
     ),
-    Row(
+    backward(
         Recurrence,
+        _recurrence,
         [Sample(Recurrence(-1, reverse), normal((4, 30), (4, 30))) for reverse in (False, True)],
-        numpy=_recurrence,
         by_steps=True,
-        without={"torch": "only gradients are made of it"},
         devices=HOST,
+        dtypes=FLOATS,
     ),
     *(
         Row(
@@ -115,7 +125,6 @@ ROWS = [
             torch=lambda torch, x, axis, reverse, stable, which=which: torch.sort(
                 x, dim=axis, descending=reverse, stable=True
             )[which],
-            strategy=along_axis(kind, normal, st.booleans()),
             standard=lambda xp, x, axis, reverse, stable, name=kind.function_name: getattr(xp, name)(
                 x, axis=axis, descending=reverse, stable=True
             ),

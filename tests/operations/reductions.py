@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
-from tests.operations.drawn import FILLED, SHAPES, reduced
 from tests.operations.elementwise import FEW_POINTS, POINTS, triples
-from tests.operations.table import INTEGERS, Make, Row, Sample, fixed, flags, integers, normal, refused, whole
+from tests.operations.table import INTEGERS, Row, Sample, fixed, flags, integers, normal, refused, whole
 
 AXES = (None, (0,), (1,), (2,), (0, 1), (0, 2))
 NUMBERS = (*("float16", "bfloat16", "float32", "float64"), *INTEGERS)
@@ -55,27 +53,16 @@ _SUMS = (whole(-1, _BLOCK), integers(_BLOCK, high=3))
 
 
 def _reduction(kind: type[Operation], name: str, torch: Any, samples: list[Sample], **more: Any) -> Row:
-    makes = {"prod": [_some_zeros], "max": [_ties], "min": [_ties], "any": [flags], "all": [flags]}.get(name, [normal])
-    shapes = FILLED if name in ("max", "min") else SHAPES
     points = {"prod": FEW_POINTS, "sum": POINTS, "mean": POINTS, "max": POINTS, "min": POINTS}.get(name)
     return Row(
         kind,
         samples,
         corners=[Sample(kind((1,)), triples(points))] if points is not None else (),
         numpy=_wide(getattr(np, name)),
-        strategy=st.one_of(*(reduced(kind, make, shapes) for make in makes)),
         torch=torch,
         standard=None if name in ("argmax", "argmin") else name,
         **{"dtypes": NUMBERS, "onnx": kind.__name__, **more},
     )
-
-
-def _ties(shape: tuple[int, ...]) -> Make:
-    return lambda random: [np.asarray(random.standard_normal(shape)).round()]
-
-
-def _some_zeros(shape: tuple[int, ...]) -> Make:
-    return lambda random: [np.where(random.random(shape) < 0.2, 0.0, random.standard_normal(shape))]
 
 
 def _positions(name: str) -> Any:
@@ -161,7 +148,6 @@ ROWS = [
                 for make in (whole(-3, (4, 90, 6)), integers((4, 90, 6)))
             ],
             numpy=_positions(name),
-            strategy=reduced(kind, shapes=FILLED, is_one_axis=True),
             torch=_one_axis(name),
             standard=lambda xp, x, axis, keepdims, name=name: getattr(xp, name)(
                 x, axis=None if axis is None else axis[0], keepdims=keepdims

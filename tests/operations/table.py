@@ -29,6 +29,8 @@ TOLERANCE: Mapping[str, tuple[float, float]] = {
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float16", "float32", "float64")
 SINGLE_AND_DOUBLE = ("float32", "float64")
+#: Those, and the other kind of half precision.
+FLOATING = (*FLOATS, "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 COMPLEX = ("complex64", "complex128")
 #: Everything that computes; what only the host computes is not on "cuda".
@@ -180,7 +182,7 @@ class Row:
         widened: Whether the floating inputs of that come as float64.
         torch: The same in PyTorch: a name in ``torch``, or ``torch(torch, *tensors, **parameters)``.
         standard: The same in the array API standard: a name, or ``standard(xp, *arrays, **parameters)``.
-        without: For each reference that there is none of ("numpy", "torch", "differences"), why.
+        without: For each reference that there is none of ("numpy", "torch", "differences", "blobs"), why.
         dtypes: Dtypes that the numbers of samples may have.
         tolerance: How far results may lie apart where that is not `TOLERANCE`, by dtype.
         by_steps: Whether numbers of 16 bits are rounded after each step, not once at the end.
@@ -195,7 +197,6 @@ class Row:
         corners: Further such inputs, as they are: of other parameters, or where a choice depends on several numbers.
         closed: Number of the last axes of each input that cannot be open.
         drawn: Draws the sample of a number, of any shapes and parameters: `tests.operations.functions.draws`.
-        strategy: A Hypothesis strategy of further samples, of any shapes and parameters: `tests.operations.drawn`.
     """
 
     kind: type[Operation] | None
@@ -220,7 +221,6 @@ class Row:
     corners: Sequence[Sample] = ()
     closed: int = 0
     drawn: Any = None
-    strategy: Any = None
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -266,6 +266,17 @@ def _called(reference: Any, library: Any, arrays: Sequence[Any], parameters: Map
 def call(function: Callable[..., Any], make: Make, **parameters: Any) -> Sample:
     """A call of a function with parameters."""
     return Sample(partial(function, **parameters), make)
+
+
+def composed(name: str, torch: Any, *samples: Sample, **more: Any) -> Row:
+    """The row of a function that PyTorch has, too."""
+    return Row(None, samples, name=name, torch=torch, **{"dtypes": SINGLE_AND_DOUBLE, **more})
+
+
+def backward(kind: type[Operation], numpy: Callable[..., Any] | None, samples: Sequence[Sample], **more: Any) -> Row:
+    """The row of an operation that only gradients are made of."""
+    without = {"torch": "only gradients are made of it", **more.pop("without", {})}
+    return Row(kind, samples, numpy=numpy, without=without, **{"dtypes": FLOATING, **more})
 
 
 # -- inputs ---------------------------------------------------------------------------------------------------------

@@ -8,16 +8,13 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
-
-
-def _drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
-    return [np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes)]
+from tests.support.numbers import drawn
 
 
 @pytest.mark.parametrize("additive", [False, True])
 def test_a_query_that_sees_nothing_gives_0_and_has_no_gradient(additive) -> None:
     graph = af.Graph("g")
-    q, k, v = (graph.variable(f"v{i}", a.shape, "f8", a) for i, a in enumerate(_drawn((2, 3, 4), (2, 5, 4), (2, 5, 6))))
+    q, k, v = (graph.variable(f"v{i}", a.shape, "f8", a) for i, a in enumerate(drawn((2, 3, 4), (2, 5, 4), (2, 5, 6))))
     seen = np.ones((3, 5), bool)
     seen[1] = False
     mask = graph.constant(np.where(seen, 0.0, -np.inf) if additive else seen)
@@ -31,7 +28,7 @@ def test_a_query_that_sees_nothing_gives_0_and_has_no_gradient(additive) -> None
 
 
 def test_a_causal_query_depends_on_no_later_key() -> None:
-    q, k, v = (xp.asarray(a) for a in _drawn((5, 4), (5, 4), (5, 2)))
+    q, k, v = (xp.asarray(a) for a in drawn((5, 4), (5, 4), (5, 2)))
     grads = af.grad(lambda v: xp.sum(ops.attention(q, k, v, causal=True)[2]))(v)
     assert np.asarray(grads)[:3].all()
     assert not np.asarray(grads)[3:].any()
@@ -41,7 +38,7 @@ def test_a_causal_query_depends_on_no_later_key() -> None:
 def test_arrays_blobs_and_half_precision(name) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-    x, context, angles = _drawn((2, 4, 12), (2, 5, 6), (1, 4, 2))
+    x, context, angles = drawn((2, 4, 12), (2, 5, 6), (1, 4, 2))
 
     def function(x, context, cos, sin):
         q = ops.rotary(ops.rms_norm(x), cos, sin, interleaved=True)
@@ -64,21 +61,3 @@ def test_the_last_op_has_the_name(heads, kv, masked) -> None:
     q, k = graph.blob("q", (*heads, 3, 4)), graph.blob("k", (*kv, 3, 4))
     mask = graph.blob("mask", (3, 3), "bool") if masked else None
     assert ops.attention(q, k, k, mask, name="seen").name == "seen/out"
-
-
-@pytest.mark.parametrize(
-    ("form", "shapes", "message"),
-    [
-        (lambda *b: ops.attention(*b, heads=0), [(2, 3, 4)] * 3, "0 heads must have the same number of features"),
-        (lambda *b: ops.attention(*b, heads=3), [(2, 3, 4)] * 3, "3 heads must have the same number of features"),
-        (ops.attention, [(2, 3, 4), (2, 3, 5), (2, 3, 4)], "Matmul: b must have length 4 on"),
-        (ops.rotary, [(2, 3), (2, 2), (2, 2)], "rotary: x must have at least 2 features"),
-        (lambda x: ops.group_norm(x, 4), [(2, 6)], "group_norm: x must have shape .* and 4 groups"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_errors(form, shapes, message) -> None:
-    graph = af.Graph("g")
-    blobs = [graph.blob(f"v{i}", shape) for i, shape in enumerate(shapes)]
-    with pytest.raises(af.ShapeError, match=message):
-        form(*blobs)
-    assert not graph.ops

@@ -53,12 +53,6 @@ def test_a_constant_at_the_limits_of_its_dtype(value: Any, dtype: str) -> None:
     np.testing.assert_array_equal(graph.run_sync()[y], np.full(2, value, dtype))
 
 
-def test_a_number_is_the_shape_of_one_axis() -> None:
-    graph = af.Graph("g")
-    y = ops.fill(graph, 1.0, 3)
-    assert graph.run_sync()[y].tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("shape", "new", "expected"),
     [

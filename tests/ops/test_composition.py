@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
 import actorflow as af
-import actorflow.array as xp
 from actorflow import ops
 from actorflow.ops.composition import composed_gradient
 from actorflow.testing import check_gradient
@@ -58,29 +56,3 @@ def test_constants_have_the_dtype_of_what_is_beside_them() -> None:
     grad = af.gradient(ops.sum(cube), x)
     assert grad.dtype == np.float16
     np.testing.assert_array_equal(graph.run_sync(fetch=grad)[grad], [1.5, 6, 13.5])
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: ops.layer_norm(x, epsilon=0.1),
-        lambda x: ops.lrn(x, 0.5, size=3),
-        lambda x: ops.softmax(x) + ops.log_softmax(x),
-        lambda x: ops.lstm(ops.reshape(x, (4, 1, 3)), ops.concat([x] * 4, axis=0)[:12], ops.concat([x] * 3)[:12])[0],
-    ],
-    ids=["layer norm", "lrn", "softmax", "lstm"],
-)
-def test_arrays_and_blobs_have_the_same_second_derivatives(function) -> None:
-    value = np.random.default_rng(0).standard_normal((4, 3))
-    weights = np.random.default_rng(1).standard_normal((4, 3))
-
-    def loss(x):
-        return ops.sum(ops.square(function(x)))
-
-    graph = af.Graph("g")
-    x = graph.variable("x", (4, 3), "f8", value)
-    first = af.gradient(loss(x), x)
-    second = af.gradient(ops.sum(first * weights), x)
-    result = graph.run_sync(fetch=[first, second])
-    found = af.grad(lambda x: ops.sum(af.grad(loss)(x) * xp.asarray(weights)))(xp.asarray(value))
-    np.testing.assert_allclose(np.asarray(found), result[second], rtol=1e-9, atol=1e-11)

@@ -15,10 +15,9 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import conv as kernels
 from actorflow.ops.cpu import depthwise
-from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from tests.operations import Sample, row_of
+from actorflow.ops.nn.conv import ConvDown
+from tests.operations import row_of
 from tests.operations.nn.conv import convolutions
-from tests.operations.table import normal
 from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 
@@ -44,19 +43,6 @@ def test_convolutions_are_what_loops_give(
     ):
         for sample in drawn:
             check_values(compute, row_of(sample.operation), sample, dtype, layout)
-
-
-@pytest.mark.parametrize("channels", [1, 3, 8, 17])
-@pytest.mark.parametrize("pad", [0, 1])
-def test_images_may_be_views(compute, channels, pad) -> None:
-    """Every other pixel of a row, or mirrored ones, do not lie side by side."""
-    x, weight, g = (2, 6, 7, channels), (3, 3, channels, 4), (2, 4 + 2 * pad, 5 + 2 * pad, 4)
-    for operation, shapes in (
-        (ops.Conv(pad=pad), (x, weight)),
-        (ConvDown(pad=pad, size=x[1:3]), (g, weight)),
-        (ConvWeight(pad=pad, kernel=weight[:2]), (g, x)),
-    ):
-        check_values(compute, row_of(operation), Sample(operation, normal(*shapes)), "float32", *LAYOUTS)
 
 
 def test_scratch_memory_is_needed_for_a_piece_not_for_the_batch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,20 +12,20 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
-from tests.operations import Row, Sample, calls, samples
+from tests.operations import Row, Sample, calls, cases, drawn, samples
 from tests.operations.shaping import parts
 from tests.ops.test_gradients import by, has_slopes, is_real
 from tests.ops.test_values import agree, wide
 from tests.support.effort import FULL
+from tests.support.worlds import STANDARD, World
 
+BLOBS = World(np.asarray, ops, ops.linalg, SimpleNamespace(float64="float64", complex128="complex128"))
+#: Of complex numbers they multiply these with real ones, which blobs do not.
+OF_REAL = ("array.linalg.svd", "array.linalg.eigh")
 CALLS = [(row, sample) for row, sample in calls() if row.numpy]
 #: Functions, and operations that differences are not taken of in graphs: of complex numbers, or with statistics.
 SMOOTH = [each for each in calls() if has_slopes(*each, kinds="fc")]
 SMOOTH += [each for each in samples() if has_slopes(*each, kinds="fc") and not is_real(*each)]
-
-
-def names(chosen: list[tuple[Row, Sample]]) -> list[str]:
-    return [f"{row}-{i}" for i, (row, _) in enumerate(chosen)]
 
 
 async def on_blobs(sample: Sample, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -38,7 +40,7 @@ async def on_blobs(sample: Sample, arrays: list[np.ndarray]) -> list[np.ndarray]
     return values
 
 
-@pytest.mark.parametrize(("row", "sample"), CALLS, ids=names(CALLS))
+@pytest.mark.parametrize(("row", "sample"), cases(CALLS))
 async def test_graphs_and_arrays_give_what_numpy_gives(row: Row, sample: Sample) -> None:
     assert row.numpy is not None
     for dtype in ("float64", "float32") if FULL or sample is row.first else ("float64",):
@@ -53,6 +55,32 @@ async def test_graphs_and_arrays_give_what_numpy_gives(row: Row, sample: Sample)
             assert [x.dtype for x in of_blobs] == [np.asarray(x).dtype for x in expected]
 
 
+#: Functions that the standard has by the same names and parameters: the table draws arrays for them.
+NAMED = (
+    "concat stack unstack squeeze expand_dims moveaxis flip roll tile repeat broadcast_to triangles x[key] x[::-1] "
+    "take take_along_axis sum prod max min mean argmax argmin sort argsort matmul vecdot tensordot matrix_transpose"
+)
+SAME = [
+    row
+    for row in drawn("blobs")
+    if row.name.startswith(("array.linalg.", "array.fft."))
+    or row.name.removeprefix("array.") in (*NAMED.split(), "x[i, j]")
+]
+
+
+@pytest.mark.parametrize("row", SAME, ids=str)
+async def test_functions_of_blobs_give_what_numpy_gives(row: Row) -> None:
+    for sample in row.drawn.smooth(3, 32):
+        given = [x.real if row.name in OF_REAL else x for x in sample.drawn()]
+        floating = np.result_type(*(x for x in given if x.dtype.kind in "fc"))  # blobs promote nothing
+        arrays = [x.astype(floating) if x.dtype.kind in "fc" else x for x in given]
+        expected = parts(row.of_standard(STANDARD, *arrays, **sample.parameters))
+        of_blobs = Sample(partial(row.of_standard, BLOBS, **sample.parameters), sample.make)
+        found = await on_blobs(of_blobs, arrays)
+        agree(found, expected, row, str(sample))
+        assert [x.dtype for x in found] == [np.result_type(x, its) for x, its in zip(found, expected, strict=True)]
+
+
 def loss_of(results: Any) -> Any:
     """A number that depends on each part of each result in another way; of blobs as of arrays."""
     terms = []
@@ -63,7 +91,7 @@ def loss_of(results: Any) -> Any:
     return sum(terms[1:], terms[0])
 
 
-@pytest.mark.parametrize(("row", "sample"), SMOOTH, ids=names(SMOOTH))
+@pytest.mark.parametrize(("row", "sample"), cases(SMOOTH))
 async def test_gradients_of_graphs_are_those_of_arrays(row: Row, sample: Sample) -> None:
     """Of real and of complex inputs."""
     arrays = sample.inputs("float64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -20,54 +21,18 @@ from actorflow.ops import Fused, FusedStep, find_kernel
 from actorflow.ops.cpu import fused as kernels
 from actorflow.ops.cpu.buffers import BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_follow, may_fuse, may_reduce
-from actorflow.ops.nn.activation import ReluDown
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
+from tests.operations.elementwise import WITH_PARAMETERS, is_of_the_host, rows
 from tests.support.effort import slow
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e300, 5e-324, 0.5])
 #: By the number of inputs.
-STEPS = {
-    1: (
-        ops.Absolute(),
-        ops.Ceil(),
-        ops.Erf(),
-        ops.Exp(),
-        ops.Floor(),
-        ops.Log(),
-        ops.Negative(),
-        ops.Reciprocal(),
-        ops.Relu(),
-        ops.Round(),
-        ops.Scale(0.3),
-        ops.Sigmoid(),
-        ops.Sign(),
-        ops.Sqrt(),
-        ops.Square(),
-        ops.Tanh(),
-        ops.LogicalNot(),
-        *(ops.Cast(np.dtype(name)) for name in ("float32", "float64", "bool")),
-    ),
-    2: (
-        ops.Divide(),
-        ops.Equal(),
-        ops.Greater(),
-        ops.Less(),
-        ops.LogicalAnd(),
-        ops.LogicalXor(),
-        ops.Maximum(),
-        ops.Minimum(),
-        ops.Multiply(),
-        ops.NotEqual(),
-        ops.Power(),
-        ReluDown(),
-        ops.AtLeast(),
-        ops.Subtract(),
-        ops.Sum(),
-        ops.AtMost(),
-    ),
-    3: (ops.Sum(), ops.Where()),
-}
+STEPS: dict[int, list[ops.Operation]] = {1: [*WITH_PARAMETERS], 2: [ops.Sum()], 3: [ops.Sum()]}
+for _kind in rows():
+    if not is_of_the_host(_kind):
+        STEPS[len(_kind.arguments)].append(_kind())
+STEPS[1] += [ops.Cast(np.dtype(name)) for name in ("float32", "float64", "bool")]
 NUMBERS = tuple(ops.Fill(value, TensorSpec.of((), dtype)) for value in (0.5, 2.0) for dtype in ("float32", "float64"))
 
 
@@ -92,6 +57,16 @@ def at_once(operation: Fused, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return outputs
 
 
+@cache
+def fits(operation: ops.Operation, inputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether an operation of these types can be a step."""
+    try:
+        (spec,) = operation.infer(*inputs) or ()
+    except af.GraphError:
+        return False
+    return may_fuse(operation, inputs, spec)
+
+
 @st.composite
 def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...], is_total: bool = True) -> Fused:
     """Steps that fit to each other, on inputs of these types; in the end the sum of the inputs, if asked for."""
@@ -102,14 +77,8 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...], is_total: bool = True
         possible = [(number, ()) for number in NUMBERS]
         arguments = tuple(draw(st.lists(st.integers(0, len(found) - 1), min_size=3, max_size=3)))
         for count, operations in STEPS.items():
-            for operation in operations:
-                taken = [found[i] for i in arguments[:count]]
-                try:
-                    (spec,) = operation.infer(*taken) or ()
-                except af.GraphError:
-                    continue
-                if may_fuse(operation, taken, spec):
-                    possible.append((operation, arguments[:count]))
+            taken = tuple(found[i] for i in arguments[:count])
+            possible += [(operation, arguments[:count]) for operation in operations if fits(operation, taken)]
         operation, taken = draw(st.sampled_from(possible))
         steps.append(FusedStep(operation, taken))
         found.extend(operation.infer(*[found[i] for i in taken]) or ())

@@ -10,7 +10,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.testing import check_gradient
-from tests.operations import ROWS, Row, Sample, calls, samples
+from tests.operations import ROWS, Row, Sample, calls, cases, samples
 from tests.operations.shaping import parts
 from tests.support.effort import FULL
 
@@ -44,11 +44,7 @@ SMOOTH = [each for each in samples() if has_slopes(*each)]
 SMALL = [(row, sample) for row, sample in SMOOTH if is_small(sample) and is_real(row, sample)]
 
 
-def names(chosen: list[tuple[Row, Sample]]) -> list[str]:
-    return [f"{row}-{i}" for i, (row, _) in enumerate(chosen)]
-
-
-@pytest.mark.parametrize(("row", "sample"), SMALL, ids=names(SMALL))
+@pytest.mark.parametrize(("row", "sample"), cases(SMALL))
 def test_gradients_are_those_of_differences(row: Row, sample: Sample) -> None:
     arrays = sample.inputs("float64")
     check_gradient(sample.operation, *arrays, wrt=by(sample, arrays))
@@ -64,7 +60,7 @@ TWICE = [each for each in _first(SMOOTH) if each[0].orders > 1 and not each[0].n
 TWICE += [each for each in calls() if has_slopes(*each)]
 
 
-@pytest.mark.parametrize(("row", "sample"), TWICE, ids=names(TWICE))
+@pytest.mark.parametrize(("row", "sample"), cases(TWICE))
 def test_gradients_of_gradients_are_those_of_differences(row: Row, sample: Sample) -> None:
     """Along one direction: that of the loss, and of its own slope along it."""
     given = sample.inputs("float64")

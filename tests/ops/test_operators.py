@@ -264,21 +264,3 @@ def test_other_methods_lead_to_the_function(name: str, hint: str) -> None:
     assert str(caught.value).startswith(f"'Blob' object has no attribute {name!r}; ")
     assert hint in str(caught.value)
     assert not hasattr(x, "_nothing")
-
-
-def test_gradients_go_through_an_expression() -> None:
-    def expression(x: Any, w: Any) -> Any:
-        y = (2.0 * x - 1.0) @ w / np.array([[2.0, 4.0]]) + x[:, 1:] ** 2
-        return (y * (abs(y) > 0.5).astype("float64")).mean(axis=0).sum()
-
-    values = {"x": FLOAT, "w": np.array([[0.5, -1.0], [1.5, 2.0], [0.25, 0.75]])}
-    graph = af.Graph("g")
-    blobs = {name: graph.blob(name, value.shape, "float64") for name, value in values.items()}
-    grads = af.gradient(expression(*blobs.values()), [*blobs.values()])
-    result = graph.run_sync({blobs[name]: value for name, value in values.items()}, fetch=grads)
-    for (name, value), grad in zip(values.items(), grads, strict=True):
-        for index in np.ndindex(value.shape):
-            step = np.zeros_like(value)
-            step[index] = 1e-6
-            up, down = (expression(**{**values, name: value + sign * step}) for sign in (1, -1))
-            np.testing.assert_allclose(result[grad][index], (up - down) / 2e-6, rtol=1e-6, atol=1e-9)

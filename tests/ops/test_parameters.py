@@ -16,7 +16,6 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu.pool import inverse_counts
 from actorflow.ops.cpu.windows import taps
-from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.nn.lrn import ChannelWindowSum
 from actorflow.ops.nn.windows import Windows, slide
 from tests.support.effort import FULL
@@ -134,19 +133,3 @@ def test_types_that_cannot_be() -> None:
     for spec in (af.TensorSpec((-1, 2), np.dtype("f")), af.TensorSpec((1 << 62, 41), np.dtype("f"))):
         with pytest.raises(af.ShapeError, match=r"non-negative|less than 2\*\*63 bytes"):
             graph.apply(ops.Fill(1.0, spec))
-
-
-@pytest.mark.parametrize("kind", [Fft, Ifft, Irfft, Rfft])
-@pytest.mark.parametrize("points", [3, 4, 7])
-def test_an_axis_from_the_end_is_that_from_the_front(kind: Any, points: int) -> None:
-    x = np.random.default_rng(points).standard_normal((2, 4, 5)).astype("f")
-    found = []
-    for axis in (1, -2):
-        graph = af.Graph("g")
-        fed = graph.blob("x", x.shape)
-        y = graph.apply(kind(points, axis), fed)
-        slope = af.gradient(ops.sum(ops.square(ops.real(y) if y.dtype.kind == "c" else y)), fed)
-        result = graph.run_sync({fed: x}, fetch=[y, slope])
-        found.append((result[y], result[slope]))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -46,17 +46,6 @@ def test_poolings_are_what_loops_give(compute, drawn, dtype, layout, piece_bytes
         np.testing.assert_allclose((g * second_gradient(down.operation, h, x, y)).sum(), along, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("how", [(2, 2), (2, 1)])
-def test_each_window_of_a_flat_image_sends_its_gradient_to_its_first_element(compute, how) -> None:
-    x = np.zeros((1, 4, 4, 1))
-    (y,) = compute(ops.MaxPool(*how), x)
-    (dx,) = compute(MaxPoolDown(*how), np.ones_like(y), x, y)
-    out = y.shape[1]
-    expected = np.zeros((4, 4))
-    expected[0 : out * how[1] : how[1], 0 : out * how[1] : how[1]] = 1
-    np.testing.assert_array_equal(dx[0, :, :, 0], expected)
-
-
 def test_an_infinite_gradient_stays_at_its_maximum(compute) -> None:
     x = np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 2, 2, 1)
     for how in ((2,), (2, 1, ((0, 1), 0), False)):
@@ -103,34 +92,3 @@ def test_indices_beside_maxima(compute) -> None:
     whole = np.arange(6).astype("i1").reshape(1, 6, 1)
     for each in compute(ops.MaxPool(2, return_indices=True), whole):
         np.testing.assert_array_equal(each.reshape(-1), [1, 3, 5])
-
-
-@pytest.mark.parametrize(
-    ("size", "ceil", "expected"), [((8, 7), True, (4, 3)), ((8, 7), False, (3, 3)), ((2, 4), True, (1, 2))]
-)
-def test_ceil_mode_rounds_the_number_of_windows_up(size, ceil, expected) -> None:
-    x = af.Graph("g").blob("x", (1, *size, 1))
-    kernel = (2, 3) if size == (2, 4) else 3
-    assert ops.max_pool(x, kernel, 2, ceil=ceil).shape == (1, *expected, 1)
-
-
-def test_no_window_starts_beyond_the_image() -> None:
-    x = af.Graph("g").blob("x", (1, 4, 4, 1))
-    assert ops.max_pool(x, 2, 5).shape == (1, 1, 1, 1)
-    assert ops.average_pool(x, 2, 3, pad=1).shape == (1, 2, 2, 1)
-
-
-@pytest.mark.parametrize("size", [(3, 2), (4,), (2, 1, 3)])
-def test_global_max_is_the_maximum_of_each_channel(size) -> None:
-    graph = af.Graph("g")
-    x = graph.blob("x", (2, *size, 4))
-    y = ops.global_max(x)
-    loss = ops.reshape(ops.global_average(ops.reshape(y, (1, 8, 1))), ())
-    value = np.random.default_rng(0).integers(0, 4, x.shape).astype("f")
-    (dx,) = af.gradient(loss, [x])
-    result = graph.run_sync({x: value}, fetch=[y, dx])
-    flat = value.reshape(2, -1, 4)
-    np.testing.assert_array_equal(result[y], flat.max(axis=1))
-    expected = np.zeros_like(flat)
-    np.put_along_axis(expected, flat.argmax(axis=1)[:, np.newaxis], np.float32(1 / 8), axis=1)
-    np.testing.assert_array_equal(result[dx].reshape(flat.shape), expected)

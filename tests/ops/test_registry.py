@@ -18,7 +18,7 @@ from actorflow.ops.cpu.described import make
 from actorflow.ops.operation import apply
 from actorflow.ops.registry import KernelKey, find_kernel, kernel, registered_kernels
 from tests.operations import operations
-from tests.support import tapes
+from tests.support.effort import slow
 
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
@@ -229,7 +229,7 @@ print(found == [True] * 8)
 """
 
 
-@pytest.mark.parametrize("time", range(3))
+@pytest.mark.parametrize("time", [0, *slow([1, 2])])
 def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time: int) -> None:
     """Modules, kernels and devices are looked up on first use, which must not be half done for anybody."""
     done = subprocess.run(
@@ -328,28 +328,26 @@ class TestWhatKernelsReturn:
 
     @pytest.mark.parametrize("kind", [Unlike, Returning, Replacing])
     @pytest.mark.parametrize("mode", MODES)
-    @tapes.EACH
-    async def test_in_a_graph(self, kind: type[Any], mode: str, limits: str) -> None:
+    async def test_in_a_graph(self, kind: type[Any], mode: str) -> None:
         options, place, settings = MODES[mode]
-        with tapes.limited(limits):
-            for way in WAYS:
-                graph = af.Graph(way, **options)
-                x = graph.blob("x", (64,), place=place)
-                op = graph.op("unlike", kind(way), place=place, **settings)
-                y = op(ops.scale(x, 2.0))
-                z = ops.relu(y * 2.0) + 1.0
-                async with graph:
-                    for sign in (1, 1, -1, -1, 1):
-                        run = graph.run({x: np.full(64, sign, "f")}, fetch=[z])
-                        if sign > 0:
-                            np.testing.assert_array_equal(af.to_numpy((await run)[z]), np.full(64, 7, "f"))
-                            continue
-                        with pytest.raises(af.OpError) as caught:
-                            await run
-                        assert caught.value.op is op
-                        if kind is Unlike and way in ("fewer", "more", "another rank"):
-                            assert isinstance(caught.value.__cause__, af.ShapeError | af.DeviceError)
-                            assert "expected shape (64,), as inferred, got" in str(caught.value)
+        for way in WAYS:
+            graph = af.Graph(way, **options)
+            x = graph.blob("x", (64,), place=place)
+            op = graph.op("unlike", kind(way), place=place, **settings)
+            y = op(ops.scale(x, 2.0))
+            z = ops.relu(y * 2.0) + 1.0
+            async with graph:
+                for sign in (1, 1, -1, -1, 1):
+                    run = graph.run({x: np.full(64, sign, "f")}, fetch=[z])
+                    if sign > 0:
+                        np.testing.assert_array_equal(af.to_numpy((await run)[z]), np.full(64, 7, "f"))
+                        continue
+                    with pytest.raises(af.OpError) as caught:
+                        await run
+                    assert caught.value.op is op
+                    if kind is Unlike and way in ("fewer", "more", "another rank"):
+                        assert isinstance(caught.value.__cause__, af.ShapeError | af.DeviceError)
+                        assert "expected shape (64,), as inferred, got" in str(caught.value)
 
     async def test_of_a_constant(self) -> None:
         for way in WAYS:

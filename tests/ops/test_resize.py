@@ -1,4 +1,4 @@
-"""Resizing and its gradients, against loops over the elements of each result."""
+"""Resizing and its gradients: pieces, all axes, what is special."""
 
 from __future__ import annotations
 
@@ -6,31 +6,23 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.cpu import resize as kernels
 from actorflow.ops.nn.resize import MODES, Resize, ResizeDown
-from tests.operations import row_of
-from tests.operations.nn.drawn import resizings
+from tests.operations import ROWS
 from tests.operations.nn.resize import along, matrix, parameters_of
 from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 
 
-@settings(deadline=None)
-@given(
-    resizings(),
-    st.sampled_from(["float32", "float64"]),
-    st.sampled_from(LAYOUTS),
-    st.sampled_from([64, 1 << 18]),
-)
-def test_it_is_the_product_with_a_matrix(compute, drawn, dtype, layout, piece_bytes) -> None:
-    with mock.patch.object(kernels, "_PIECE_BYTES", piece_bytes):
-        for sample in drawn:
-            check_values(compute, row_of(sample.operation), sample, dtype, layout)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["Resize", "ResizeDown"])
+def test_pieces_give_what_the_whole_gives(compute, name, layout) -> None:
+    with mock.patch.object(kernels, "_PIECE_BYTES", 64):
+        for sample in ROWS[name].samples:
+            check_values(compute, ROWS[name], sample, "float64", layout)
 
 
 @pytest.mark.parametrize("size", [(9,), (3, 8), (5, 2, 4)])

@@ -33,6 +33,7 @@ from tests.operations.nn.conv import convolutions
 from tests.operations.nn.pool import poolings
 from tests.operations.table import Sample, normal
 from tests.ops.test_parallel import with_help
+from tests.support.waiting import in_threads
 
 HAS_TORCH = find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(
@@ -89,6 +90,7 @@ def images(draw: st.DrawFn) -> tuple[Sample, ...]:
     return (Sample(ops.GlobalAverage(), normal((draw(st.integers(0, 3)), *size, draw(st.integers(1, 4))))),)
 
 
+@pytest.mark.slow
 @needs_torch
 @settings(deadline=None)
 @given(
@@ -292,11 +294,7 @@ class TestThreads:
             barrier.wait()
             found[i] = [chain(images[i], ["torch"]) for _ in range(5)]
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(images))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(partial(work, i) for i in range(len(images))))
         for i, x in enumerate(images):
             expected = chain(x, ["numpy"])
             for actual in found[i]:
@@ -368,9 +366,7 @@ async def test_a_graph_on_several_lanes_with_frames_in_flight() -> None:
 
 def in_thread(function: Callable[[], Any]) -> Any:
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    thread.join()
+    in_threads(lambda: found.append(function()))
     return found[0]
 
 

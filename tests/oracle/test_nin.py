@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,8 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from tests.oracle import networks
-from tests.oracle.networks import Network, tensors
+from tests.oracle.test_torch_weights import Mean, relus, sequential, tn, torch
 from tests.support.effort import FULL
-
-torch = pytest.importorskip("torch", reason="torch is not installed: make test-oracle")
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
@@ -79,6 +76,22 @@ def _archived(path: Path, count: int) -> Images:
     return np.stack(found), np.asarray(labels)
 
 
+def cifar10_of(variables: Sequence[af.Variable]) -> Any:
+    """The module, with the same weights."""
+    convolutions = []
+    for weight, bias in zip(variables[::2], variables[1::2], strict=True):
+        kernel, _, inputs, outputs = weight.shape
+        conv = tn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
+        conv.weight = tn.Parameter(torch.from_numpy(np.ascontiguousarray(weight.value.transpose(3, 2, 0, 1))))
+        conv.bias = tn.Parameter(torch.from_numpy(np.array(bias.value)))
+        convolutions.append(conv)
+    return sequential(
+        *relus(*convolutions[:3]), tn.MaxPool2d(3, 2, ceil_mode=True),
+        *relus(*convolutions[3:6]), tn.AvgPool2d(3, 2, ceil_mode=True),
+        *relus(*convolutions[6:8]), convolutions[8], Mean(),
+    )  # fmt: skip
+
+
 class Compared:
     """A training in actorflow and in PyTorch, with the momentum, decay and multipliers of the example."""
 
@@ -91,10 +104,10 @@ class Compared:
         self.loss = ops.softmax_loss(self.net(self.images), self.labels)
         factors = nn.layer_multipliers({self.net.scores: nn.Multipliers(rate=0.1)}, nn.bias_multipliers)
         self.train = nn.SGD(rate, momentum=0.9, weight_decay=1e-4, multipliers=factors).minimize(self.loss)
-        self.weights = tensors(torch, self.net.variables)
+        self.module = cifar10_of(self.net.variables)
         groups = [
             {"params": [w], "lr": rate * factors(v).rate, "weight_decay": 1e-4 * factors(v).decay}
-            for v, w in zip(self.net.variables, self.weights, strict=True)
+            for v, w in zip(self.net.variables, self.module.parameters(), strict=True)
         ]
         self.optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9)
 
@@ -104,7 +117,7 @@ class Compared:
         feeds: dict[Any, Any] = {self.images: images, self.labels: labels}
         ours = self.graph.run_sync(feeds, fetch=[self.loss, self.train])[self.loss]
         self.optimizer.zero_grad()
-        scores = networks.nin(Network(torch, self.weights), torch.from_numpy(images))
+        scores = self.module(torch.from_numpy(images).permute(0, 3, 1, 2))
         theirs = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
         theirs.backward()
         self.optimizer.step()

@@ -85,14 +85,14 @@ MODULES: dict[str, tuple[Callable[[], Any], tuple[int, ...], tuple[int, ...]]] =
 }  # fmt: skip
 
 
-def exported(module: Any, x: Any, axes: Sequence[int]) -> bytes:
+def exported(module: Any, x: Any, axes: Sequence[int] = (), **options: Any) -> bytes:
     """The file of a module."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
-        named = {"x": {axis: f"axis{axis}" for axis in axes}}
-        torch.onnx.export(module, (x,), file, dynamo=False, opset_version=17, input_names=["x"], dynamic_axes=named)
+        options |= {"opset_version": 17, "dynamic_axes": {"x": {axis: f"axis{axis}" for axis in axes}}}
+        torch.onnx.export(module, (x,), file, dynamo=False, input_names=["x"], **options)
         logging.disable(logging.NOTSET)
     return file.getvalue()
 

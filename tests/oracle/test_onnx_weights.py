@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
+from tests.oracle.test_onnx_exports import exported, nn, torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnx")
-nn = torch.nn
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("single_thread")]
 
 KEPT = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
@@ -31,14 +27,8 @@ MODULES = {
 }  # fmt: skip
 
 
-def exported(module: Any, shape: tuple[int, ...], **options: Any) -> bytes:
-    file = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module, torch.zeros(shape), file, dynamo=False, input_names=["x"], output_names=["y"], **options
-        )
-    return file.getvalue()
+def file_of(module: Any, shape: tuple[int, ...], **options: Any) -> bytes:
+    return exported(module, torch.zeros(shape), output_names=["y"], **options)
 
 
 def made(name: str, seed: int) -> tuple[Any, tuple[int, ...]]:
@@ -50,7 +40,7 @@ def made(name: str, seed: int) -> tuple[Any, tuple[int, ...]]:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_state_dict_fits_the_file_of_its_module(name: str) -> None:
     module, shape = made(name, 0)
-    loaded = af.onnx.load(exported(module, shape, **KEPT), trainable=True)
+    loaded = af.onnx.load(file_of(module, shape, **KEPT), trainable=True)
     other, _ = made(name, 1)
     with torch.no_grad():
         for tensor in other.state_dict().values():
@@ -67,7 +57,7 @@ def test_a_state_dict_fits_the_file_of_its_module(name: str) -> None:
 def test_into_a_network_that_is_a_part() -> None:
     module, shape = made("images", 0)
     graph = af.Graph("outer")
-    body = af.onnx.Network(exported(module, shape, **KEPT), trainable=True, name="body")
+    body = af.onnx.Network(file_of(module, shape, **KEPT), trainable=True, name="body")
     top = body(graph.blob("x", shape))
     other, _ = made("images", 1)
     af.nn.load_torch(body, other.state_dict())
@@ -78,7 +68,7 @@ def test_into_a_network_that_is_a_part() -> None:
 
 def test_weights_that_the_exporter_has_changed_are_said_to_be() -> None:
     module, shape = made("images", 0)
-    loaded = af.onnx.load(exported(module, shape), trainable=True)
+    loaded = af.onnx.load(file_of(module, shape), trainable=True)
     with pytest.raises(af.CheckpointError) as caught:
         af.nn.load_torch(loaded.graph, module.state_dict())
     text = str(caught.value)

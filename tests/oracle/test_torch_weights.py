@@ -11,6 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
+from actorflow.graph.gradient import trainable
 from actorflow.nn.models import _INCEPTIONS, MOBILE_NETS
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-oracle")
@@ -44,11 +45,19 @@ def flat(tensors: Any) -> list[Any]:
     return [each for part in tensors for each in flat(part)] if isinstance(tensors, tuple) else [tensors]
 
 
-def check(layer: Any, module: Any, x: np.ndarray, tolerance: float = 1e-5, images: bool = True, **how: Any) -> None:
+def check(
+    layer: Any,
+    module: Any,
+    x: np.ndarray,
+    tolerance: float = 1e-5,
+    images: bool = True,
+    training: bool = False,
+    **how: Any,
+) -> None:
     """Load, run both, and compare within a tolerance of the largest number."""
     graph = af.Graph("g")
     blob = graph.blob("x", x.shape, x.dtype)
-    y = layer(blob, training=False) if isinstance(layer, af.Composite) else layer(blob)
+    y = layer(blob, training=training) if isinstance(layer, af.Composite) else layer(blob)
     nn.load_torch(layer if isinstance(layer, af.Composite) else graph, seeded(module).state_dict(), **how)
     given = torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 1)) if images else x)
     with torch.no_grad():
@@ -59,6 +68,33 @@ def check(layer: Any, module: Any, x: np.ndarray, tolerance: float = 1e-5, image
         wanted = (first(theirs) if images else theirs).numpy()
         assert np.abs(wanted).max() > 1e-3
         np.testing.assert_allclose(found[mine], wanted, rtol=0, atol=tolerance * max(1, np.abs(wanted).max()))
+
+
+def check_training(make: Callable[[], Any], module: Any, x: np.ndarray, least: float = 0.0) -> None:
+    """Scores of a step of training, and its gradients, which come into our order as weights do: by loading them."""
+    graph = af.Graph("g")
+    blob, labels = graph.blob("x", x.shape, "float64"), graph.blob("labels", x.shape[:1], "int64")
+    net, slopes = make(), make()
+    scores, _ = net(blob, training=True), slopes(blob, training=True)
+    loss = ops.softmax_loss(scores, labels)
+    parameters = trainable(loss)
+    grads = af.gradient(loss, parameters)
+    state = seeded(module).double().train().state_dict()
+    nn.load_torch(net, state)
+    classes = np.arange(len(x)) % scores.shape[-1]
+    theirs = module(torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 1))).double())
+    torch.nn.functional.cross_entropy(theirs, torch.from_numpy(classes)).backward()
+    nn.load_torch(slopes, {**state, **{name: each.grad for name, each in module.named_parameters()}})
+    wanted = dict(zip(net.variables, (each.value for each in slopes.variables), strict=True))
+    found = graph.run_sync({blob: x, labels: classes}, fetch=[scores, *grads])
+    pairs = [(scores, theirs.detach().numpy()), *((g, wanted[w]) for g, w in zip(grads, parameters, strict=True))]
+    for mine, its in pairs:
+        np.testing.assert_allclose(found[mine], its, rtol=1e-9, atol=1e-9 * max(np.abs(its).max(), least))
+
+
+def check_model(make: Callable[[], Any], module: Any, *shape: int, tolerance: float = 1e-5, least: float = 0.0) -> None:
+    check(make(), module, normal(*shape), tolerance)
+    check_training(make, module, normal(*shape), least)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -98,6 +134,11 @@ SEQUENCES = {
     "layer norm of two axes": (lambda: nn.LayerNorm(2), lambda: tn.LayerNorm((3, 4)), (2, 3, 4)),
     "rms norm": (nn.RMSNorm, lambda: tn.RMSNorm(4, 1e-5), (2, 3, 4)),
     "rnn": (lambda: nn.RNN(5, 2), lambda: tn.RNN(4, 5, 2), (3, 2, 4)),
+    "rnn of relus": (
+        lambda: nn.RNN(5, activation="relu", bidirectional=True, batch_first=True),
+        lambda: tn.RNN(4, 5, nonlinearity="relu", bidirectional=True, batch_first=True),
+        (2, 3, 4),
+    ),
     "gru": (lambda: nn.GRU(5), lambda: tn.GRU(4, 5), (3, 2, 4)),
     "gru of both directions": (
         lambda: nn.GRU(5, 2, bidirectional=True),
@@ -185,7 +226,7 @@ def lenet() -> Any:
 
 
 def test_lenet() -> None:
-    check(nn.LeNet(10), lenet(), normal(2, 28, 28, 1))
+    check_model(lambda: nn.LeNet(10), lenet(), 2, 28, 28, 1)
 
 
 def test_mlp() -> None:
@@ -204,7 +245,7 @@ def test_nin() -> None:
         *relus(conv(3, 8, 3, 1, 1), conv(8, 8, 1)), tn.MaxPool2d(3, 2, ceil_mode=True),
         *relus(conv(8, 6, 3, 1, 1), conv(6, 6, 1)), conv(6, 5, 1), Mean(),
     )  # fmt: skip
-    check(nn.NIN(5, (8, 6)), module, normal(2, 12, 12, 3))
+    check_model(lambda: nn.NIN(5, (8, 6), dropout=0.0), module, 2, 12, 12, 3)
 
 
 def test_vgg() -> None:
@@ -216,7 +257,8 @@ def test_vgg() -> None:
             channels = width
         layers.append(tn.MaxPool2d(2))
     rest = [tn.Flatten(), *relus(tn.Linear(128, 9), tn.Linear(9, 9)), tn.Linear(9, 5)]
-    check(nn.VGG(5, size=11, width=4, hidden=9), sequential(*layers, *rest), normal(1, 64, 64, 3))
+    module = sequential(*layers, *rest)
+    check_model(lambda: nn.VGG(5, size=11, width=4, hidden=9, dropout=0.0), module, 2, 64, 64, 3)
 
 
 def test_alexnet() -> None:
@@ -232,7 +274,7 @@ def test_alexnet() -> None:
         *relus(conv(256, 384, 3, 1, 1), conv(384, 384, 3, 1, 1, groups=2), conv(384, 256, 3, 1, 1, groups=2)), pool(),
         tn.Flatten(), *relus(tn.Linear(1024, 9), tn.Linear(9, 9)), tn.Linear(9, 5),
     )  # fmt: skip
-    check(nn.AlexNet(5, hidden=9), module, normal(1, 79, 79, 3))
+    check_model(lambda: nn.AlexNet(5, hidden=9, dropout=0.0), module, 2, 79, 79, 3)
 
 
 class Inception(tn.Module):
@@ -248,20 +290,53 @@ class Inception(tn.Module):
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
-def test_googlenet() -> None:
-    pool = partial(tn.MaxPool2d, 3, 2, ceil_mode=True)
-    lrn = partial(tn.LocalResponseNorm, 5, 1e-4, 0.75, 1.0)
-    layers = [
-        *relus(tn.Conv2d(3, 64, 7, 2, 3)), pool(), lrn(), *relus(tn.Conv2d(64, 64, 1), tn.Conv2d(64, 192, 3, 1, 1)),
-        lrn(), pool(),
-    ]  # fmt: skip
-    channels = 192
-    for block, widths in _INCEPTIONS.items():
-        if block in ("4a", "5a"):
-            layers.append(pool())
-        layers.append(Inception(channels, *widths))
-        channels = sum(widths[:3]) + widths[5]
-    check(nn.GoogLeNet(9, auxiliary=False), sequential(*layers, Mean(), tn.Linear(1024, 9)), normal(1, 64, 64, 3))
+class GoogLeNet(tn.Module):
+    """Scores, and those of the auxiliary heads, which look at what comes out of two blocks."""
+
+    def __init__(self, classes: int, auxiliary: bool) -> None:
+        super().__init__()
+        pool = partial(tn.MaxPool2d, 3, 2, ceil_mode=True)
+        lrn = partial(tn.LocalResponseNorm, 5, 1e-4, 0.75, 1.0)
+        stem = relus(tn.Conv2d(64, 64, 1), tn.Conv2d(64, 192, 3, 1, 1))
+        parts: list[list[Any]] = [[*relus(tn.Conv2d(3, 64, 7, 2, 3)), pool(), lrn(), *stem, lrn(), pool()]]
+        channels, seen = 192, []
+        for block, widths in _INCEPTIONS.items():
+            if block in ("4a", "5a"):
+                parts[-1].append(pool())
+            parts[-1].append(Inception(channels, *widths))
+            channels = sum(widths[:3]) + widths[5]
+            if block in ("4a", "4d"):
+                parts.append([])
+                seen.append(channels)
+        self.parts = tn.ModuleList(sequential(*part) for part in parts)
+        self.scores = sequential(Mean(), tn.Linear(channels, classes))
+        pooled = partial(tn.AvgPool2d, 5, 3, ceil_mode=True)
+        self.heads = tn.ModuleList(
+            sequential(
+                pooled(), *relus(tn.Conv2d(n, 128, 1)), tn.Flatten(), *relus(tn.LazyLinear(1024)),
+                tn.Linear(1024, classes),
+            )
+            for n in (seen if auxiliary else ())
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        found = []
+        for part in self.parts:
+            x = part(x)
+            found.append(x)
+        scores = self.scores(x)
+        return (scores, *(head(y) for head, y in zip(self.heads, found, strict=False))) if self.heads else scores
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_googlenet(auxiliary: bool) -> None:
+    size = 224 if auxiliary else 64
+    module = GoogLeNet(9, auxiliary)
+    module(torch.zeros(1, 3, size, size))
+    net = nn.GoogLeNet(9, auxiliary=auxiliary, dropout=0.0)
+    for head in net.auxiliary:
+        head.layers[-2].rate = 0.0
+    check(net, module, normal(1, size, size, 3), training=auxiliary)
 
 
 class Residual(tn.Module):
@@ -298,7 +373,7 @@ def test_resnet(size: int) -> None:
             layers.append(Residual(channels, 4 << stage, 2 if stage and not i else 1, deep))
             channels = (4 << stage) * (4 if deep else 1)
     module = sequential(*layers, Mean(), tn.Linear(channels, 5))
-    check(nn.ResNet(5, size=size, width=4), module, normal(1, 64, 64, 3), tolerance=1e-4)
+    check_model(lambda: nn.ResNet(5, size=size, width=4), module, 2, 64, 64, 3, tolerance=1e-4)
 
 
 class Squeeze(tn.Module):
@@ -309,7 +384,8 @@ class Squeeze(tn.Module):
         self.fc1, self.fc2 = tn.Conv2d(channels, squeezed, 1), tn.Conv2d(squeezed, channels, 1)
 
     def forward(self, x: Any) -> Any:
-        return x * tn.functional.hardsigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3), keepdim=True)))))
+        y = self.fc2(torch.relu(self.fc1(x.mean((2, 3), keepdim=True))))
+        return x * (y / 6 + 0.5).clamp(0, 1)  # hardsigmoid's own gradient has 1/6 in float32 alone
 
 
 class Inverted(tn.Module):
@@ -342,7 +418,9 @@ def test_mobile_net(size: str) -> None:
         channels = block[2]
     layers += [tn.Conv2d(channels, 6 * channels, 1, bias=False), tn.BatchNorm2d(6 * channels, 1e-3), tn.Hardswish()]
     layers += [Mean(), tn.Linear(6 * channels, hidden), tn.Hardswish(), tn.Linear(hidden, 5)]
-    check(nn.MobileNetV3(5, size=size), sequential(*layers), normal(1, 64, 64, 3), tolerance=1e-4)
+    # What a norm adds before a 1x1 convolution and another norm has a gradient of 0, but for rounding.
+    make = lambda: nn.MobileNetV3(5, size=size, dropout=0.0)  # noqa: E731
+    check_model(make, sequential(*layers), 3, 64, 64, 3, tolerance=1e-4, least=1e-3)
 
 
 class LanguageModel(tn.Module):

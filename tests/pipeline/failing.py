@@ -1,7 +1,5 @@
 """User code that fails, apart from all that a test needs: processes import it, too."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

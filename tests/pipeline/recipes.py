@@ -1,7 +1,5 @@
 """Pipelines made of descriptions, so that hypothesis can draw and shrink them; plain Python says what they give."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator

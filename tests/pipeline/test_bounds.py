@@ -1,7 +1,5 @@
 """Bounds: items and bytes that are held, memory over a million items, the budget of a device."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

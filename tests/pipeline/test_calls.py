@@ -1,7 +1,5 @@
 """map, filter and flat_map: order, concurrency, executors, timeouts, retries, what becomes of failures."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

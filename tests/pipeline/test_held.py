@@ -1,7 +1,5 @@
 """However an iteration of a pipeline ends: nothing of its items is alive when the application is done with it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """However an iteration ends, nothing of it is left: no task, thread, process, open file or called function."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

@@ -1,7 +1,5 @@
 """Mistakes of this package itself end the run of a pipeline, as what user code raises does."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Calls in other processes: what goes there and back, chunks of items, who is to blame, processes that die or hang."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

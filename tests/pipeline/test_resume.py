@@ -1,7 +1,5 @@
 """A loader that goes on from a saved place gives what would have come: any stages, any concurrency, any place."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

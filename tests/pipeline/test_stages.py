@@ -1,7 +1,5 @@
 """Results of each stage, against plain Python."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Loaders in programs without a loop, in PyTorch, in other processes; feeds; what is known of stages."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 import time

@@ -5,8 +5,6 @@ neither the iteration nor the end of the loader; the items before it have come; 
 once; nothing is left; and the next iteration gives the rest.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing
@@ -57,6 +55,14 @@ from tests.support.loops import loop_factories
 pytestmark = pytest.mark.usefixtures("calls_count_as_short")
 
 
+@pytest.fixture(params=loop_factories())
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop of each kind."""
+    made = loop_factories()[request.param]()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("kind_of_loop", loop_factories())
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_that_names_the_stage(place: str, kind_of_loop: str) -> None:
@@ -95,11 +101,9 @@ FAR: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("kind_of_loop", loop_factories())
 @pytest.mark.parametrize("method", FAR)
-def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> None:
+def test_an_error_of_what_runs_in_processes(method: str, loop: asyncio.AbstractEventLoop) -> None:
     forkserver.ensure_running()  # it stays
-    loop = loop_factories()[kind_of_loop]()
     files = len(open_files())
     wrong: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda loop, context: wrong.append(context))
@@ -133,7 +137,6 @@ def test_an_error_of_what_runs_in_processes(method: str, kind_of_loop: str) -> N
     assert not asyncio.all_tasks(loop)
     assert not multiprocessing.active_children()
     assert len(open_files()) == files
-    loop.close()
     assert not wrong
 
 
@@ -149,10 +152,8 @@ def test_a_function_that_cannot_be_made_again_in_a_process(kind: type[BaseExcept
     loop.close()
 
 
-@pytest.mark.parametrize("kind_of_loop", loop_factories())
-def test_a_process_that_ends_while_items_wait_for_it(kind_of_loop: str) -> None:
+def test_a_process_that_ends_while_items_wait_for_it(loop: asyncio.AbstractEventLoop) -> None:
     """Its last answer and its end come at once, with items unread; uvloop tells of that once."""
-    loop = loop_factories()[kind_of_loop]()
     loader = source(range(COUNT)).map(leave_when_asked, executor="process")
 
     async def main() -> None:
@@ -164,7 +165,6 @@ def test_a_process_that_ends_while_items_wait_for_it(kind_of_loop: str) -> None:
                 assert raised.value.number is not None
 
     assert ended(loop, main()) == (None, [])
-    loop.close()
 
 
 # -- more of the user's -----------------------------------------------------------------------------------------
@@ -201,11 +201,9 @@ async def test_a_function_that_cancels_the_task_that_calls_it(way: str, concurre
     assert (error.stage, items) == ("fail", NUMBERS[: len(items)])
 
 
-@pytest.mark.parametrize("kind_of_loop", loop_factories())
 @pytest.mark.parametrize("place", ["map, at once", "map, tasks", "flat_map async body, tasks"])
-def test_a_loop_that_cancels_all_its_tasks(place: str, kind_of_loop: str) -> None:
+def test_a_loop_that_cancels_all_its_tasks(place: str, loop: asyncio.AbstractEventLoop) -> None:
     """As `asyncio.run` does at its end, with an iteration that somebody keeps."""
-    loop = loop_factories()[kind_of_loop]()
     fault = Fault(ValueError)
     fault.is_armed = False
     loader = PLACES[place].add(source(range(COUNT)).map(asynchronous(nothing), name="front"), fault)
@@ -225,7 +223,6 @@ def test_a_loop_that_cancels_all_its_tasks(place: str, kind_of_loop: str) -> Non
     del iteration
     assert ended(loop, take(loader, rest, True)) == (None, [])
     assert rest == NUMBERS[1:]
-    loop.close()
 
 
 class Closes:
@@ -321,10 +318,8 @@ def test_a_loader_without_a_loop(kind: type[BaseException]) -> None:
     assert items == NUMBERS
 
 
-@pytest.mark.parametrize("kind_of_loop", loop_factories())
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_of_a_feed_that_fail(kind: type[BaseException], kind_of_loop: str) -> None:
-    loop = loop_factories()[kind_of_loop]()
+def test_parts_of_a_feed_that_fail(kind: type[BaseException], loop: asyncio.AbstractEventLoop) -> None:
     fault = Fault(kind)
     feeds = source(range(COUNT)).map(lambda x: Parts(fault, x), name="parts").feed(x="x")
     given: list[Any] = []
@@ -341,7 +336,6 @@ def test_parts_of_a_feed_that_fail(kind: type[BaseException], kind_of_loop: str)
     assert left == ([error.__cause__] if issubclass(kind, ENDING) else [])
     ended(loop, feeds.loader.aclose())
     assert not asyncio.all_tasks(loop)
-    loop.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

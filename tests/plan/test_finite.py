@@ -198,23 +198,25 @@ class TestWhoIsAsked:
 
 
 @pytest.mark.parametrize("kind", sorted({*EACH} - PARTICULAR))
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 0.0, 3e38, 1e-45])
-async def test_kernels_do_not_warn(kind: str, special: float, request: pytest.FixtureRequest) -> None:
+async def test_kernels_do_not_warn(kind: str, request: pytest.FixtureRequest) -> None:
     """On a lane and on the loop alike; warnings are errors here."""
     operation, inputs = EACH[kind]
-    if kind == "NormFactor" and special < 0:
-        pytest.skip("a sum of squares is not negative")
-    arrays = []
-    for each in map(np.asarray, inputs):
-        chosen = np.arange(each.size).reshape(each.shape) % 3 == 0
-        arrays.append(np.where(chosen, special, each).astype(each.dtype) if each.dtype.kind == "f" else each)
-    graph = af.Graph("g")
-    blobs = [graph.blob(f"x{i}", array.shape, array.dtype) for i, array in enumerate(arrays)]
+    graph, feeds = af.Graph("g"), []
+    blobs = [graph.blob(f"x{i}", array.shape, array.dtype) for i, array in enumerate(inputs)]
     graph.apply(operation, *blobs, name="op")
+    for special in (np.nan, np.inf, -np.inf, 0.0, 3e38, 1e-45):
+        chosen = [np.arange(each.size).reshape(each.shape) % 3 == 0 for each in inputs]
+        arrays = [
+            np.where(here, special, each).astype(each.dtype) if each.dtype.kind == "f" else each
+            for here, each in zip(chosen, inputs, strict=True)
+        ]
+        feeds.append(dict(zip(blobs, arrays, strict=True)))
     async with graph:
-        await graph.run(dict(zip(blobs, arrays, strict=True)))
+        for fed in feeds:
+            await graph.run(fed)
         request.getfixturevalue("calls_count_as_short")
-        await graph.run(dict(zip(blobs, arrays, strict=True)))
+        for fed in feeds:
+            await graph.run(fed)
 
 
 def planted(graph: af.Graph, x: af.Blob, depth: int, at: int, width: int) -> str:
@@ -470,7 +472,7 @@ class TestTakenElsewhere:
         y = ops.add(ops.scale(graph.blob("x", (3,)), 2.0), graph.blob("z", (3,)))
         async with graph:
             await graph.run({"x": np.ones(3, "f"), "z": np.ones(3, "f")}, fetch=y)
-            (actor,) = graph.engine.program(None, {}).base.ops
+            (actor,) = graph.engine.program(None, {}).ops
         alone = graph_of_call(actor, [np.ones(3, "f"), np.full(3, 2, "f")], 7)
         async with alone:
             np.testing.assert_array_equal((await alone.run())[alone.sinks[0]], [4, 4, 4])

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
+from actorflow.core import FrameState
 from actorflow.transport.base import Transport
 from actorflow.transport.local import LocalWorld
 from tests.support.recipes import Array, Recipe, Reference, Step, evaluate, initial, is_view

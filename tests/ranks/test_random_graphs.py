@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.actors.frame import FrameState
+from actorflow.core import FrameState
 from tests.ranks.ranks import PLACES, PlantedError, Rank, World
 from tests.support.recipes import Recipe, recipes
 

@@ -5,8 +5,6 @@ when their callers are cancelled, which rows an op fails for, which arguments ar
 meanwhile, often in the turn in which something else does. A batcher is entered several times, also on another loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """Whether branches run side by side: by calculation, and where that says yes, by trial."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace
@@ -12,14 +10,13 @@ import pytest
 
 import actorflow as af
 from actorflow import loop
-from actorflow.actors.op import FOREVER_NS
+from actorflow.core import FOREVER_NS
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU, WorkerLane
 from actorflow.ops import Operation, kernel
-from actorflow.runtime import tapes
+from actorflow.runtime import branches
 from actorflow.runtime.branches import Branches
 from actorflow.trace.ring import Trace
-from tests.support.tapes import LIMITS
 
 LANES = [WorkerLane("main", computes=False), WorkerLane("main.1", computes=False)]
 
@@ -47,28 +44,29 @@ def run(program: Any, frames: range, spans_ns: int) -> None:
 
 
 def test_one_lane_where_waking_threads_costs_more() -> None:
-    program, branches = diamond(100_000), Branches()
-    assert branches.lanes(program) == dict.fromkeys(program.ops, LANES[0])
+    program = diamond(100_000)
+    assert Branches(program.ops, program.trace).lanes() == dict.fromkeys(program.ops, LANES[0])
 
 
 @pytest.mark.parametrize("one_lane_ns", [1_000_000, 100_000_000])
 def test_both_are_tried_where_it_may_pay(one_lane_ns: int) -> None:
-    program, branches = diamond(50_000_000), Branches()
+    program = diamond(50_000_000)
+    choice, as_planned = Branches(program.ops, program.trace), {op: op.lane for op in program.ops}
     run(program, range(5), 1)
-    assert branches.lanes(program) == {}, "the first frames do not count"
+    assert choice.lanes() == as_planned, "the first frames do not count"
     run(program, range(5, 10), 50_000_000)
     one_lane = dict.fromkeys(program.ops, LANES[0])
-    assert branches.lanes(program) == one_lane
+    assert choice.lanes() == one_lane
     run(program, range(10, 15), one_lane_ns)
     for _ in range(3):  # it stays so
-        assert branches.lanes(program) == (one_lane if one_lane_ns < 50_000_000 else {})
+        assert choice.lanes() == (one_lane if one_lane_ns < 50_000_000 else as_planned)
 
 
 def test_lanes_that_are_named_stay() -> None:
-    program, branches = diamond(100_000), Branches()
+    program = diamond(100_000)
     for op in program.ops:
         op.node.lane = op.lane.name
-    assert branches.lanes(program) == {}
+    assert Branches(program.ops, program.trace).left == FOREVER_NS
 
 
 class Witnessed(Operation):
@@ -90,7 +88,7 @@ def _witnessed(_operation: Witnessed, inputs: Any, outputs: Any) -> None:
 
 
 async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"]._replace(frames=1))
+    monkeypatch.setattr(branches, "_FRAMES", 1)
     monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
     graph = af.Graph("branches")
     x = y = graph.blob("x", (2,), "float64")
@@ -105,19 +103,16 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
             result = await graph.run({x: [0.0, 1.0]})
         np.testing.assert_array_equal(result["end/out"], [3.0, 4.0])
         (program,) = graph.engine._programs.values()
-        (piece,) = program.ops
-        assert len(piece.parts) == 4
-        assert set(program.lanes.values()) == {piece.lane}
+        assert len({op.lane for op in program.ops}) == 1
         assert blas_threads._lanes == counted + 1, "the lane that has lost its ops takes no core from BLAS"
         tracks = graph.engine.trace.tracks
         calls = graph.engine.trace.since(8)
         assert {tracks[track] for track in calls.track.tolist()} <= {"loop", "cpu main"}
-        here = threading.current_thread().name
-        for running, expected in ((["this one"], here), (["this one", "another"], "actorflow-main")):
-            seen.clear()
-            piece.cost_ns, piece._running = 0, running  # short enough for the loop
-            await graph.run({x: [0.0, 1.0]})
-            assert set(seen) == {expected}
+        seen.clear()
+        for op in program.ops:
+            op.inline_ns = -1
+        await graph.run({x: [0.0, 1.0]})
+        assert seen == ["actorflow-main"] * 4
         await graph.run({x: [0.0, 1.0]}, fetch=sides)
         assert blas_threads._lanes == counted + 2, "another plan has ops on both"
     assert blas_threads._lanes == counted
@@ -134,7 +129,7 @@ async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:
     graph.function("pause", pause, y.spec)(y)
     counted = blas_threads._lanes
     async with graph:
-        for _ in range(3):  # as it was built, and with tapes
+        for _ in range(3):
             await graph.run({x: [0.0, 1.0]})
             assert blas_threads._lanes == counted + 1
     assert blas_threads._lanes == counted
@@ -161,23 +156,6 @@ async def test_lanes_of_a_program_that_was_not_made_take_no_core_from_blas(monke
     assert blas_threads._lanes == counted
 
 
-async def test_what_a_lane_costs_says_what_is_worth_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "LIMITS", LIMITS["long"])
-    graph = af.Graph("worth")
-    x = graph.blob("x", (2,), "float64")
-    graph.op("end", Witnessed())(graph.op("begin", Witnessed())(x))
-    async with graph:
-        for _ in range(3):
-            await graph.run({x: [0.0, 1.0]})
-        (program,) = graph.engine._programs.values()
-        (piece,) = program.ops
-        for handover_ns, expected_ns in ((50_000, 300_000), (150_000, 450_000), (900_000, 1_000_000)):
-            piece.cost_ns = piece.last_ns = FOREVER_NS
-            piece.lane.handover_ns = handover_ns
-            await graph.run({x: [0.0, 1.0]})
-            assert piece.inline_ns == pytest.approx(expected_ns, rel=0.1)  # one more time has been measured
-
-
 async def test_a_function_has_one_lane_in_all_programs() -> None:
     graph = af.Graph("lanes")
     x = graph.blob("x", (), "int64")
@@ -195,7 +173,7 @@ async def test_a_function_has_one_lane_in_all_programs() -> None:
         await graph.run({x: -1}, fetch=[far, near])  # whose plan, by itself, begins with the longer way
         fetches = ([near], [far, near])
         await asyncio.gather(*[graph.run({x: i}, fetch=fetches[i % 2]) for i in range(20)])
-        programs = [program.base for program in graph.engine._programs.values()]
+        programs = [*graph.engine._programs.values()]
         lanes = [op.lane for program in programs for op in program.ops if op.what == "see"]
     assert len(lanes) == 2
     assert lanes[0] is lanes[1]

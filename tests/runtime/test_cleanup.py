@@ -1,7 +1,5 @@
 """Async code of the user's that is told to end tidies up to its end, whoever tells it, and however often."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -133,10 +131,10 @@ class Tidier:
                 pass
 
 
-@pytest.mark.parametrize("kind", sorted(loop_factories()))
+@pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("what", WHAT)
-def test_clean_up_is_never_cut_off(what: str, how: str, kind: str) -> None:
+def test_clean_up_is_never_cut_off(what: str, how: str, kind_of_loop: str) -> None:
     async def main() -> None:
         nonlocal tidier
         tidier = Tidier(what)
@@ -169,6 +167,6 @@ def test_clean_up_is_never_cut_off(what: str, how: str, kind: str) -> None:
             task.exception()
 
     tidier: Any = None
-    with asyncio.Runner(loop_factory=loop_factories()[kind]) as runner:
+    with asyncio.Runner(loop_factory=loop_factories()[kind_of_loop]) as runner:
         runner.run(main())
     assert set(tidier.outcomes) == {"tidied"}

@@ -1,7 +1,5 @@
 """Any sequence of pauses, steps, resumptions, cancellations and runs: the frames that may start do, in their order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress

@@ -1,7 +1,5 @@
 """Constants are there before the first frame: no frame computes them, gives them back or writes into them."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pausing, stepping, resuming, cancelling: exactly the frames that may start do, in their order; nothing hangs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing

@@ -16,6 +16,8 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.core import FrameState
+from actorflow.runtime.resources import Claim
 from actorflow.trace.counters import NodeState
 
 SPEC = af.TensorSpec.of((3,))
@@ -561,6 +563,44 @@ class TestCancellation:
             await asyncio.wait([task])
 
 
+class TestEnds:
+    """A frame ends by itself where nobody has to be told; all who are to know of it do."""
+
+    async def test_who_asks_for_it_is_told(self) -> None:
+        graph, x, y = one_op(lambda a: a + 1)
+        async with graph:
+            await graph.run({x: ones()})
+            program = graph.engine.program(None, {x: ones()})
+            frame = graph.engine.start(program, {x: ones()})
+            assert frame.ends_quietly
+            told = frame.ended
+            frame.wake()
+            await asyncio.wait_for(told, 60)
+            np.testing.assert_array_equal(program.result(frame)[y], ones(2))
+
+    async def test_who_waits_until_none_is_in_flight_is_told(self) -> None:
+        graph, x, _ = one_op(lambda a: a)
+        async with graph:
+            await graph.run({x: ones()})
+            frames = [graph.engine.start(graph.engine.program(None, {x: ones()}), {x: ones()}) for _ in range(2)]
+            rest = asyncio.create_task(graph.engine.observer.rest())
+            await asyncio.sleep(0)
+            frames[0].wake()
+            await asyncio.wait_for(rest, 60)
+            assert [frame.state for frame in frames] == [FrameState.FINISHED] * 2
+            assert all(frame.ends_quietly for frame in frames)
+            assert (graph.engine.frames.finished, graph.engine.frames.in_flight) == (3, 0)
+
+    async def test_its_limit_of_time_ends_with_it(self) -> None:
+        graph = af.Graph("limited", stall_limit=3600)
+        x = graph.blob("x", (3,))
+        y = graph.function("f", lambda a: a + 1, SPEC)(x)
+        async with graph:
+            for _ in range(3):
+                np.testing.assert_array_equal((await graph.run({x: ones()}))[y], ones(2))
+                assert not graph.engine.observer.limits.timers
+
+
 class TestLoops:
     def test_run_sync(self) -> None:
         graph, x, y = one_op(lambda a: a + 1)
@@ -587,6 +627,29 @@ class TestLoops:
         np.testing.assert_array_equal(graph.run_sync({x: ones(2)})[y], ones(2))
         af.run(graph.aclose())
         assert graph.engine.frames.in_flight == 0
+
+    async def test_a_claim_that_a_move_comes_between_is_made_again(self) -> None:
+        graph, x, y = one_op(lambda a: a + 1)
+        await graph.run({x: ones()})
+        resources, other = graph.engine.resources, asyncio.new_event_loop()
+
+        class Between(Claim):
+            __slots__ = ()
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                if value:  # another thread has looked at the count before this one writes it
+                    resources._move_to(other)
+                super().__setattr__(name, value)
+
+        resources._claim = between = Between()
+        claim = resources.claim()
+        assert (claim.count, between.count) == (1, 0)
+        assert claim is resources._claim
+        assert resources.loop is asyncio.get_running_loop()
+        claim.release()
+        np.testing.assert_array_equal((await graph.run({x: ones()}))[y], ones(2))
+        await graph.aclose()
+        other.close()
 
     @pytest.mark.parametrize("options", [{}, {"timeout": 3600}, {"retries": 1, "backoff": 3600}], ids=str)
     def test_a_loop_closed_while_an_async_function_waits(self, options: dict[str, Any]) -> None:
@@ -701,10 +764,15 @@ class TestLoops:
 
     async def test_the_application_gets_its_turn(self) -> None:
         """A long frame of short ops is cut in slices."""
+
+        def work(a: np.ndarray) -> np.ndarray:
+            sum(range(1_000))  # many times what the core takes, which alone would be done in two slices
+            return a
+
         graph = af.Graph("long")
         y = x = graph.blob("x", (3,))
-        for i in range(10_000):
-            y = graph.function(f"f{i}", lambda a: a, SPEC)(y)
+        for i in range(2_000):
+            y = graph.function(f"f{i}", work, SPEC)(y)
         turns = 0
 
         async def application() -> None:
@@ -722,6 +790,20 @@ class TestLoops:
 
 
 class TestWatching:
+    async def test_it_begins_and_ends_between_frames(self) -> None:
+        graph, x, _ = one_op(lambda a: a)
+        resources, f = graph.engine.resources, graph["f"]
+        async with graph:
+            await graph.run({x: ones()})
+            first = resources.watch()
+            await graph.run({x: ones()})
+            resources.unwatch()
+            await graph.run({x: ones()})
+            second = resources.watch()
+            assert [monitor.states[f.id] for monitor in (first, second)] == [NodeState.DONE, NodeState.IDLE]
+            await graph.run({x: ones()})
+            assert second.states[f.id] == NodeState.DONE
+
     async def test_states_and_profile(self) -> None:
         def maybe(a: np.ndarray) -> np.ndarray:
             if a[0] < 0:
@@ -784,3 +866,18 @@ class TestWatching:
             for i in range(3):
                 await graph.run({x: float(i)})
         assert list(graph.engine.scalars.series[y.name]) == [(0, 0.0), (1, 2.0), (2, 4.0)]
+
+
+async def test_a_lane_calls_what_was_ready_before_what_follows_on_it() -> None:
+    graph, order = af.Graph("g"), []
+    x = graph.blob("x", (), "int64")
+
+    def note(name: str) -> Any:
+        return lambda value: order.append(name) or value
+
+    for name in ("a", "b", "c"):
+        y = graph.function(name, note(name), x.spec, lane="main")(x)
+        graph.function(f"behind {name}", note(f"behind {name}"), x.spec, lane="main")(y)
+    async with graph:
+        await graph.run({x: 1})
+    assert order == ["a", "b", "c", "behind a", "behind b", "behind c"]

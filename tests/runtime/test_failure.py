@@ -1,7 +1,5 @@
 """Timeouts, retries, atomic frames, replay: what users do about ops that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import dataclasses
@@ -575,3 +573,26 @@ async def test_chains_of_errors_are_harmless_however_they_are_linked(name: str, 
             assert str(other) == str(caught.value)
         assert graph.engine.errors[-1].message == str(caught.value)
         assert (await graph.run())[y] == 7
+
+
+async def test_a_call_that_cancels_its_own_frame_has_ended_well() -> None:
+    graph = af.Graph("itself")
+    x = graph.blob("x", (2,))
+    cancels = [False]
+
+    def step(value: np.ndarray) -> np.ndarray:
+        if cancels[0]:
+            graph.cancel()
+        return value + 1
+
+    y = graph.function("after", lambda value: value, x.spec)(graph.function("step", step, x.spec)(x))
+    async with graph:
+        for _ in range(3):
+            await graph.run({x: [1.0, 2.0]})
+        cancels[0] = True
+        with pytest.raises(af.RunCancelledError):
+            await graph.run({x: [1.0, 2.0]})
+        cancels[0] = False
+        counts = {op.name: (graph.engine.profile[op.id].calls, graph.engine.profile[op.id].failed) for op in graph.ops}
+        assert counts == {"step": (4, 0), "after": (3, 0)}
+        assert (await graph.run({x: [1.0, 2.0]}))[y].tolist() == [2.0, 3.0]

@@ -92,7 +92,7 @@ def graph_of(function: Function, options: dict[str, Any] | None = None, **settin
 def frames_of(graph: af.Graph) -> int:
     """Number of its frames that are alive."""
     observer = graph.engine.observer
-    return sum(type(each) is Frame and each.observer is observer for each in gc.get_objects())
+    return sum(type(each) is Frame and each.start.observer is observer for each in gc.get_objects())
 
 
 def ended(task: asyncio.Task[Any]) -> None:

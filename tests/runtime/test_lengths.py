@@ -1,7 +1,5 @@
 """Lengths of open axes, frame by frame: what errors, recordings, spans and the page say of them."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from pathlib import Path
@@ -190,6 +188,20 @@ class TestMemory:
         async with graph:
             stream = graph.stream([self.feeds(count) for count in counts], fetch=fetch, in_flight=4)
             assert [result.lengths["batch"] async for result in stream] == counts
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+async def test_the_plans_that_were_used_last_are_kept(is_run: bool) -> None:
+    graph = doubled(max_plans=2)
+    kept = []
+    async with graph:
+        for count in (1, 1, 2, 1, 3, 1, 2):
+            if count == 2 and not is_run:
+                graph.engine.program(None, rows(2))
+            else:
+                await graph.run(rows(count))
+            kept.append([dict(lengths or ())["batch"] for _, _, lengths, _ in graph.engine._programs])
+    assert kept == [[1], [1], [1, 2], [2, 1], [1, 3], [3, 1], [1, 2]]
 
 
 async def test_lengths_of_other_shapes_are_found_anew() -> None:

@@ -1,7 +1,5 @@
 """Memory of fetched arrays: used again when the application has dropped them, and never before."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

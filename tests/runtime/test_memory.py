@@ -1,7 +1,5 @@
 """Memory: what a frame takes, budgets that frames and ops wait for, and buffers in steady state."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from dataclasses import dataclass
@@ -276,7 +274,7 @@ class TestInPlace:
         w = graph.variable("w", (4,), init=1.0)
         y = af.ops.add(af.ops.multiply(af.ops.multiply(x, w), w), w)
         async with graph:
-            for number in range(1, 12):  # with tapes as well
+            for number in range(1, 12):
                 w.value = np.full(4, number, np.float32)
                 result = await graph.run({x: np.ones(4, np.float32)})
                 assert (result[y] == number * number + number).all()

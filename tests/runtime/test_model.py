@@ -1,7 +1,5 @@
 """Models: graphs with names for inputs and outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Graphs are drawn of all that hands memory on: functions that return their input,
 kernels that compute in place, constants, variables. Then each side writes into all that is its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref
@@ -20,7 +18,6 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES
-from tests.support.tapes import LIMITS, limited
 
 ROWS = 3
 #: Rows that are copied when they are fetched, that are not, and that are used again.
@@ -305,9 +302,7 @@ async def test_whatever_is_fed(form: str, way: str) -> None:
     st.sampled_from(WIDTHS),
     st.sampled_from(sorted(WAYS)),
     st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=3),
-    st.sampled_from(sorted(LIMITS)),
 )
-def test_any_graph(steps: list[tuple[str, int]], width: int, way: str, forms: list[str], limits: str) -> None:
+def test_any_graph(steps: list[tuple[str, int]], width: int, way: str, forms: list[str]) -> None:
     subject = Subject(tuple(kind for kind, _ in steps), tuple(read for _, read in steps), width)
-    with limited(limits):
-        af.run(compare(subject, way, forms))
+    af.run(compare(subject, way, forms))

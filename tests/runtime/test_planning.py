@@ -1,7 +1,5 @@
 """Plans are made in slices of the loop's time: what else the loop has to do goes on, and frames keep their order."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

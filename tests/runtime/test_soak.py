@@ -3,8 +3,6 @@
 ``ACTORFLOW_FULL_TESTS=1`` runs 200,000 frames; ``python -m tests.runtime.test_soak [frames]`` prints what it measures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

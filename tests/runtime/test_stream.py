@@ -1,7 +1,5 @@
 """Streams: order, overlap, backpressure, and clean ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing

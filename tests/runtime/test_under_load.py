@@ -1,23 +1,22 @@
 """Random graphs under load: overlap, delays, failures, cancellations and timeouts, against a plain sequential program.
 
-The graphs, and what is checked after each case, are in `tests.loads`.
+The graphs, and what is checked after each case, are in `tests.support.loads`.
 """
-
-from __future__ import annotations
 
 import asyncio
 import gc
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import actorflow as af
 from actorflow.testing import inject, virtual_time_loop
 from tests.support.loads import GRAPHS, Subject, cancel_at_every_turn, fail_at_every_op, leaves_nothing
 from tests.support.recipes import Recipe, recipes
-from tests.support.tapes import EACH, limited
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,48 +30,39 @@ def counted(request: pytest.FixtureRequest) -> Iterator[None]:
     reporter.write_line(f"\ntest_under_load: {Subject.cases} cases")
 
 
-@EACH
 @GRAPHS
 @given(recipe=recipes(), delays=st.lists(st.tuples(st.integers(0, 8), st.sampled_from((0.0, 2e-4))), max_size=3))
-async def test_delays_change_no_result(limits: str, recipe: Recipe, delays: list[tuple[int, float]]) -> None:
+async def test_delays_change_no_result(recipe: Recipe, delays: list[tuple[int, float]]) -> None:
     async def cases(subject: Subject) -> None:
         for op, delay_s in delays:
             inject(subject.graph, subject.ops[op % len(subject.ops)], delay_s=delay_s)
             await subject.rest()
 
-    with limited(limits):
-        await leaves_nothing(recipe, cases)
+    await leaves_nothing(recipe, cases)
 
 
-@EACH
 @GRAPHS
 @given(recipe=recipes(), frame=st.integers(0, 7), other=st.integers(0, 8), once=st.booleans())
-async def test_a_failure_at_every_op(limits: str, recipe: Recipe, frame: int, other: int, once: bool) -> None:
-    with limited(limits):
-        await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
+async def test_a_failure_at_every_op(recipe: Recipe, frame: int, other: int, once: bool) -> None:
+    await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
 
 
-@EACH
 @GRAPHS
 @given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(16, 64), again=st.integers(0, 3))
-async def test_cancellation_at_some_turns(limits: str, recipe: Recipe, victim: int, stride: int, again: int) -> None:
-    with limited(limits):
-        await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
+async def test_cancellation_at_some_turns(recipe: Recipe, victim: int, stride: int, again: int) -> None:
+    await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
 
 
 @pytest.mark.slow
-@EACH
 @GRAPHS
 @given(recipe=recipes(), victim=st.integers(0, 7), stride=st.integers(1, 4), again=st.integers(0, 3))
-async def test_cancellation_at_every_turn(limits: str, recipe: Recipe, victim: int, stride: int, again: int) -> None:
-    with limited(limits):
-        await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
+async def test_cancellation_at_every_turn(recipe: Recipe, victim: int, stride: int, again: int) -> None:
+    await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride, again))
 
 
-@EACH
 @GRAPHS
 @given(recipe=recipes(), timeout_s=st.sampled_from((0.5, 1.5, 2.5, 4.0)), op=st.integers(0, 8))
-def test_timeouts(limits: str, recipe: Recipe, timeout_s: float, op: int) -> None:
+def test_timeouts(recipe: Recipe, timeout_s: float, op: int) -> None:
     """On the virtual clock: two ops that take one and two seconds, and a limit that some frames pass."""
 
     async def cases(subject: Subject) -> None:
@@ -87,5 +77,23 @@ def test_timeouts(limits: str, recipe: Recipe, timeout_s: float, op: int) -> Non
             await subject.check(outcomes, None)
 
     if not recipe.sequential:  # which blocks the loop, and no clock jumps
-        with limited(limits), asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+        with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
             runner.run(leaves_nothing(recipe, cases, limit_s=1e6))
+
+
+async def test_fifty_overlapping_runs_give_fifty_answers() -> None:
+    graph = af.Graph("fifty")
+    x = graph.blob("x", (64, 32))
+    weight = graph.variable("weight", (16, 32), init=lambda spec, name: np.random.default_rng(0).random(spec.shape))
+    y = af.ops.softmax(af.ops.relu(af.ops.inner(x, weight)))
+    batches = np.random.default_rng(1).standard_normal((50, 64, 32), dtype=np.float32)
+
+    def expected(batch: np.ndarray) -> np.ndarray:
+        z = np.maximum(batch @ weight.value.T, 0)
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    async with graph:
+        results = await asyncio.gather(*(graph.run({x: batch}) for batch in batches))
+    for batch, result in zip(batches, results, strict=True):
+        np.testing.assert_allclose(result[y], expected(batch), rtol=1e-5)

@@ -1,7 +1,5 @@
 """Models for processes of the command, by ``tests.serve.programs:NAME``."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

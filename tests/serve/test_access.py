@@ -1,7 +1,5 @@
 """Who may ask a server of models, and what others see of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Bodies of requests: packed, too large, without an end, late; and what clients do that hang up."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

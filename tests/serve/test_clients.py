@@ -1,7 +1,5 @@
 """Clients of others drive the server: NVIDIA's for Triton, and curl."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """``actorflow serve``: its arguments, and real processes that signals end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Ends of a server: nothing that was accepted is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

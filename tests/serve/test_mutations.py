@@ -1,7 +1,5 @@
 """Whatever a client sends, the server answers, and never says that it has failed itself."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

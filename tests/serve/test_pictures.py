@@ -1,7 +1,5 @@
 """Pictures as requests: what a model gets of a file, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import sys

@@ -1,7 +1,5 @@
 """The paths of the Open Inference Protocol, by what it says of requests and answers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

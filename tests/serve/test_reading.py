@@ -1,7 +1,5 @@
 """JSON that is read in steps is what Python's own reader makes of it, and whatever it is, it takes little."""
 
-from __future__ import annotations
-
 import json
 import re
 import tracemalloc

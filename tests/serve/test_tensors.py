@@ -1,7 +1,5 @@
 """Tensors go to JSON and bytes and come back, to the bit; what does not fit is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

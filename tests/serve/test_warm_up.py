@@ -1,7 +1,5 @@
 """Servers are ready when their models are warm: what first requests would wait for is there."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

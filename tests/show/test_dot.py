@@ -1,7 +1,5 @@
 """Graphs and plans in Graphviz's language, and as SVG."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

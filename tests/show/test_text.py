@@ -1,7 +1,5 @@
 """Nothing is hidden in what people are shown: characters that turn text around, move a cursor or look like none."""
 
-from __future__ import annotations
-
 import html
 import sys
 import unicodedata

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
-from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import replace
-from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.devices.sim import SimArray, SimDevice, SimOptions, SimSegment, current_stream, launch_kernel
@@ -26,8 +19,6 @@ from actorflow.ops.registry import _kernels, load_library
 from actorflow.testing import inject
 from actorflow.trace.counters import NodeState, SegmentProfile
 from tests.sim.conftest import Standstill
-from tests.support.loads import GRAPHS, cancel_at_every_turn, fail_at_every_op, leaves_nothing
-from tests.support.recipes import PLACES, Recipe, recipes
 
 SIM = af.Place.parse("sim:0")
 FRAMES = 40
@@ -168,54 +159,6 @@ async def test_profile_and_states() -> None:
 
 
 # -- disturbances -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def frozen() -> Iterator[None]:
-    """Keep what was there before out of the garbage collector's way."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def captured(recipe: Recipe) -> Recipe:
-    """The recipe where capturing is possible."""
-    return replace(recipe, slack=None, sequential=False)
-
-
-def capturing() -> Any:
-    """Graphs made within are captured."""
-    return patch.object(af, "Graph", partial(af.Graph, capture=True))
-
-
-@pytest.mark.usefixtures("frozen")
-@GRAPHS
-@given(recipe=recipes(PLACES).map(captured), rounds=st.integers(2, 5))
-async def test_random_graphs_equal_the_sequential_program(recipe: Recipe, rounds: int) -> None:
-    async def cases(subject: Any) -> None:
-        for _ in range(rounds):
-            await subject.rest()
-
-    with capturing():
-        await leaves_nothing(recipe, cases)
-
-
-@pytest.mark.usefixtures("frozen")
-@GRAPHS
-@given(recipe=recipes(PLACES).map(captured), frame=st.integers(0, 7), other=st.integers(0, 8), once=st.booleans())
-async def test_a_failure_at_every_op_of_random_graphs(recipe: Recipe, frame: int, other: int, once: bool) -> None:
-    with capturing():
-        await leaves_nothing(recipe, lambda subject: fail_at_every_op(subject, frame, other, once))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("frozen")
-@GRAPHS
-@given(recipe=recipes(PLACES).map(captured), victim=st.integers(0, 7), stride=st.integers(1, 4))
-async def test_cancellation_at_every_turn_of_random_graphs(recipe: Recipe, victim: int, stride: int) -> None:
-    with capturing():
-        await leaves_nothing(recipe, lambda subject: cancel_at_every_turn(subject, victim, stride))
 
 
 class Probe(af.ops.Operation):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
-from actorflow.devices.sim import SimArray, SimDevice, SimOptions, launch_kernel
+from actorflow.devices.sim import SimDevice, SimOptions, launch_kernel
 from actorflow.devices.stream import StreamLane
 from actorflow.ops import registry
 from tests.sim.conftest import Standstill
@@ -95,20 +95,6 @@ async def test_chained_lanes_reuse_in_the_order_of_the_streams(still: Standstill
         np.testing.assert_array_equal(af.to_numpy(result[y]), batch(0)["x"])
 
 
-async def test_fetched_arrays_stay_as_they_are() -> None:
-    graph = af.Graph("g")
-    with graph.at("sim:0"):
-        x = graph.blob("x", (4, 4))
-        y = ops.transpose(x)
-        z = ops.relu(ops.scale(ops.reshape(y, (4, 4)), -1.0))
-    async with graph:
-        results = [r async for r in graph.stream(map(batch, range(12)), fetch=[y, z], in_flight=4)]
-    for number, result in enumerate(results):
-        value = batch(number)["x"].T
-        np.testing.assert_array_equal(af.to_numpy(result[y]), value)
-        np.testing.assert_array_equal(af.to_numpy(result[z]), np.maximum(-value, 0))
-
-
 @pytest.mark.parametrize("place", ["cpu", "sim:0"])
 @pytest.mark.parametrize("shape", [(4, 4), (16,)])
 async def test_nothing_writes_in_place_of_what_a_view_shows(place: str, shape: tuple[int, ...]) -> None:
@@ -157,16 +143,6 @@ class TestFedArrays:
                 result = await graph.run({"x": fed.reshape(4, 4) if keeps == "view" else fed})
                 np.testing.assert_array_equal(af.to_numpy(result[y]), np.maximum(-value, 0))
             np.testing.assert_array_equal(fed.get(), value)
-
-    async def test_may_be_results(self) -> None:
-        graph, y = self.graph()
-        with graph.at("sim:0"):
-            z = ops.transpose(y)
-        async with graph:
-            result = await graph.run(batch(0), fetch=[y, z])
-            again = await graph.run({"x": result[z]}, fetch=[z])
-            assert isinstance(result[z], SimArray)
-            np.testing.assert_array_equal(af.to_numpy(again[z]), np.maximum(-af.to_numpy(result[z]), 0).T)
 
     async def test_of_another_device_are_refused(self) -> None:
         graph, _ = self.graph()

@@ -22,7 +22,8 @@ import pytest
 from hypothesis import settings
 
 import actorflow as af
-from actorflow.actors.frame import Frame, FrameState
+from actorflow.actors.frame import Frame
+from actorflow.core import FrameState
 from actorflow.devices import DeviceOptions
 from actorflow.devices.sim import SimOptions
 from actorflow.devices.stream import StreamDevice
@@ -83,6 +84,8 @@ class Subject:
             home = recipe.home(len(recipe.sources) + i)
             self.values.append(graph.variable(f"w{i}", shape, "float64", initial(i, shape), home))
         self.ops: list[af.Op] = []
+        outer = graph.subgraph("outer")
+        self._scopes = [graph, outer, outer.subgraph("inner")]
         for index, step in enumerate(recipe.steps):
             self._add(index, step)
         self.fetch = [*(self.values[len(recipe.sources) :] if self.fetches else ()), graph]
@@ -98,9 +101,9 @@ class Subject:
         }
 
     def _add(self, index: int, step: Step) -> None:
-        inputs = [self.values[i] for i in step.inputs]
+        inputs, scope = [self.values[i] for i in step.inputs], self._scopes[index % 3]
         if step.target == len(self.values):
-            self.values.append(self.graph.blob(f"y{index}", step.shape, "float64", step.place))
+            self.values.append(scope.blob(f"y{index}", step.shape, "float64", step.place))
         options: dict[str, Any] = {
             "place": step.place,
             "lane": step.lane,
@@ -109,11 +112,11 @@ class Subject:
         }
         if step.kind == "kernel" and all(blob.shape == step.shape for blob in inputs):
             operation = af.ops.Sum() if len(inputs) > 1 else af.ops.Scale(0.75)
-            op = self.graph.op(f"op{index}", operation, **options)
+            op = scope.op(f"op{index}", operation, **options)
         elif is_view(step, [blob.shape for blob in inputs]):
-            op = self.graph.op(f"op{index}", af.ops.Reshape(step.shape), **options)
+            op = scope.op(f"op{index}", af.ops.Reshape(step.shape), **options)
         else:
-            op = self.graph.function(f"op{index}", self._function(index, step), concurrency=step.concurrency, **options)
+            op = scope.function(f"op{index}", self._function(index, step), concurrency=step.concurrency, **options)
         inputs >> op >> [self.values[step.target]]
         self.ops.append(op)
 
@@ -340,6 +343,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again
     """
     recipe, dispatcher = subject.recipe, subject.graph.engine.resources.dispatcher
     take, turns, at_turn, task = dispatcher.take, 0, -1, None
+    take_next = take or dispatcher.ready.popleft
 
     def cancel(times_left: int) -> None:
         if task is not None and not task.done():
@@ -356,7 +360,7 @@ async def cancel_at_every_turn(subject: Subject, victim: int, stride: int, again
                 cancel(again)
             else:
                 subject.frames[victim % len(subject.frames)][0].ended.cancel()
-        return take()
+        return take_next()
 
     dispatcher.take = counting
     await subject.rest()

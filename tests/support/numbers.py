@@ -14,6 +14,10 @@ def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:
     return np.asarray(np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
 
 
+def drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    return [numbers(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+
 def complexes(*shape: int, seed: int = 0) -> np.ndarray:
     """Complex normal numbers."""
     return numbers(*shape, seed=seed) + 1j * numbers(*shape, seed=seed + 100)

@@ -22,9 +22,9 @@ from actorflow.loop import at_once
 from actorflow.ops.rows import Elementwise
 from actorflow.plan.lengths import Closed
 from actorflow.spec import Length, at, axes_in, axis
-from tests.array.test_random_expressions import ONE, TWO, World, in_graphs_and_arrays, over_axes, products, shapes
 from tests.operations import ROWS
 from tests.sim.test_operations import COMPOSITIONS
+from tests.support import forms
 from tests.support.graph_files import half
 from tests.support.random_graphs import ACTIVATIONS, FLOATS, MOST_ELEMENTS, OPTIMIZERS, PARTICULAR, cases, floats_of
 
@@ -215,18 +215,11 @@ class OpenGraphs:
     def _form(self) -> None:
         """An expression of one value or two."""
         x = self._pick([x for x in self._floats() if len(x.shape) < 5 and 0 < math.prod(x.shape) < MOST_ELEMENTS])
-        kind, like, inputs = self.rng.integers(6), np.empty(x.shape), [x]
-        rules: dict[str, Any] = (
-            ONE
-            if kind < 2
-            else TWO
-            if kind < 4
-            else {name: form for make in (over_axes, shapes, products) for name, form in make(self.rng, like).items()}
-        )
-        if rules is TWO:
+        drawn, inputs = forms.drawn(self.rng, x.shape), [x]
+        if drawn is forms.TWO:
             inputs.insert(int(self.rng.integers(2)), self._pick(self._floats(x.dtype)))
-        name = self._pick([name for name in rules if in_graphs_and_arrays(name)])
-        self._do(name, lambda here, *x: rules[name](World(x[0].graph.root.constant, ops), *x), *inputs)
+        name = self._pick([*drawn])
+        self._do(name, lambda here, *x: drawn[name](*x), *inputs)
 
     def _layer(self) -> None:
         """What networks are made of, with something behind it."""

@@ -19,9 +19,9 @@ import numpy as np
 import actorflow as af
 from actorflow import nn, ops
 from actorflow.ops.rows import Elementwise
-from tests.array.test_random_expressions import ONE, TWO, World, in_graphs_and_arrays, over_axes, products, shapes
 from tests.operations import PARTICULAR, ROWS, Row, Sample, samples
 from tests.sim.test_operations import COMPOSITIONS
+from tests.support import forms
 from tests.support.graph_files import half
 
 FEWEST, MOST = 3, 40  # ops, but for gradients, updates, and what the last step adds
@@ -89,7 +89,6 @@ class RandomGraph:
         self.fed: dict[af.Blob, np.ndarray] = {}
         self.values: list[af.Blob] = []  # what ops may read
         self._same: set[af.Blob] = set()
-        self._world = World(self.graph.constant, ops)
         self._names = self._steps = 0
         self._others = (self._several, self._update, self._compose)
         start = CASES_FIRST * seed % len(cases())
@@ -157,22 +156,12 @@ class RandomGraph:
     def _form(self) -> Any:
         """An expression of one value or two."""
         x = self._pick([y for y in self._floats() if y.spec.size <= MOST_ELEMENTS // 4 and len(y.shape) < 5])
-        kind = self.rng.integers(6)
-        like = np.empty(x.shape)
-        forms: dict[str, Any] = (
-            ONE
-            if kind < 2
-            else TWO
-            if kind < 4
-            else {name: form for make in (over_axes, shapes, products) for name, form in make(self.rng, like).items()}
-        )
-        inputs = [x]
-        if forms is TWO:
+        drawn, inputs = forms.drawn(self.rng, x.shape), [x]
+        if drawn is forms.TWO:
             inputs.insert(
                 int(self.rng.integers(2)), self._pick([y for y in self._floats(x.dtype) if _fits(x.shape, y.shape)])
             )
-        name = self._pick([name for name in forms if in_graphs_and_arrays(name)])
-        return forms[name](self._world, *inputs)
+        return drawn[self._pick([*drawn])](*inputs)
 
     def _product(self) -> Any:
         """A product or a pooling, and some of what networks have behind it."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-SHAPES = ((3,), (3,), (), (2, 2), (4,))
+SHAPES = ((3,), (3,), (), (2, 2), (4,), (0, 2))
 LANES = (None, "left", "right")
 #: Where graphs for the simulated accelerator have their ops and blobs.
 PLACES = ("cpu", "sim:0", "sim:0", "sim:1")
@@ -74,7 +74,7 @@ def recipes(draw: st.DrawFn, places: Sequence[str] = ()) -> Recipe:
     read: set[int] = set()
     steps = []
     for _ in range(draw(st.integers(2, 9))):
-        inputs = tuple(draw(st.lists(st.integers(0, len(shapes) - 1), min_size=1, max_size=3)))
+        inputs = tuple(draw(st.lists(st.integers(0, len(shapes) - 1), max_size=3)))
         read.update(inputs)
         # A blob that nothing reads yet may have a further producer; a variable always may, its readers see the old one.
         old = [i for i in range(len(sources), len(shapes)) if i < first or i not in read]
@@ -82,7 +82,8 @@ def recipes(draw: st.DrawFn, places: Sequence[str] = ()) -> Recipe:
         if target == len(shapes):
             shapes.append(draw(st.sampled_from(SHAPES)))
         kinds = ("plain", "async", "kernel", "same", "view")
-        kind = draw(st.sampled_from((*kinds, "kernel", "kernel", "view") if places else kinds))
+        kinds = (*kinds, "kernel", "kernel", "view") if places else kinds
+        kind = draw(st.sampled_from(kinds if inputs else ("plain", "async")))
         concurrency = draw(st.sampled_from((None, 1, 2, 3))) if kind == "async" else None
         retries = draw(st.sampled_from((0, 0, 0, 1)))
         lane, place = draw(st.sampled_from(LANES)), draw(st.sampled_from(places)) if places else "cpu"

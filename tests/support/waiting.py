@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,15 @@ async def come_to_rest(graph: af.Graph) -> None:
     while frames.in_flight or before != (frames.started, frames.finished):
         before = frames.started, frames.finished
         await settle()
+
+
+def in_threads(*works: Callable[[], object]) -> None:
+    """Do each work in a thread of its own, all at the same time."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @contextmanager

@@ -297,7 +297,7 @@ class Leaking(CPU):
 
 class _Generous(Bucket):
     def take(self) -> Any:
-        return self._free[-1] if self._free else self.pool.new(self.spec)
+        return self.free[-1] if self.free else self.pool.new(self.spec)
 
 
 class Sharing(CPU):

@@ -83,7 +83,6 @@ def test_the_capacity_is_a_power_of_two(capacity) -> None:
         Trace(capacity)
 
 
-@pytest.mark.usefixtures("usual_tapes")
 async def test_every_call_is_traced_where_it_ran() -> None:
     graph = af.Graph("traced")
     x = graph.blob("x", (4, 4))
@@ -324,7 +323,7 @@ async def test_an_async_call_that_took_too_long_is_traced() -> None:
     assert counts(graph) == {"stay": (0, 2)}
 
 
-@pytest.mark.usefixtures("calls_count_as_short", "usual_tapes")
+@pytest.mark.usefixtures("calls_count_as_short")
 async def test_a_call_counts_whose_frame_has_ended_before_the_loop_is_told_of_it() -> None:
     """What follows it on the loop sees itself that the thread is done."""
     graph = af.Graph("late")

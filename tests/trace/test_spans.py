@@ -187,27 +187,6 @@ async def test_a_broken_processor_holds_no_frame_up(
     assert len(telemetry.spans("run service")) == (what != "run" or when == "end")
 
 
-async def test_concurrent_requests_keep_their_own(telemetry: Telemetry) -> None:
-    """All of them are in the async function at the same time."""
-    meeting = asyncio.Barrier(12)
-    graph = service(telemetry, meeting.wait)
-
-    async def request(number: int) -> None:
-        with telemetry.tracer.start_as_current_span(f"request {number}"):
-            await graph.run(FEED)
-
-    async with graph:
-        await asyncio.gather(*[request(number) for number in range(12)])
-    assert len(telemetry.spans("run service")) == 12
-    for number in range(12):
-        parent = telemetry.span(f"request {number}")
-        (run,) = [span for span in telemetry.spans("run service") if below(span, parent)]
-        for name in ("parse", "heavy", "fetch", "add"):
-            (call,) = [span for span in telemetry.spans(name) if below(span, run)]
-            if name == "fetch":
-                assert len([span for span in telemetry.spans("inside fetch") if below(span, call)]) == 1
-
-
 async def test_without_a_request_a_frame_is_a_root(telemetry: Telemetry) -> None:
     graph = service(telemetry)
     async with graph:

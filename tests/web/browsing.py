@@ -1,7 +1,5 @@
 """Real browsers for the tests: one of each for all of a process, driven from a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import inspect
@@ -223,6 +221,18 @@ class Page:
         x, y = await self.look(f"actorflow.placeOf({name!r})")
         box = await self.page.locator("#graph").bounding_box()
         return box["x"] + x, box["y"] + y
+
+    async def is_emptied(self) -> bool:
+        """Leave nothing of a test to the next one; returns whether that can be: it is there, and alone."""
+        if self.page.is_closed() or len(self.page.context.pages) > 1:
+            return False
+        if self.page.url.startswith("http"):
+            await self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        await self.page.goto("about:blank")
+        await self.page.context.clear_cookies()
+        await self.page.mouse.move(0, 0)
+        self.said, self.complaints, self._is_left = [], [], False
+        return True
 
     async def leave(self, picture: Path | None, failed: bool) -> None:
         """End the test, and keep what the page looks like and, of a test that failed, what it said."""

@@ -1,15 +1,14 @@
 """Graphs to look at, and what reads the live page's messages as another client would: by the documented format."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import re
 import struct
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.web import serve
 from actorflow.web.live import LiveStream
 from tests.web.browsing import LIGHT, Elsewhere, Page, browse, browse_firefox
 from tests.web.serving import SERVERS, Served
@@ -33,6 +33,11 @@ STATE_COLUMNS = [
 ]
 CALL_COLUMNS = [("start", "d"), ("node", "I"), ("frame", "I"), ("us", "f"), ("track", "H"), ("failed", "B")]
 
+VIEWPORT = {"width": 1280, "height": 800}
+#: Options of pages; all others are of what serves them.
+WINDOW = {"viewport", "has_touch", "device_scale_factor", "color_scheme", "reduced_motion", "accept_downloads", "alone"}
+
+PageOf = Callable[..., AbstractAsyncContextManager[Page]]
 HAS_FAILED = pytest.StashKey[bool]()
 
 
@@ -329,34 +334,70 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture(scope="module")
+def kept_pages() -> Iterator[dict[Elsewhere, Page]]:
+    """The page of each browser that tests of a file have one after the other."""
+    kept: dict[Elsewhere, Page] = {}
+    yield kept
+    for page in kept.values():
+        asyncio.run(page.page.context.close())
+
+
 @pytest.fixture
-async def new_page(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+async def new_page(
+    browser: Elsewhere, kept_pages: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
     """Makes pages, each in a profile of its own; a complaint of any fails the test.
 
+    One without options is that of the test before, emptied; with ``alone`` it is not, as what a test does to it stays.
     What those of a failed test look like at its end is kept in build/screenshots; what all do, where
     $ACTORFLOW_SCREENSHOTS says.
     """
-    async with pages_of(browser, request) as make:
+    async with pages_of(browser, kept_pages, request) as make:
         yield make
 
 
 @pytest.fixture
-async def page_of_each(each_browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    """As `new_page`, in each browser."""
-    async with pages_of(each_browser, request) as make:
-        yield make
+def page_of(new_page: Any) -> PageOf:
+    """Serves a graph, and opens its page: ``async with page_of(graph, control=True, viewport=...) as page``."""
+    return partial(opened, new_page)
+
+
+@pytest.fixture
+async def page_of_each(
+    each_browser: Elsewhere, kept_pages: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[PageOf]:
+    """As `page_of`, in each browser."""
+    async with pages_of(each_browser, kept_pages, request) as make:
+        yield partial(opened, make)
 
 
 @asynccontextmanager
-async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    pages: list[Page] = []
-    contexts: list[Any] = []
+async def opened(make: Callable[..., Any], graph: af.Graph, **options: Any) -> AsyncIterator[Page]:
+    window = {name: options.pop(name) for name in WINDOW & options.keys()}
+    async with serve(graph, port=0, **options) as view:
+        page = await make(**window)
+        await page.open(view.url)
+        yield page
 
-    async def make(**options: Any) -> Page:
-        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        contexts.append(context)
-        pages.append(Page(await context.new_page()))
-        return pages[-1]
+
+@asynccontextmanager
+async def pages_of(
+    browser: Elsewhere, kept: dict[Elsewhere, Page], request: pytest.FixtureRequest
+) -> AsyncIterator[Any]:
+    pages: list[Page] = []
+    shared: list[Page] = []
+
+    async def make(*, alone: bool = False, **options: Any) -> Page:
+        is_shared = not (alone or options or shared)
+        page = kept.pop(browser, None) if is_shared else None
+        if page is None:
+            context = await browser.new_context(**{"viewport": VIEWPORT, **options})
+            page = Page(await context.new_page())
+        pages.append(page)
+        if is_shared:
+            shared.append(page)
+        return page
 
     yield make
     wanted = os.environ.get("ACTORFLOW_SCREENSHOTS")
@@ -366,7 +407,10 @@ async def pages_of(browser: Elsewhere, request: pytest.FixtureRequest) -> AsyncI
     for number, page in enumerate(pages):
         suffix = f"-{number + 1}" if number else ""
         await page.leave(folder / request.path.stem / f"{name}{suffix}.png" if failed or wanted else None, failed)
-    for context in contexts:
-        await context.close()
+    complaints = [complaint for page in pages for complaint in page.complaints]
     for page in pages:
-        assert not page.complaints
+        if page in shared and not failed and not complaints and await page.is_emptied():
+            kept[browser] = page
+        else:
+            await page.page.context.close()
+    assert not complaints

@@ -4,8 +4,6 @@ Playwright drives such a Firefox by WebDriver BiDi, and asks it for what only la
 colour scheme, say, for every page. This stands between the two, and lets those wishes pass for granted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

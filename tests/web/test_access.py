@@ -1,7 +1,5 @@
 """The page without a mouse, for those who hear it, who want no motion, and on paper; in a real browser."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web import serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -25,10 +22,8 @@ NAMELESS = """[...document.querySelectorAll('button, a, input, select, canvas[ro
 }).map((e) => e.outerHTML)"""
 
 
-async def test_the_keyboard_reaches_everything(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_the_keyboard_reaches_everything(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await training.run()
         await page.until("actorflow.frames.finished === 1")
         await page.page.keyboard.press("t")
@@ -72,7 +67,7 @@ async def test_the_keyboard_reaches_everything(training, new_page) -> None:
         assert await page.look("actorflow.timeline.following")
 
 
-async def test_failures_are_read_out(new_page) -> None:
+async def test_failures_are_read_out(page_of) -> None:
     graph = af.Graph("failing")
 
     def fail(x: Any) -> Any:
@@ -80,9 +75,7 @@ async def test_failures_are_read_out(new_page) -> None:
 
     x = graph.blob("x", ())
     graph.function("fail", fail, SCALAR)(x)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         told = page.page.locator("#announcement")
         assert await told.get_attribute("role") == "status"
         assert await told.text_content() == ""
@@ -100,10 +93,8 @@ async def test_failures_are_read_out(new_page) -> None:
 
 
 @pytest.mark.parametrize("calm", [True, False])
-async def test_nothing_flashes_for_those_who_want_no_motion(training, new_page, calm: bool) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page(reduced_motion="reduce" if calm else "no-preference")
-        await page.open(view.url)
+async def test_nothing_flashes_for_those_who_want_no_motion(training, page_of, calm: bool) -> None:
+    async with page_of(training.graph, reduced_motion="reduce" if calm else "no-preference") as page:
         await training.run()
         await page.until("actorflow.calls.loss === 1")
         assert await page.look("actorflow.isLit('loss')") is not calm
@@ -111,10 +102,8 @@ async def test_nothing_flashes_for_those_who_want_no_motion(training, new_page, 
         assert await page.look(animated) == 0
 
 
-async def test_nothing_is_cut_on_paper(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_nothing_is_cut_on_paper(training, page_of) -> None:
+    async with page_of(training.graph, alone=True) as page:
         await training.run()
         await page.show("ops")
         await page.page.locator("#cost-table .cost").first.wait_for()

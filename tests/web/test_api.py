@@ -1,7 +1,5 @@
 """Answers for programs: graph, states, errors, health, metrics, the trace; and the token."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

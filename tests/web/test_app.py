@@ -1,7 +1,5 @@
 """The page behind each kind of server: who may look, what is served, and that it ends when asked to."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

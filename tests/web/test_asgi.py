@@ -1,7 +1,5 @@
 """The page as an ASGI application: mounted, below prefixes, by itself, and before a client that does not read."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Batched runs on the page and for programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -12,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
 from actorflow.trace.batches import SECONDS, Histogram
-from actorflow.web import create_app, serve
+from actorflow.web import create_app
 from actorflow.web.vitals import batches
 
 ROW = np.ones((1, 4), "float32")
@@ -84,10 +82,8 @@ async def test_metrics(graph: af.Graph) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-async def test_the_page_shows_batches(graph: af.Graph, new_page: Any, quick_vitals: None) -> None:
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_the_page_shows_batches(graph: af.Graph, page_of: Any, quick_vitals: None) -> None:
+    async with graph, page_of(graph) as page:
         assert not await page.page.is_visible("#batches")
         await page.page.fill("#search", "x")
         await page.page.keyboard.press("Enter")

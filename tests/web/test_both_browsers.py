@@ -1,14 +1,11 @@
 """What one does with the page first of all, in Chromium and in Firefox; everything else is tested in Chromium alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web import serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -17,9 +14,7 @@ SQUARE = {"x": np.ones((4, 4), "float32")}
 
 async def test_first_view_states_panel(gated: Any, page_of_each: Any) -> None:
     """That it says nothing in the console is seen to at the end of each test."""
-    async with serve(gated.graph, port=0) as view:
-        page = await page_of_each()
-        await page.open(view.url)
+    async with page_of_each(gated.graph) as page:
         assert set(await page.look("actorflow.items")) == {node.name for node in gated.graph.nodes}
         assert await page.page.inner_text("#connection") == "Live"
         run = gated.start()
@@ -40,9 +35,7 @@ async def test_first_view_states_panel(gated: Any, page_of_each: Any) -> None:
 
 
 async def test_search_and_keys(training: Any, page_of_each: Any) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await page_of_each()
-        await page.open(view.url)
+    async with page_of_each(training.graph) as page:
         keyboard = page.page.keyboard
         await keyboard.press("Shift+C")
         await page.until("actorflow.items.includes('block0/')")
@@ -70,9 +63,7 @@ async def test_search_and_keys(training: Any, page_of_each: Any) -> None:
 async def test_a_large_graph_and_a_failure(make_training_graph: Any, page_of_each: Any) -> None:
     graph, _, loss = make_training_graph("deep", blocks=60)
     fail = graph.function("fail", lambda loss: 1 / 0, af.TensorSpec.of(()))(loss)
-    async with graph, serve(graph, port=0) as view:
-        page = await page_of_each()
-        await page.open(view.url)
+    async with graph, page_of_each(graph) as page:
         assert await page.look("actorflow.open") == []
         with pytest.raises(af.OpError):
             await graph.run(SQUARE, fetch=fail)
@@ -119,7 +110,5 @@ SPECKS = """import('/static/specks.js').then(({ Specks }) => {
 
 
 async def test_small_rectangles_look_as_if_filled(training: Any, page_of_each: Any) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await page_of_each()
-        await page.open(view.url)
+    async with page_of_each(training.graph) as page:
         assert await page.look(SPECKS) <= 8

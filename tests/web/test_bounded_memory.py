@@ -1,7 +1,5 @@
 """However long a graph is watched, its memory stays what it was: ring, times, quantiles, curves, failures, clients."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """The page in a real browser, in the same loop as the server and the graph that it shows."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
@@ -38,11 +36,8 @@ async def op_states(page: Any, graph: af.Graph) -> dict[str, str]:
     return {op.name: states[op.name] for op in graph.ops}
 
 
-async def test_it_draws_ops_in_the_colour_of_their_state(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
-
+async def test_it_draws_ops_in_the_colour_of_their_state(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         # Looks at the canvas itself: the left stripe of an op's box.
         stripe = """(() => {
             const [x, y] = actorflow.placeOf('block0/apply'), canvas = document.getElementById('graph');
@@ -62,10 +57,8 @@ async def test_it_draws_ops_in_the_colour_of_their_state(training, new_page) -> 
         await page.until(f"{stripe} === {await colour('done')!r}")
 
 
-async def test_states_change_during_a_run(gated, new_page) -> None:
-    async with serve(gated.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_states_change_during_a_run(gated, page_of) -> None:
+    async with page_of(gated.graph) as page:
         assert set((await op_states(page, gated.graph)).values()) == {"idle"}
         run = gated.start()
         await page.until("actorflow.states.hold === 'running'")
@@ -78,15 +71,13 @@ async def test_states_change_during_a_run(gated, new_page) -> None:
         assert await page.look("actorflow.calls.hold") == 1
 
 
-async def test_what_no_frame_computes_is_shown_as_constant(new_page) -> None:
+async def test_what_no_frame_computes_is_shown_as_constant(page_of) -> None:
     graph = af.Graph("constants")
     x = graph.blob("x", (2,))
     with graph.subgraph("inner"):
         double = graph.constant([1.0, 2.0], name="c") * 2.0
     y = x + double
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         assert set((await op_states(page, graph)).values()) == {"idle"}
         await graph.run({x: [1, 2]}, fetch=y)
         await page.until("actorflow.states.sum === 'done' && actorflow.frames.finished === 1")
@@ -96,10 +87,8 @@ async def test_what_no_frame_computes_is_shown_as_constant(new_page) -> None:
         assert await page.look("actorflow.stateOf('inner')") == "constant"
 
 
-async def test_a_blob_shows_the_state_of_its_writers(gated, new_page) -> None:
-    async with serve(gated.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_a_blob_shows_the_state_of_its_writers(gated, page_of) -> None:
+    async with page_of(gated.graph) as page:
         run = gated.start()
         await page.until("actorflow.states['hold/out'] === 'running' && actorflow.states['first/out'] === 'done'")
         assert await page.look("actorflow.states.x") == "idle"
@@ -107,10 +96,8 @@ async def test_a_blob_shows_the_state_of_its_writers(gated, new_page) -> None:
         await run
 
 
-async def test_after_a_reload_it_agrees_with_the_server(gated, new_page) -> None:
-    async with serve(gated.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_after_a_reload_it_agrees_with_the_server(gated, page_of) -> None:
+    async with page_of(gated.graph) as page:
         gated.release.set()
         for _ in range(3):
             await gated.start()
@@ -172,7 +159,7 @@ async def test_a_foreign_site_sees_nothing(training, new_page) -> None:
 
 
 async def test_a_missing_delta_is_noticed_and_made_good(training, new_page) -> None:
-    page = await new_page()
+    page = await new_page(alone=True)
     dropped: list[str] = []
     requests: list[str] = []
 
@@ -217,10 +204,8 @@ async def test_it_comes_back_when_the_server_does(training, new_page) -> None:
         await page.until("actorflow.connection === 'live' && actorflow.frames.finished === 1")
 
 
-async def test_a_growing_graph_is_followed(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_a_growing_graph_is_followed(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await page.click_node("loss")
         await page.until("actorflow.selected === 'loss'")
         camera = await page.look("actorflow.camera")
@@ -230,10 +215,8 @@ async def test_a_growing_graph_is_followed(training, new_page) -> None:
         assert await page.look("actorflow.camera") == camera, "the reader's place is kept"
 
 
-async def test_a_node_can_be_inspected(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_a_node_can_be_inspected(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await training.run()
         await page.click_node("loss")
         await page.until("actorflow.selected === 'loss' && actorflow.calls.loss === 1")
@@ -249,10 +232,8 @@ async def test_a_node_can_be_inspected(training, new_page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, new_page, scheme: str) -> None:
-    async with serve(flaky.graph, port=0) as view:
-        page = await new_page(color_scheme=scheme)
-        await page.open(view.url)
+async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, page_of, scheme: str) -> None:
+    async with page_of(flaky.graph, color_scheme=scheme) as page:
         await flaky.run(failing=0)
         await page.click_node("flaky")
         await page.until("actorflow.selected === 'flaky' && actorflow.calls.flaky === 1")
@@ -281,7 +262,7 @@ async def test_failed_calls_of_a_node_are_shown_where_there_are_any(flaky, new_p
         await panel.get_by_text("3 calls", exact=True).wait_for()
 
 
-async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
+async def test_failures_and_diverged_losses_are_shown(page_of) -> None:
     graph = af.Graph("failing")
     x = graph.blob("x", ())
 
@@ -291,9 +272,7 @@ async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
         return x
 
     graph.function("check", check, SCALAR)(x)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         for value in (0.5, float("nan"), -1.0):
             with contextlib.suppress(af.OpError):
                 await graph.run({x: np.float32(value)})
@@ -309,7 +288,7 @@ async def test_failures_and_diverged_losses_are_shown(new_page) -> None:
         assert await page.look("actorflow.selected") == "check"
 
 
-async def test_hostile_names_are_only_text(new_page) -> None:
+async def test_hostile_names_are_only_text(page_of) -> None:
     graph = af.Graph("<img src=x onerror=hacked=1>")
     hostile = "<script>hacked=2<\\script><img src=x onerror=hacked=3>"
 
@@ -321,9 +300,7 @@ async def test_hostile_names_are_only_text(new_page) -> None:
     graph.function(hostile, fail, SCALAR, lane="<b onclick=hacked=5>")(x)
     scope = "<img src=x onerror=hacked=6>"
     graph.subgraph(scope).blob("inside", ())
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         with pytest.raises(af.OpError):
             await graph.run({x: np.float32(0)})
         await page.until("actorflow.failures.length === 1")
@@ -351,10 +328,10 @@ async def test_hostile_names_are_only_text(new_page) -> None:
         )
 
 
-async def test_it_fits_a_phone(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page(viewport={"width": 375, "height": 720}, has_touch=True, device_scale_factor=2)
-        await page.open(view.url)
+async def test_it_fits_a_phone(training, page_of) -> None:
+    async with page_of(
+        training.graph, viewport={"width": 375, "height": 720}, has_touch=True, device_scale_factor=2
+    ) as page:
         await training.run()
         await page.until("actorflow.frames.finished === 1")
         await page.show("ops")
@@ -375,15 +352,13 @@ async def test_below_a_prefix(training, new_page) -> None:
         await page.page.close()
 
 
-async def test_notes_on_fallbacks_and_copies_are_shown(new_page) -> None:
+async def test_notes_on_fallbacks_and_copies_are_shown(page_of) -> None:
     graph = af.Graph("mixed")
     with graph.at("sim:0"):
         x = graph.blob("x", 3)
         y = graph.function("half", lambda a: a / 2, af.TensorSpec.of(3))(x)
         af.ops.relu(y)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.click_node("half")
         await graph.run({x: np.ones(3, np.float32)})
         panel = page.page.locator("#node")

@@ -1,7 +1,5 @@
 """The stream's other end: its picture is the graph's, whatever comes between; and it says why it got none."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Several browsers, of which one is stopped, and servers that come back."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,14 +1,11 @@
 """The contrast of all that is drawn, in both themes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web import serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -101,10 +98,8 @@ def graph() -> af.Graph:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_all_texts_can_be_read(graph: af.Graph, new_page: Any, scheme: str) -> None:
-    async with graph, serve(graph, port=0, control=True) as view:
-        page = await new_page(color_scheme=scheme)
-        await page.open(view.url)
+async def test_all_texts_can_be_read(graph: af.Graph, page_of: Any, scheme: str) -> None:
+    async with graph, page_of(graph, control=True, color_scheme=scheme) as page:
         await busy(graph)
         await page.until("actorflow.frames.failed === 1 && actorflow.found.length && actorflow.control.paused")
         await page.page.fill("#search", "log")

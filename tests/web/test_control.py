@@ -1,7 +1,5 @@
 """Commands through the page: who may give them, what they do, and the buttons in a real browser on a training."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools
@@ -391,10 +389,8 @@ async def lesson(tmp_path: Path) -> Any:
 @pytest.mark.browser
 @pytest.mark.slow
 class TestPage:
-    async def test_a_training_is_held_stepped_and_let_go(self, lesson, new_page) -> None:
-        async with serve(lesson.graph, port=0, control=True) as view:
-            page = await new_page()
-            await page.open(view.url)
+    async def test_a_training_is_held_stepped_and_let_go(self, lesson, page_of) -> None:
+        async with page_of(lesson.graph, control=True) as page:
             await page.until("actorflow.control.allowed && actorflow.frames.finished > 0")
             await page.page.click("#pause")
             await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
@@ -415,11 +411,9 @@ class TestPage:
             await page.page.locator("#pause").get_by_text("Pause").wait_for()
             await page.page.locator("#step:disabled").wait_for()
 
-    async def test_frames_in_flight_are_cancelled_when_that_is_confirmed(self, gated, new_page) -> None:
+    async def test_frames_in_flight_are_cancelled_when_that_is_confirmed(self, gated, page_of) -> None:
         runs = [gated.start() for _ in range(3)]
-        async with serve(gated.graph, port=0, control=True) as view:
-            page = await new_page()
-            await page.open(view.url)
+        async with page_of(gated.graph, control=True, alone=True) as page:
             await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 3")
             await page.page.route("**/api/control", lambda route: route.fulfill(body="of a proxy, say"))
             await page.page.click("#cancel")
@@ -443,10 +437,8 @@ class TestPage:
             await page.page.locator("#control-note").get_by_text("Cancelled 2 frames").wait_for()
             await asyncio.wait(runs)
 
-    async def test_the_dialog_follows_the_frames_in_flight(self, gated, new_page) -> None:
-        async with serve(gated.graph, port=0, control=True) as view:
-            page = await new_page()
-            await page.open(view.url)
+    async def test_the_dialog_follows_the_frames_in_flight(self, gated, page_of) -> None:
+        async with page_of(gated.graph, control=True) as page:
             first = gated.start()
             await page.until("actorflow.control.allowed && actorflow.frames.inFlight === 1")
             await page.page.click("#cancel")
@@ -464,7 +456,7 @@ class TestPage:
             with pytest.raises(af.RunCancelledError):
                 await second
 
-    async def test_a_stream_can_be_stopped(self, training, new_page) -> None:
+    async def test_a_stream_can_be_stopped(self, training, page_of) -> None:
         asked = 0
 
         def feeds() -> Iterator[dict[str, Any]]:
@@ -473,9 +465,7 @@ class TestPage:
                 asked += 1
                 yield {"x": np.ones((4, 4), "float32")}
 
-        async with serve(training.graph, port=0, control=True) as view:
-            page = await new_page()
-            await page.open(view.url)
+        async with page_of(training.graph, control=True) as page:
             stream = training.graph.stream(feeds(), in_flight=2)
             await anext(stream)
             await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
@@ -504,10 +494,8 @@ class TestPage:
         assert not stream.is_running
         stream.finish()
 
-    async def test_the_frames_of_a_stream(self, lesson, new_page) -> None:
-        async with serve(lesson.graph, port=0, control=True) as view:
-            page = await new_page()
-            await page.open(view.url)
+    async def test_the_frames_of_a_stream(self, lesson, page_of) -> None:
+        async with page_of(lesson.graph, control=True) as page:
             await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
             box = page.page.locator("#streams input")
             assert await box.input_value() == "2"
@@ -522,10 +510,8 @@ class TestPage:
             lesson.graph.streams[0].in_flight = 3
             await page.until("document.querySelector('#streams input').value === '3'")
 
-    async def test_a_checkpoint_of_a_training(self, lesson, new_page) -> None:
-        async with serve(lesson.graph, port=0, control=True, checkpoints=lesson.trainer) as view:
-            page = await new_page()
-            await page.open(view.url)
+    async def test_a_checkpoint_of_a_training(self, lesson, page_of) -> None:
+        async with page_of(lesson.graph, control=True, checkpoints=lesson.trainer) as page:
             await page.until("actorflow.control.allowed && actorflow.frames.finished > 2")
             await page.page.click("#pause")
             await page.until("actorflow.control.paused?.waiting === 1 && actorflow.frames.inFlight === 0")
@@ -537,10 +523,15 @@ class TestPage:
         assert step == lesson.graph.engine.next_number
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    async def test_on_a_phone_everything_is_in_reach(self, lesson, new_page, scheme) -> None:
-        async with serve(lesson.graph, port=0, control=True, checkpoints=lesson.trainer) as view:
-            page = await new_page(viewport={"width": 375, "height": 700}, has_touch=True, color_scheme=scheme)
-            await page.open(view.url)
+    async def test_on_a_phone_everything_is_in_reach(self, lesson, page_of, scheme) -> None:
+        async with page_of(
+            lesson.graph,
+            control=True,
+            checkpoints=lesson.trainer,
+            viewport={"width": 375, "height": 700},
+            has_touch=True,
+            color_scheme=scheme,
+        ) as page:
             await page.until("actorflow.control.allowed && actorflow.control.streams?.length === 1")
             await page.page.tap("#pause")
             await page.until("actorflow.control.paused")

@@ -1,7 +1,5 @@
 """The page in the examples of FastAPI and Jupyter: real servers, a real browser, a real kernel."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Finding one's way in a graph, in a real browser: scopes, selection, paths, colours, links, keys, and large graphs."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import combinations
 from typing import Any
@@ -19,11 +17,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SQUARE = af.TensorSpec.of((4, 4))
 
 
-async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_training_graph) -> None:
+async def test_a_large_graph_begins_with_its_scopes_closed(page_of, make_training_graph) -> None:
     graph, x, _ = make_training_graph("deep", blocks=60)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         closed = {"block0/", "block59/", "loss", "x"}
         assert closed <= set(await page.look("actorflow.items"))
         assert await page.look("actorflow.open") == []
@@ -53,20 +49,18 @@ async def test_a_large_graph_begins_with_its_scopes_closed(new_page, make_traini
         assert await page.look("actorflow.open") == ["block31"], "what is chosen can be seen"
 
 
-async def test_an_op_says_what_it_computes(new_page) -> None:
+async def test_an_op_says_what_it_computes(page_of) -> None:
     graph = af.Graph("costs")
     af.ops.exp(graph.blob("x", (40, 50)), name="known")
     af.ops.exp(graph.blob("z", ("rows", 3)), name="open")
-    async with serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(graph) as page:
         for name, said in (("known", "2,000"), ("open", "3*rows")):
             await page.click_node(name)
             await page.until(f"actorflow.selected === '{name}'")
             await page.page.locator('#node dt:text-is("FLOPs") + dd').get_by_text(said).wait_for()
 
 
-async def test_a_closed_scope_shows_the_most_urgent_state(new_page) -> None:
+async def test_a_closed_scope_shows_the_most_urgent_state(page_of) -> None:
     graph = af.Graph("scoped")
     entered, release = asyncio.Event(), asyncio.Event()
 
@@ -79,9 +73,7 @@ async def test_a_closed_scope_shows_the_most_urgent_state(new_page) -> None:
     scope = graph.subgraph("outer").subgraph("inner")
     y = scope.function("first", lambda x: x, SQUARE)(x)
     scope.function("hold", hold, SQUARE)(y)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#close-all")
         run = asyncio.create_task(graph.run({x: np.ones((4, 4), "float32")}))
         await entered.wait()
@@ -145,10 +137,8 @@ LAYOUTS = """import('/static/layout.js').then(({ layout }) => {
 })"""
 
 
-async def test_layouts_of_random_graphs(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_layouts_of_random_graphs(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         assert await page.look(LAYOUTS.replace("ROUNDS", "400")) == []
 
 
@@ -175,7 +165,7 @@ PICTURES = """Promise.all(['structure', 'arrange', 'arranging'].map((name) => im
 async def test_a_worker_arranges_large_graphs_as_the_page_does(new_page, has_worker: bool) -> None:
     graph = wide_graph(stages=2, layers=4)
     async with graph, serve(graph, port=0) as view:
-        page = await new_page()
+        page = await new_page(alone=True)
         if not has_worker:
             await page.page.route("**/arrange-worker.js", lambda route: route.abort())
         await page.open(view.url)
@@ -220,11 +210,9 @@ OVERLAYS = """[...document.querySelectorAll('#stage .overlay')].filter((each) =>
 
 
 @pytest.mark.parametrize("make", [googlenet, flat, lambda: wide_graph(10, 10)], ids=["googlenet", "flat", "wide"])
-async def test_all_of_a_network_is_seen_and_can_be_read_at_first(new_page, make: Any) -> None:
+async def test_all_of_a_network_is_seen_and_can_be_read_at_first(page_of, make: Any) -> None:
     graph = make()
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page(viewport={"width": 1400, "height": 900})
-        await page.open(view.url)
+    async with graph, page_of(graph, viewport={"width": 1400, "height": 900}) as page:
         await page.until("actorflow.labels.length > 0 || actorflow.edges.length < 12")
         scale, rectangles, labels = await page.look("[actorflow.camera.scale, actorflow.rectangles, actorflow.labels]")
         assert 12.5 * scale >= 11, "titles"
@@ -243,14 +231,12 @@ async def test_all_of_a_network_is_seen_and_can_be_read_at_first(new_page, make:
         assert all(apart(a, b) for a, b in combinations(drawn, 2))
 
 
-async def test_backward_and_update_parts_are_folded_into_their_layers(new_page) -> None:
+async def test_backward_and_update_parts_are_folded_into_their_layers(page_of) -> None:
     graph = af.Graph("folded")
     x = graph.blob("x", (2, 3))
     loss = af.ops.softmax_loss(af.nn.InnerProduct(4)(x), graph.blob("labels", (2,), "int64"))
     train = af.nn.SGD(0.1, momentum=0.9).minimize(loss)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#open-all")
         items = await page.look("actorflow.items")
         assert not [name for name in items if "gradient" in name or name.endswith((".update", ".velocity"))]
@@ -271,7 +257,7 @@ async def test_backward_and_update_parts_are_folded_into_their_layers(new_page) 
         assert await page.look(f"actorflow.passUs({weight.rpartition('/')[0]!r})") == [forward, backward, updated]
 
 
-async def test_scopes_open_to_a_depth_and_to_what_is_hot_or_failed(new_page) -> None:
+async def test_scopes_open_to_a_depth_and_to_what_is_hot_or_failed(page_of) -> None:
     graph = af.Graph("deep")
     x = h = graph.blob("x", ())
 
@@ -281,9 +267,7 @@ async def test_scopes_open_to_a_depth_and_to_what_is_hot_or_failed(new_page) -> 
     for number in range(200):
         scope = graph.subgraph(f"a{number}").subgraph("b").subgraph("c")
         h = scope.function("op", fail if number == 150 else (lambda x: x), af.TensorSpec.of(()))(h)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         with pytest.raises(af.OpError):
             await graph.run({x: np.float32(1)})
         await page.until("actorflow.failed['a150/b/c/op'] === 1")
@@ -298,10 +282,8 @@ async def test_scopes_open_to_a_depth_and_to_what_is_hot_or_failed(new_page) -> 
         await page.until("actorflow.items.some((name) => name.endsWith('/c/op'))")
 
 
-async def test_scopes_are_boxes_around_what_is_in_them(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_scopes_are_boxes_around_what_is_in_them(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await page.page.click("#open-all")
         names, rectangles, boxes = await page.look("[actorflow.items, actorflow.rectangles, actorflow.boxes]")
         assert {box["name"] for box in boxes} == {f"block{i}" for i in range(4)}
@@ -318,16 +300,14 @@ async def test_scopes_are_boxes_around_what_is_in_them(training, new_page) -> No
             assert abs(x1 - x2) >= (w1 + w2) / 2 - 1e-6 or abs(y1 - y2) >= (h1 + h2) / 2 - 1e-6
 
 
-async def test_the_critical_path_goes_through_what_takes_longest(new_page) -> None:
+async def test_the_critical_path_goes_through_what_takes_longest(page_of) -> None:
     graph = af.Graph("paths")
     x = graph.blob("x", (300, 300))
     spec = af.TensorSpec.of((300, 300))
     short = graph.function("short", lambda x: x, spec)(x)
     long = graph.function("long", lambda x: x @ x @ x, spec)(x)
     graph.function("end", lambda a, b: a, spec)(short, long)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await graph.run({x: np.ones((300, 300), "float32")})
         await page.until("actorflow.calls.end === 1")
         await page.page.keyboard.press("p")
@@ -343,16 +323,14 @@ async def test_the_critical_path_goes_through_what_takes_longest(new_page) -> No
         assert await page.look("actorflow.selected") == "short"
 
 
-async def test_colours_tell_lanes_devices_and_ranks_apart(new_page) -> None:
+async def test_colours_tell_lanes_devices_and_ranks_apart(page_of) -> None:
     graph = af.Graph("placed")
     x = graph.blob("x", (4, 4))
     y = graph.function("here", lambda x: x, SQUARE, lane="left")(x)
     graph.function("beside", lambda x: x, SQUARE, lane="right")(x)
     with graph.at("1/cpu"):
         af.ops.relu(y)
-    async with serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(graph) as page:
         legend = page.page.locator("#legend")
         assert any(edge.startswith("rank 0 → 1, 4×4") for edge in await page.look("actorflow.edges"))
         await legend.get_by_text("between ranks").wait_for()
@@ -370,11 +348,9 @@ async def test_colours_tell_lanes_devices_and_ranks_apart(new_page) -> None:
         assert await page.look("actorflow.colour") == "state"
 
 
-async def test_the_address_brings_one_back(new_page, make_training_graph) -> None:
+async def test_the_address_brings_one_back(new_page, page_of, make_training_graph) -> None:
     graph, _, _ = make_training_graph("linked", blocks=60)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.fill("#search", "block5/grad_w")
         await page.page.keyboard.press("Enter")
         await page.page.select_option("#colour", "lane")
@@ -390,10 +366,8 @@ async def test_the_address_brings_one_back(new_page, make_training_graph) -> Non
         assert there == pytest.approx(here, rel=0.01, abs=1.0)
 
 
-async def test_search_jumps_to_a_node(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_search_jumps_to_a_node(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await page.page.keyboard.press("/")
         await page.page.keyboard.type("UPDATE")
         results = page.page.locator("#search-results li")
@@ -409,10 +383,8 @@ async def test_search_jumps_to_a_node(training, new_page) -> None:
         await page.page.get_by_text("Nothing has this in its name").wait_for()
 
 
-async def test_pan_and_zoom(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_pan_and_zoom(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         mouse = page.page.mouse
         before = await page.look("actorflow.placeOf('loss')")
         await mouse.move(400, 400)
@@ -436,10 +408,8 @@ async def test_pan_and_zoom(training, new_page) -> None:
         assert all(0 <= x <= box["width"] and 0 <= y <= box["height"] for x, y in places)
 
 
-async def test_keys_are_explained(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_keys_are_explained(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await page.page.keyboard.press("?")
         help_ = page.page.locator("#help")
         await help_.get_by_text("Show the whole graph").wait_for()
@@ -459,7 +429,7 @@ OPEN_ALL = """new Promise((done) => {
 })"""
 
 
-async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
+async def test_twenty_thousand_nodes_stay_responsive(page_of) -> None:
     graph = wide_graph(stages=10, layers=10)
     ids = np.array([op.id for op in graph.ops])
     rounds = 0
@@ -472,9 +442,7 @@ async def test_twenty_thousand_nodes_stay_responsive(new_page) -> None:
         np.frombuffer(monitor.states, np.uint8)[chosen] = NodeState.RUNNING if rounds % 2 else NodeState.DONE
         np.frombuffer(monitor.dirty, np.uint8)[chosen] = 1
 
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         assert await page.look("actorflow.nodes.length") == len(graph.nodes) == 20_001
         assert len(await page.look("actorflow.items")) < 100
         drawn = await page.look(OPEN_ALL)

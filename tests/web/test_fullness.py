@@ -1,15 +1,13 @@
 """Fullness is seen at a glance, in a real browser: at nodes and edges, and in the panel."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web import serve
 from tests.ranks.conftest import Ranks
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -18,19 +16,23 @@ VECTOR = af.TensorSpec.of(4)
 FEED = {"x": np.ones(4, "float32")}
 
 
-async def test_a_function_and_a_blob_that_are_full(new_page, quick_vitals) -> None:
-    graph, hold = af.Graph("full"), asyncio.Event()
+def until(event: asyncio.Event) -> Callable[[Any], Any]:
+    """A function that gives its input back once something has happened."""
 
     async def wait(x: Any) -> Any:
-        await hold.wait()
+        await event.wait()
         return x
+
+    return wait
+
+
+async def test_a_function_and_a_blob_that_are_full(page_of, quick_vitals) -> None:
+    graph, hold = af.Graph("full"), asyncio.Event()
 
     x = graph.blob("x", 4)
     y = graph.function("first", lambda x: x + 1, VECTOR)(x)
-    graph.function("wait", wait, VECTOR, concurrency=2)(y)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    graph.function("wait", until(hold), VECTOR, concurrency=2)(y)
+    async with graph, page_of(graph) as page:
         stream = graph.stream((FEED for _ in range(6)), in_flight=3)
         result = asyncio.ensure_future(anext(stream))
         await page.until("actorflow.fullness('wait')?.more === 1")
@@ -56,25 +58,19 @@ async def test_a_function_and_a_blob_that_are_full(new_page, quick_vitals) -> No
         assert await page.look("actorflow.fullness('wait')") is None
 
 
-async def test_an_edge_to_another_rank_says_who_waits(new_page, quick_vitals) -> None:
+async def test_an_edge_to_another_rank_says_who_waits(page_of, quick_vitals) -> None:
     hold = asyncio.Event()
-
-    async def wait(x: Any) -> Any:
-        await hold.wait()
-        return x
 
     def build(graph: af.Graph) -> None:
         with graph.at("0/cpu"):
             a = af.ops.scale(graph.blob("x", 4), 2.0, name="a")
         with graph.at("1/cpu"):
-            held = graph.function("held", wait, VECTOR)(a)
+            held = graph.function("held", until(hold), VECTOR)(a)
         with graph.at("0/cpu"):
             af.ops.scale(held, 5.0, name="c")
 
     ranks = Ranks(build)
-    async with serve(ranks.graphs[0], port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(ranks.graphs[0]) as page:
         running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED)))
         edge = "rank 1 → 0, 4, 16 B, awaited by rank 0 in 1 of 1 frames"
         await page.until(f"actorflow.edges.includes({edge!r})")
@@ -85,26 +81,20 @@ async def test_an_edge_to_another_rank_says_who_waits(new_page, quick_vitals) ->
     await ranks.aclose()
 
 
-async def test_edges_between_other_ranks_say_who_waits(new_page, quick_vitals) -> None:
+async def test_edges_between_other_ranks_say_who_waits(page_of, quick_vitals) -> None:
     """On rank 0's page, of a value that goes from rank 1 to the ranks 2 and 3, of which one is paused."""
     hold = asyncio.Event()
-
-    async def wait(x: Any) -> Any:
-        await hold.wait()
-        return x
 
     def build(graph: af.Graph) -> None:
         x = graph.blob("x", 4)
         with graph.at("1/cpu"):
-            made = graph.function("made", wait, VECTOR)(x)
+            made = graph.function("made", until(hold), VECTOR)(x)
         for rank in (2, 3):
             with graph.at(f"{rank}/cpu"):
                 af.ops.scale(made, 2.0, name=f"on {rank}")
 
     ranks = Ranks(build, size=4)
-    async with serve(ranks.graphs[0], port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(ranks.graphs[0]) as page:
         ranks.graphs[3].pause()
         running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED, fetch=["on 2/out", "on 3/out"])))
         to = "rank 1 → {}, 4, 16 B{}"

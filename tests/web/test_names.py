@@ -1,7 +1,5 @@
 """Names of all kinds are shown as they are, everywhere, in a real browser: never read as HTML, never too wide."""
 
-from __future__ import annotations
-
 import json
 import sys
 import unicodedata
@@ -12,7 +10,6 @@ import pytest
 
 import actorflow as af
 from actorflow.errors import visible
-from actorflow.web import serve
 from tests.support.effort import FULL
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -41,7 +38,7 @@ TOO_WIDE = """[...document.querySelectorAll('body *')].filter((e) => {
 
 
 @pytest.mark.parametrize("kind", NAMES)
-async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
+async def test_they_are_only_text(page_of, quick_vitals, kind: str) -> None:
     name = NAMES[kind].strip()
     graph = af.Graph(name)
 
@@ -56,9 +53,7 @@ async def test_they_are_only_text(new_page, quick_vitals, kind: str) -> None:
     scope.function(name, fail, SCALAR, lane=f"{name} lane{CONTROLS}")(x)
     op = f"{name} scope/{name}"
     loader = af.pipeline.source([np.float32(1), np.float32(-1)], name=name + CONTROLS)
-    async with graph, loader, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, loader, page_of(graph, alone=True) as page:
         stream = graph.stream(loader.feed(x))
         await anext(stream)
         await page.until("actorflow.stages.length === 1")
@@ -114,14 +109,12 @@ async def text_of(page: Any, selector: str) -> str:
     return text
 
 
-async def test_what_is_hidden_is_written_as_python_writes_it(training, new_page) -> None:
+async def test_what_is_hidden_is_written_as_python_writes_it(training, page_of) -> None:
     """Every character that there is is checked, but for those of which Python and the browser may know more or less."""
     codes = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in {"Cn", "Cs"}]
     if not FULL:  # of letters, and of characters for private use, some
         codes = [code for code in codes if code % 31 == 0 or unicodedata.category(chr(code)) not in {"Lo", "Co"}]
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(training.graph) as page:
         differing = await page.page.evaluate(
             """async ([codes, hidden]) => {
                 const { parse, visible } = await import("./static/text.js"), written = new Map(hidden);

@@ -1,7 +1,5 @@
 """The op that makes the first NaN: named in Python and on the page, with its frame, its line and what it read."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.web import serve
 from tests.web.serving import by_aiohttp
 from tests.web.test_control import STEER, command, socket_of
 
@@ -183,13 +180,14 @@ async def test_a_call_that_cannot_be_saved_says_why() -> None:
 class TestPage:
     @pytest.mark.parametrize(("seed", "pauses"), [(3, True), (4, False), (5, True)])
     async def test_the_op_is_marked_and_its_call_can_be_saved(
-        self, new_page, tmp_path: Path, seed: int, pauses: bool
+        self, page_of, tmp_path: Path, seed: int, pauses: bool
     ) -> None:
         planted = Planted(seed, check=False)
         graph = planted.graph
-        async with graph, serve(graph, port=0, control=True) as view:
-            page = await new_page(viewport={"width": 1400, "height": 900}, accept_downloads=True)
-            await page.open(view.url)
+        async with (
+            graph,
+            page_of(graph, control=True, viewport={"width": 1400, "height": 900}, accept_downloads=True) as page,
+        ):
             await page.page.select_option("#check-finite", "pause" if pauses else "fail")
             await page.until("actorflow.control.check_finite")
             assert graph.check_finite == af.FiniteCheck(pause=pauses)
@@ -236,11 +234,9 @@ class TestPage:
                     await running
         await again(tmp_path / "call.af", planted)
 
-    async def test_who_only_looks_saves_nothing(self, new_page) -> None:
+    async def test_who_only_looks_saves_nothing(self, page_of) -> None:
         planted = Planted(2)
-        async with planted.graph as graph, serve(graph, port=0) as view:
-            page = await new_page()
-            await page.open(view.url)
+        async with planted.graph as graph, page_of(graph) as page:
             with pytest.raises(af.NotFiniteError):
                 await consume(graph.stream(planted.feeds(), fetch=planted.last))
             await page.until("actorflow.found.length")
@@ -249,13 +245,11 @@ class TestPage:
             assert await page.page.locator(".save-call").count() == 0
             assert await page.page.locator("#check-finite").is_hidden()
 
-    async def test_a_curve_says_from_where_on_it_is_nan(self, new_page) -> None:
+    async def test_a_curve_says_from_where_on_it_is_nan(self, page_of) -> None:
         graph = af.Graph("curve")
         x = graph.blob("x", ())
         loss = graph.function("loss", lambda x: x, af.TensorSpec.of(()))(x)
-        async with graph, serve(graph, port=0) as view:
-            page = await new_page()
-            await page.open(view.url)
+        async with graph, page_of(graph) as page:
             await page.show("curves")
             said = page.page.locator("#curve-list .curve-head b")
             for value in (1.0, np.nan, 0.5):

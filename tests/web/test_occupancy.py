@@ -1,7 +1,5 @@
 """Fullness of all that is bounded, as the page gets it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The side panel in a real browser: true states, and cards that stay where they are."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.web import serve
 from tests.support.effort import FULL
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -116,11 +113,9 @@ LOOK = """((ops) => {
 })"""
 
 
-async def test_legend_picture_and_panel_are_one_snapshot(new_page) -> None:
+async def test_legend_picture_and_panel_are_one_snapshot(page_of) -> None:
     restless = Restless()
-    async with restless.graph, serve(restless.graph, port=0) as view:
-        page = await new_page(viewport={"width": 1400, "height": 1000})
-        await page.open(view.url)
+    async with restless.graph, page_of(restless.graph, viewport={"width": 1400, "height": 1000}) as page:
         await page.page.click("#zoom-fit")
         ops = [op.name for op in restless.graph.ops]
         seen: set[str] = set()
@@ -158,11 +153,9 @@ async def test_legend_picture_and_panel_are_one_snapshot(new_page) -> None:
 
 
 @pytest.mark.parametrize("tab", ["now", "ops", "curves"])
-async def test_cards_stay_where_they_are_while_values_change(new_page, quick_vitals, tab: str) -> None:
+async def test_cards_stay_where_they_are_while_values_change(page_of, quick_vitals, tab: str) -> None:
     restless = Restless()
-    async with restless.graph, serve(restless.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with restless.graph, page_of(restless.graph) as page:
         await page.show(tab)
         async with restless.running(3):
             await page.until("actorflow.frames.finished > 5 && actorflow.curves['loss/out']?.length > 5")
@@ -183,10 +176,8 @@ async def test_cards_stay_where_they_are_while_values_change(new_page, quick_vit
                 texts.add(await page.page.inner_text(f"#panel-{tab}"))
 
 
-async def test_failures_leave_a_badge_until_they_are_looked_at(flaky, new_page) -> None:
-    async with serve(flaky.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_failures_leave_a_badge_until_they_are_looked_at(flaky, page_of) -> None:
+    async with page_of(flaky.graph) as page:
         badge = page.page.locator("#tab-failures .badge")
         assert await badge.is_hidden()
         for number in (1, 2):
@@ -208,10 +199,8 @@ async def test_failures_leave_a_badge_until_they_are_looked_at(flaky, new_page) 
         await page.page.locator("#failure-list").get_by_text("50 of the newest 50").wait_for()
 
 
-async def test_tabs_by_keys_and_edges(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_tabs_by_keys_and_edges(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         await page.page.focus("#tab-now")
         for expected in ("Ops", "Curves", "Values", "Data", "Node", "Failures", "Now"):
             await page.page.keyboard.press("ArrowRight")
@@ -238,10 +227,8 @@ async def test_tabs_by_keys_and_edges(training, new_page) -> None:
         assert await page.page.locator("#help").is_visible()
 
 
-async def test_costs_are_labelled_and_sorted_by_what_one_asks_for(training, new_page) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_costs_are_labelled_and_sorted_by_what_one_asks_for(training, page_of) -> None:
+    async with page_of(training.graph) as page:
         for _ in range(20):
             await training.run()
         await page.until("actorflow.calls.loss === 20 && actorflow.latency('loss')[1] > 0")
@@ -276,13 +263,11 @@ async def test_costs_are_labelled_and_sorted_by_what_one_asks_for(training, new_
         assert await column("Share") == ["100.0%"]
 
 
-async def test_curves_can_be_read_zoomed_and_laid_over_each_other(new_page, tmp_path: Path) -> None:
+async def test_curves_can_be_read_zoomed_and_laid_over_each_other(page_of, tmp_path: Path) -> None:
     graph = af.Graph("curves")
     x = graph.blob("x", ())
     graph.function("loss", lambda x: x, SCALAR)(x)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         for value in [*(100 / (1 + k) for k in range(40)), np.nan, -1.0]:
             await graph.run({x: np.float32(value)})
         await page.until("actorflow.curves['loss/out']?.length === 42")

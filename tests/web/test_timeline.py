@@ -1,7 +1,5 @@
 """The timeline and the numbers, in a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any
@@ -23,15 +21,13 @@ async def click_bar(page: Any, bar: dict[str, Any]) -> None:
     await page.page.mouse.click(box["x"] + bar["x"], box["y"] + bar["y"])
 
 
-async def test_from_a_bar_to_the_node_and_back(new_page) -> None:
+async def test_from_a_bar_to_the_node_and_back(page_of) -> None:
     graph = af.Graph("timed")
     x = graph.blob("x", (200, 200))
     spec = af.TensorSpec.of((200, 200))
     y = graph.function("slow", lambda x: x @ x @ x @ x, spec, lane="own")(x)
     graph.function("quick", lambda y: y, spec)(y)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#timeline-toggle")
         for _ in range(4):
             await graph.run({x: np.ones((200, 200), "float32")})
@@ -82,7 +78,7 @@ async def test_calls_are_there_once_after_a_change_and_after_a_reconnection(trai
         await has_all_calls()
 
 
-async def test_frames_in_flight_are_told_apart(new_page) -> None:
+async def test_frames_in_flight_are_told_apart(page_of) -> None:
     graph = af.Graph("flying")
     both = asyncio.Event()
     running = 0
@@ -97,9 +93,7 @@ async def test_frames_in_flight_are_told_apart(new_page) -> None:
 
     x = graph.blob("x", (4, 4))
     graph.function("meet", meet, SQUARE, concurrency=2)(x)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#timeline-toggle")
         feed = {x: np.ones((4, 4), "float32")}
         await asyncio.gather(graph.run(feed), graph.run(feed))
@@ -110,7 +104,7 @@ async def test_frames_in_flight_are_told_apart(new_page) -> None:
         assert "async functions" in await page.look("actorflow.timeline.tracks")
 
 
-async def test_failed_calls_are_told_apart(new_page) -> None:
+async def test_failed_calls_are_told_apart(page_of) -> None:
     graph, failures = af.Graph("failing"), 3
 
     async def fetch(x: Any) -> Any:
@@ -123,9 +117,7 @@ async def test_failed_calls_are_told_apart(new_page) -> None:
     x = graph.blob("x", (4, 4))
     fetched = graph.function("fetch", fetch, SQUARE, retries=2, backoff=0.002)(x)
     graph.function("use", lambda x: x, SQUARE)(fetched)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#timeline-toggle")
         feed = {x: np.ones((4, 4), "float32")}
         with contextlib.suppress(af.OpError):
@@ -147,10 +139,8 @@ async def test_failed_calls_are_told_apart(new_page) -> None:
         await page.page.locator("#timeline-tooltip .bad").get_by_text("<b>no</b> line, 1 left").wait_for()
 
 
-async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vitals) -> None:
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_an_op_says_how_long_its_calls_take(training, page_of, quick_vitals) -> None:
+    async with page_of(training.graph) as page:
         for _ in range(50):
             await training.run()
         await page.until("actorflow.latency('loss')[1] > 0")
@@ -165,12 +155,10 @@ async def test_an_op_says_how_long_its_calls_take(training, new_page, quick_vita
         await page.page.locator("#loop-lag").get_by_text("median").wait_for()
 
 
-async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vitals) -> None:
+async def test_why_a_frame_waits_is_said(gated, page_of, monkeypatch, quick_vitals) -> None:
     now_s = 0.0
     monkeypatch.setattr(vitals_module, "monotonic", lambda: now_s)
-    async with serve(gated.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(gated.graph) as page:
         run = gated.start()
         await page.until("actorflow.states.hold === 'running'")
         waiting = page.page.locator("#waiting")
@@ -185,7 +173,7 @@ async def test_why_a_frame_waits_is_said(gated, new_page, monkeypatch, quick_vit
         await waiting.get_by_text("No frame waits.").wait_for()
 
 
-async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
+async def test_an_error_shows_the_line_and_the_inputs(page_of) -> None:
     graph = af.Graph("wrong")
 
     def divide(x: Any) -> Any:
@@ -193,9 +181,7 @@ async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
 
     x = graph.blob("x", (4, 4))
     graph.subgraph("deep").function("divide", divide, SQUARE)(x)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#close-all")
         with contextlib.suppress(af.OpError):
             await graph.run({x: np.ones((4, 4), "float32")})
@@ -207,16 +193,14 @@ async def test_an_error_shows_the_line_and_the_inputs(new_page) -> None:
         await page.until("actorflow.selected === 'deep/divide' && actorflow.open.includes('deep')")
 
 
-async def test_a_range_is_summed_up_and_a_call_shows_what_it_reads_and_feeds(new_page) -> None:
+async def test_a_range_is_summed_up_and_a_call_shows_what_it_reads_and_feeds(page_of) -> None:
     graph = af.Graph("flow")
     x = graph.blob("x", (4, 4))
     left = graph.function("left", lambda x: x, SQUARE)(x)
     right = graph.function("right", lambda x: x, SQUARE)(x)
     middle = graph.function("middle", lambda a, b: a + b, SQUARE)(left, right)
     graph.function("after", lambda x: x, SQUARE)(middle)
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#timeline-toggle")
         for _ in range(3):
             await graph.run({x: np.ones((4, 4), "float32")})
@@ -255,25 +239,21 @@ async def test_a_range_is_summed_up_and_a_call_shows_what_it_reads_and_feeds(new
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 30.0])
-async def test_it_opens_on_a_few_frames_however_far_they_are_apart(training, new_page, apart_s: float) -> None:
+async def test_it_opens_on_a_few_frames_however_far_they_are_apart(training, page_of, apart_s: float) -> None:
     trace = training.graph.engine.trace
     key = trace.key(training.graph["loss"].id)
     for frame in range(12):  # calls of the past, as if frames had come so far apart
         trace.add(trace.origin_ns + int(frame * (apart_s + 0.0012) * 1e9) + 1_000_000, 1_000_000, key, frame)
-    async with serve(training.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(training.graph) as page:
         await page.page.click("#timeline-toggle")
         await page.until("actorflow.timeline.calls === 12")
         await page.until("new Set(actorflow.bars.map((bar) => bar.frame)).size === 6")
 
 
-async def test_requests_of_batched_runs_stand_above_their_frames(new_page) -> None:
+async def test_requests_of_batched_runs_stand_above_their_frames(page_of) -> None:
     graph = af.Graph("asked")
     af.ops.scale(graph.blob("x", ("batch", 4)), 2.0, name="twice")
-    async with graph, serve(graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with graph, page_of(graph) as page:
         await page.page.click("#timeline-toggle")
         async with graph.batched(max_rows=4) as batcher:
             await asyncio.gather(*[batcher.run({"x": np.ones((2, 4), np.float32)}) for _ in range(4)])

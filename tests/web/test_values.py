@@ -1,7 +1,5 @@
 """Values on the page: only where they are offered, only for those who have the token, and only while somebody looks."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """The tab "Values" in a real browser: what is drawn is what the frames had, for those who may see it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -127,10 +125,8 @@ async def note(page: Any) -> str:
     return text
 
 
-async def test_only_where_they_are_offered(new_page, images) -> None:
-    async with serve(images.graph, port=0) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_only_where_they_are_offered(page_of, images) -> None:
+    async with page_of(images.graph) as page:
         await page.show("values")
         await choose(page, "images")
         await page.until("document.getElementById('value-note').textContent.includes('values=True')")
@@ -155,10 +151,8 @@ async def test_only_in_the_tab_that_has_the_token(new_page, images) -> None:
         assert not await other.evaluate("() => actorflow.values.allowed")
 
 
-async def test_a_picture_has_the_values_pixel_by_pixel(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_a_picture_has_the_values_pixel_by_pixel(page_of, images) -> None:
+    async with page_of(images.graph, values=True) as page:
         await shown(page, "images")
         data, layout = await pixels(page, "value-picture"), await page.look("actorflow.values.layout")
         low, high = images.images.min(), images.images.max()
@@ -174,10 +168,8 @@ async def test_a_picture_has_the_values_pixel_by_pixel(new_page, images) -> None
         assert "6 in all" in await page.page.locator("#value-caption").text_content()
 
 
-async def test_a_histogram_is_numpys(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_a_histogram_is_numpys(page_of, images) -> None:
+    async with page_of(images.graph, values=True) as page:
         sample = await shown(page, "images")
         counts, edges = np.histogram(images.images, 64)
         assert sample["histogram"]["counts"] == counts.tolist()
@@ -199,10 +191,8 @@ async def test_a_histogram_is_numpys(new_page, images) -> None:
         assert (await said.text_content()).endswith(f": {counts[21]}")
 
 
-async def test_what_is_not_finite_is_red_and_counted(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_what_is_not_finite_is_red_and_counted(page_of, images) -> None:
+    async with page_of(images.graph, values=True) as page:
         sample = await shown(page, "logs/out")
         assert sample["nan"] == (images.images < 0).sum()
         assert await page.page.locator("#value-facts .bad").text_content() == f"{sample['nan']:,}"
@@ -222,14 +212,12 @@ async def test_what_is_not_finite_is_red_and_counted(new_page, images) -> None:
         ("innerproduct", None, None),
     ],
 )
-async def test_each_shape_has_its_view(new_page, images, name, kind, caption) -> None:
+async def test_each_shape_has_its_view(page_of, images, name, kind, caption) -> None:
     """Of an op its output is shown."""
     if caption is None:
         name = next(blob.name for blob in images.graph.blobs if blob.shape == (6, 5) and blob.producers)
         kind, caption = "picture", "6 rows"
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+    async with page_of(images.graph, values=True) as page:
         sample = await shown(page, name)
         assert (sample["view"] and sample["view"]["kind"]) == kind
         assert (await page.page.locator("#value-caption").text_content()).startswith(caption)
@@ -237,10 +225,8 @@ async def test_each_shape_has_its_view(new_page, images, name, kind, caption) ->
         assert visible == ([f"#value-{kind}"] if kind else [])
 
 
-async def test_taps_end_with_the_page_the_tab_and_the_choice(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_taps_end_with_the_page_the_tab_and_the_choice(page_of, images) -> None:
+    async with page_of(images.graph, values=True) as page:
         await choose(page, "images")
         assert images.taps == 0, "nobody looks at values yet"
         await shown(page, "images")
@@ -260,10 +246,8 @@ async def test_taps_end_with_the_page_the_tab_and_the_choice(new_page, images) -
         await images.until_taps(0)
 
 
-async def test_norms_by_layer(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page()
-        await page.open(view.url)
+async def test_norms_by_layer(page_of, images) -> None:
+    async with page_of(images.graph, values=True) as page:
         await page.show("values")
         await page.page.check("#norms-on")
         await page.until("Object.keys(actorflow.values.norms).length > 0")
@@ -293,10 +277,8 @@ async def test_a_lost_connection_is_asked_again(new_page, images) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_on_a_phone_everything_is_legible_and_named(new_page, images, scheme) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
-        await page.open(view.url)
+async def test_on_a_phone_everything_is_legible_and_named(page_of, images, scheme) -> None:
+    async with page_of(images.graph, values=True, viewport={"width": 390, "height": 844}, color_scheme=scheme) as page:
         await shown(page, "images")
         await page.page.check("#norms-on")
         await page.until("Object.keys(actorflow.values.norms).length > 0")
@@ -313,10 +295,8 @@ async def test_on_a_phone_everything_is_legible_and_named(new_page, images, sche
         assert await page.page.locator("#value-histogram").get_attribute("aria-label") == "Histogram of images"
 
 
-async def test_who_wants_less_motion_sees_less(new_page, images) -> None:
-    async with serve(images.graph, port=0, values=True) as view:
-        page = await new_page(reduced_motion="reduce")
-        await page.open(view.url)
+async def test_who_wants_less_motion_sees_less(page_of, images) -> None:
+    async with page_of(images.graph, values=True, reduced_motion="reduce") as page:
         await shown(page, "images")
         counted = """(async () => {
             const seen = new Set(), from = performance.now();

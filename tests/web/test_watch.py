@@ -1,7 +1,5 @@
 """``actorflow watch``: the graph of another process in the terminal, from a real server, at a real terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Messages can be read by the documented format."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Long answers: one at a time, shared by those who ask meanwhile, and in slices, so that a graph hardly notices."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

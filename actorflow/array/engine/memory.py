@@ -11,7 +11,8 @@ import numpy as np
 
 from actorflow.array.record.primitives import DType, Value
 from actorflow.array.record.record import Lease
-from actorflow.devices.memory import POOLED_BYTES, UNSHARED, Bucket, BufferPool
+from actorflow.core import UNSHARED
+from actorflow.devices.memory import POOLED_BYTES, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 

@@ -12,7 +12,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.actors.dispatcher import leave_loop
-from actorflow.actors.op import FOREVER_NS, INLINE_NS
+from actorflow.actors.op import INLINE_NS
+from actorflow.core import FOREVER_NS
 from actorflow.errors import DeviceError, StageError, StageTimeoutError
 from actorflow.pipeline.calls.boundary import guarded, stage_error
 from actorflow.pipeline.calls.order import InOrder, Slot, SlotState, Unordered

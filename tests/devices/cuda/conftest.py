@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from actorflow.devices.cuda import CudaDevice, CudaOptions
 from actorflow.place import Place
-
-
-def _load_fake() -> Any:
-    spec = importlib.util.spec_from_file_location("actorflow_fake_cupy", Path(__file__).with_name("fake_cupy.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_FAKE = _load_fake()
+from tests.devices.cuda import fake_cupy
 
 
 @pytest.fixture
 def fake() -> Any:
     """The module of the fake: its classes and status codes."""
-    return _FAKE
+    return fake_cupy
 
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A machine with two devices, in the place of CuPy."""
-    machine = _FAKE.FakeCupy()
+    machine = fake_cupy.FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", machine)
     return machine
 
 
 @pytest.fixture
-def device(cupy: Any) -> CudaDevice:
+def device(cupy: Any) -> Iterator[CudaDevice]:
     """Device 1, so that it is not the current one by chance."""
-    return CudaDevice(Place.parse("cuda:1"), CudaOptions(timing=False))
+    device = CudaDevice(Place.parse("cuda:1"), CudaOptions(timing=False))
+    yield device
+    device.close()
+    device.join()

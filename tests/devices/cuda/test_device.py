@@ -53,8 +53,6 @@ class TestLanes:
         cupy.run()
         await passed(fences[-1])
         assert (done, told) == (list("abc"), fences)
-        device.close()
-        device.join()
 
     async def test_a_lane_waits_on_the_device_for_another(self, cupy: Any, device: CudaDevice) -> None:
         device.bind(asyncio.get_running_loop())
@@ -68,8 +66,6 @@ class TestLanes:
         cupy.run()
         await passed(ended)
         assert order == [1, 2]
-        device.close()
-        device.join()
 
     async def test_what_a_thread_launches_comes_behind_the_lane_and_has_ended_when_it_is_told(
         self, cupy: Any, device: CudaDevice
@@ -94,7 +90,6 @@ class TestLanes:
         device.close()
         with pytest.raises(DeviceError, match="closed"):
             device.launch_aside(lane, work, "late", ignore)
-        device.join()
 
     async def test_what_fails_on_the_device_fails_in_the_thread(self, cupy: Any, device: CudaDevice) -> None:
         device.bind(asyncio.get_running_loop())
@@ -107,8 +102,6 @@ class TestLanes:
         await passed(fence)
         assert isinstance(fence.error, DeviceError)
         assert "restart the process" in str(fence.error)
-        device.close()
-        device.join()
 
     async def test_a_device_that_fails_fails_all_that_was_launched(self, cupy: Any, device: CudaDevice) -> None:
         device.bind(asyncio.get_running_loop())
@@ -118,8 +111,6 @@ class TestLanes:
         fences.append(lane.submit(lambda _: None, None, ignore, True))
         await passed(fences[-1])
         assert [type(fence.error) for fence in fences] == [DeviceError] * 2
-        device.close()
-        device.join()
 
     async def test_a_launch_that_raises(self, cupy: Any, device: CudaDevice) -> None:
         device.bind(asyncio.get_running_loop())
@@ -133,8 +124,6 @@ class TestLanes:
         cupy.run()
         await passed(fence)
         assert str(fence.error) == "no such kernel"
-        device.close()
-        device.join()
 
     def test_copies_go_first(self, device: CudaDevice) -> None:
         priorities = {name: stream_lane(device, name).stream.raw.priority for name in ("main", "inbound", "outbound")}

@@ -132,7 +132,7 @@ class TestBuffers:
         del buffer
         cupy.room = 100
         monkeypatch.setattr(
-            cupy.pool, "free_all_blocks", lambda: setattr(cupy, "room", None if memory() is None else 1)
+            cupy.pool, "free_all_blocks", lambda stream=None: setattr(cupy, "room", None if memory() is None else 1)
         )
         assert device.allocate(SPEC).nbytes == SPEC.size_bytes
 

@@ -22,9 +22,7 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "array in a list": lambda x: np.array([x, x]),
     "asanyarray": np.asanyarray,
     "ascontiguousarray": np.ascontiguousarray,
-    "frombuffer": np.frombuffer,
     "fromiter": lambda x: np.fromiter(x, "f"),
-    "from_dlpack": np.from_dlpack,
     "ufunc": np.negative,
     "ufunc, second argument": lambda x: np.add(np.ones(6), x),
     "ufunc, out": lambda x: np.negative(np.ones(6, "f"), out=x),
@@ -75,15 +73,14 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
 }
 #: Here Python or NumPy itself says no, and never asks the array.
 UNASKED: dict[str, Callable[[Any], Any]] = {
+    "frombuffer": np.frombuffer,
+    "from_dlpack": np.from_dlpack,
     "memoryview": memoryview,
     "bytes": bytes,
     "bytearray.extend": lambda x: bytearray().join([x]),
     "len": len,
     "struct": lambda x: np.ndarray((6,), "f", buffer=x),
 }
-del MISTAKES["frombuffer"], MISTAKES["from_dlpack"]
-UNASKED["frombuffer"] = np.frombuffer
-UNASKED["from_dlpack"] = np.from_dlpack
 
 
 @pytest.fixture

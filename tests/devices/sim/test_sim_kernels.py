@@ -11,7 +11,6 @@ import actorflow as af
 import actorflow.ops.sim
 from actorflow.ops import registry
 from actorflow.ops.cpu.described import make
-from actorflow.ops.nn.pool import MaxPoolDown
 from actorflow.ops.operation import Operation
 from tests.operations import EACH
 
@@ -55,20 +54,6 @@ def test_every_kind_is_tried() -> None:
     key = registry.KernelKey("", "cpu", "numpy", "float32", "any")
     made = {name for name, (operation, _) in EACH.items() if make(type(operation), key)}  # of rows, and of compute()
     assert {known.key.operation for known in of_cpu()} | made == EACH.keys()
-
-
-def test_an_operation_without_inputs(sim: Any) -> None:
-    (filled,) = run(sim, af.ops.Fill(2.5, af.TensorSpec.of((2, 3))), [])
-    assert filled.tolist() == [[2.5] * 3] * 2
-
-
-def test_the_gradient_of_a_pool(sim: Any) -> None:
-    pool, x = af.ops.MaxPool((2, 2), (2, 2)), np.random.default_rng(0).standard_normal((2, 6, 6, 3)).astype("f")
-    g = x[:, :3, :3]
-    (y,) = run(sim, pool, [x])
-    (dx,) = run(sim, MaxPoolDown((2, 2), (2, 2)), [g, x, y])
-    assert dx.shape == x.shape
-    np.testing.assert_allclose(dx.sum(), g.sum(), rtol=1e-5)
 
 
 def test_in_place(sim: Any) -> None:

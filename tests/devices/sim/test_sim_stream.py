@@ -18,13 +18,6 @@ from actorflow.devices.stream import StreamLane
 
 
 class TestOrder:
-    def test_a_stream_works_in_the_order_of_launching(self, sim: Any) -> None:
-        stream, done = sim.device().make_stream("main"), []
-        for i in range(100):
-            sim.launch(stream, f"{i}", function=lambda _, __, i=i: done.append(i))
-        stream.record().synchronize()
-        assert done == list(range(100))
-
     def test_nothing_runs_before_its_time(self, sim: Any) -> None:
         stream, done = sim.device().make_stream("main"), []
         sim.launch(stream, "a", function=lambda *_: done.append("a"), cost_ns=10**12)
@@ -255,12 +248,6 @@ class TestFailure:
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert after.query()
 
-    def test_synchronize_raises_in_the_host_s_thread(self, sim: Any) -> None:
-        stream = sim.device().make_stream("main")
-        sim.launch(stream, "bad", function=fail)
-        with pytest.raises(af.DeviceError, match="op 'bad'"):
-            stream.record().synchronize()
-
     def test_a_device_error_is_raised_itself(self, sim: Any) -> None:
         stream, error = sim.device().make_stream("main"), af.DeviceError("no more power")
 
@@ -345,15 +332,6 @@ class TestLanes:
         lane.stream.label = label
         return lane.submit(work, label, passed.set_result, False), passed
 
-    async def test_work_is_done_in_order_and_told(self, sim: Any) -> None:
-        device, done = sim.device(), []
-        lane = await self.lane(device)
-        submitted = [self.submit(lane, f"{i}", [], [], lambda _, __, i=i: done.append(i)) for i in range(10)]
-        for fence, passed in submitted:
-            assert await passed is fence
-            assert fence.error is None
-        assert done == list(range(10))
-
     async def test_a_lane_that_waits_long_is_told_by_a_thread(self, sim: Any) -> None:
         device = sim.device()
         lane = await self.lane(device)
@@ -405,12 +383,6 @@ class TestLanes:
 
         def call_soon(self, callback: Any) -> None:
             pass
-
-    async def test_an_error_at_launching_is_the_fence_s(self, sim: Any) -> None:
-        lane = await self.lane(sim.device())
-        passed = asyncio.get_running_loop().create_future()
-        lane.submit(lambda _: fail(None, None), None, passed.set_result, False)
-        assert isinstance((await passed).error, ZeroDivisionError)
 
 
 class TestDropsReferences:

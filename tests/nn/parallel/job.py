@@ -1,7 +1,5 @@
 """Each rank of an MPI job trains at all ranks, and alone, and compares the variables that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

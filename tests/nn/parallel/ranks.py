@@ -1,7 +1,5 @@
 """Runs one graph per rank, all in this process and on one loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack

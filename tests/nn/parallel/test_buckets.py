@@ -1,7 +1,5 @@
 """Tensors that are reduced in buckets get the sums that each would get alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Data parallel training gives the weights of one place with the whole batch, whatever the places and the scheme."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

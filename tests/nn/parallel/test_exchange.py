@@ -1,7 +1,5 @@
 """CopyTo, Distribute, Scatter and Gather: values, gradients, where they are, and how many messages they take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

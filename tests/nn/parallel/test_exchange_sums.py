@@ -1,7 +1,5 @@
 """Aggregate and AllReduce: values, gradients, orders, and how many messages they take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

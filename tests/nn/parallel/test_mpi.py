@@ -1,7 +1,5 @@
 """Four processes get the weights of one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Parallel training on batches of any length, also of fewer rows than places, gives the weights of one place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

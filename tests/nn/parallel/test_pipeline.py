@@ -1,7 +1,5 @@
 """A network in stages, trained on micro-batches, gets the weights of one that is trained on the whole batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

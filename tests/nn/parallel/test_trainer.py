@@ -1,7 +1,5 @@
 """A trainer on each rank: all of them get all losses and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

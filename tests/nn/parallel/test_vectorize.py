@@ -1,7 +1,5 @@
 """The same layer at several places: where things are, what is shared, how it begins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -184,8 +184,12 @@ class Drawn(NamedTuple):
         """Samples with all combinations of parameters if they are few, or with some."""
         draws = Draws(0, is_smooth=True)
         self.draw(draws)
-        some = np.random.default_rng(0).integers(0, 1 << 40, most).tolist()
-        for number in some if draws.count > most else range(max(draws.count, least)):
+        numbers = np.arange(max(draws.count, least))
+        if draws.count > most:
+            random = np.random.default_rng(0)
+            # What is drawn beside those combinations is in what the number is more than their count.
+            numbers = random.choice(draws.count, most, False) + draws.count * random.integers(0, 1 << 20, most)
+        for number in numbers.tolist():
             yield self(number, is_smooth=True)
 
 

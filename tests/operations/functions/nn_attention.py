@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
+import actorflow as af
 from actorflow import ops
-from tests.operations.drawn import SIZES
-from tests.operations.table import SINGLE_AND_DOUBLE, Make, Row, Sample, call, normal
+from tests.operations.table import Make, call, composed, normal, refused
 
 
 def _seen(torch: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
@@ -33,33 +32,13 @@ def _attention(
     return y.transpose(1, 2).flatten(2) if heads else y
 
 
-def _masked(shapes: tuple[tuple[int, ...], ...], mask: tuple[int, ...], masked: str) -> Make:
+def _masked(shapes: tuple[tuple[int, ...], ...], mask: tuple[int, ...], dtype: str) -> Make:
     def make(random: np.random.Generator) -> list[np.ndarray]:
         arrays = normal(*shapes)(random)
         seen = random.random(mask) < 0.7
-        number = np.where(seen, random.standard_normal(mask), -np.inf)
-        return [*arrays, *{"none": [], "bool": [seen], "number": [number]}[masked]]
+        return [*arrays, seen if dtype == "bool" else np.where(seen, random.standard_normal(mask), -np.inf)]
 
     return make
-
-
-@st.composite
-def _attentions(draw: st.DrawFn) -> Sample:
-    batch = tuple(draw(st.lists(SIZES, max_size=1)))
-    queries, keys, features, values, served = (draw(SIZES) for _ in range(5))
-    heads = served * draw(st.integers(1, 3))
-    q, k, v = (*batch, heads, queries, features), (*batch, served, keys, features), (*batch, served, keys, values)
-    mask = draw(st.sampled_from([(queries, keys), (heads, 1, keys), (*q[:-1], keys)]))
-    make = _masked((q, k, v), mask, draw(st.sampled_from(["none", "bool", "number"])))
-    return call(ops.attention, make, causal=draw(st.booleans()), scale=draw(st.sampled_from([None, 0.3])))
-
-
-@st.composite
-def _side_by_side(draw: st.DrawFn) -> Sample:
-    batch, queries, keys, features, served = (draw(SIZES) for _ in range(5))
-    heads = served * draw(st.integers(1, 2))
-    shapes = (batch, queries, heads * features), (batch, keys, served * features), (batch, keys, served * 3)
-    return call(ops.attention, normal(*shapes), heads=heads)
 
 
 def _rotary(torch: Any, x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
@@ -82,33 +61,46 @@ def _angles(batch: tuple[int, ...], positions: int, pairs: int, rest: int) -> Ma
     return make
 
 
-@st.composite
-def _rotations(draw: st.DrawFn) -> Sample:
-    make = _angles(tuple(draw(st.lists(SIZES, max_size=2))), draw(SIZES), draw(SIZES), draw(st.integers(0, 2)))
-    return call(ops.rotary, make, interleaved=draw(st.booleans()))
-
-
-_QKV = ((4, 3, 2), (2, 5, 2), (2, 5, 3))
+_QKV, _FEW = ((4, 3, 2), (2, 5, 2), (2, 5, 3)), ((2, 1, 3), (1, 4, 3), (1, 4, 1))
+_IN_BATCHES = ((2, 3, 2, 4), (2, 3, 3, 4), (2, 3, 3, 2))
 
 ROWS = [
-    Row(
-        None,
-        [
-            call(ops.attention, _masked(_QKV, (4, 1, 5), "number"), causal=True, scale=0.3),
-            call(ops.attention, _masked(_QKV, (3, 5), "bool")),
-            call(ops.attention, normal((2, 3, 8), (2, 4, 4), (2, 4, 6)), heads=4),
-        ],
-        name="ops.attention",
-        torch=_attention,
-        dtypes=SINGLE_AND_DOUBLE,
-        strategy=st.one_of(_attentions(), _side_by_side()),
+    composed(
+        "ops.attention",
+        _attention,
+        call(ops.attention, _masked(_QKV, (4, 1, 5), "number"), causal=True, scale=0.3),
+        call(ops.attention, _masked(_QKV, (3, 5), "bool")),
+        call(ops.attention, _masked(_QKV, (4, 3, 5), "bool"), causal=True),
+        call(ops.attention, _masked(_IN_BATCHES, (2, 3, 2, 3), "number")),
+        *(call(ops.attention, normal(*_FEW), causal=causal) for causal in (False, True)),
+        *(
+            call(ops.attention, normal((2, 3, heads * n), (2, 4, served * n), (2, 4, served * 3)), heads=heads)
+            for heads, served, n in ((4, 2, 2), (3, 3, 1), (2, 1, 4))
+        ),
     ),
-    Row(
-        None,
-        [call(ops.rotary, _angles((2,), 3, 2, 1), interleaved=interleaved) for interleaved in (False, True)],
-        name="ops.rotary",
-        torch=_rotary,
-        dtypes=SINGLE_AND_DOUBLE,
-        strategy=_rotations(),
+    composed(
+        "ops.rotary",
+        _rotary,
+        *(
+            call(ops.rotary, _angles(batch, positions, pairs, rest), interleaved=interleaved)
+            for batch, positions, pairs, rest in (((2,), 3, 2, 1), ((), 1, 1, 0), ((2, 3), 4, 3, 2))
+            for interleaved in (False, True)
+        ),
     ),
 ]
+
+_CUBE = (2, 3, 4)
+
+WRONG = refused(
+    af.ShapeError,
+    *(
+        (
+            lambda *x, heads=heads: ops.attention(*x, heads=heads),
+            [_CUBE] * 3,
+            f"{heads} heads must have the same number",
+        )
+        for heads in (0, 3)
+    ),
+    (ops.attention, [_CUBE, (2, 3, 5), _CUBE], "Matmul: b must have length 4 on"),
+    (ops.rotary, [(2, 3), (2, 2), (2, 2)], "rotary: x must have at least 2 features"),
+)

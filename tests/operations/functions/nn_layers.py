@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from actorflow import ops
-from tests.operations.drawn import SIZES, Axes
-from tests.operations.nn.windows import channels_first, channels_last, per_axis
-from tests.operations.table import SINGLE_AND_DOUBLE, Row, Sample, call, normal, positive, whole
-
-_IMAGES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5)
+from tests.operations.nn.windows import channels_first, channels_last, pairs, per_axis
+from tests.operations.table import Sample, call, composed, normal, positive, whole
 
 
 def _transposed(torch: Any, x: Any, weight: Any, groups: int = 1, **how: Any) -> Any:
+    """Torch's border is as wide on both sides, and has no third derivative with more at an end: it is cut away here."""
     rank = x.ndim - 2
-    given: dict[str, Any] = {
-        name: per_axis(how.get(name, default), rank) for name, default in (("stride", 1), ("dilation", 1))
-    }
-    pad, more = (per_axis(how.get(name, 0), rank) for name in ("pad", "output_pad"))
-    function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    stride, dilation = (per_axis(how.get(name, 1), rank) for name in ("stride", "dilation"))
+    border, more = pairs(how.get("pad", 0), rank), per_axis(how.get("output_pad", 0), rank)
     weight = weight.movedim((-1, -2), (0, 1)).contiguous()
-    x, given["groups"] = channels_first(torch, x), groups
-    y = function(x, weight, padding=pad, output_padding=more, **given)
-    if any(more):  # of which torch has no third derivative: of all that is not cut away
-        cut = [n for p, m in zip(reversed(pad), reversed(more), strict=True) for n in (-p, m - p)]
-        whole = torch.nn.functional.pad(function(x, weight, **given), cut)
-        y = whole + (y - whole).detach()
-    return channels_last(y)
+    function = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    whole = function(channels_first(torch, x), weight, stride=stride, groups=groups, dilation=dilation)
+    cut = [n for (p, q), m in zip(reversed(border), reversed(more), strict=True) for n in (-p, m - q)]
+    return channels_last(torch.nn.functional.pad(whole, cut))
 
 
-@st.composite
-def _transposed_convolutions(draw: st.DrawFn) -> Sample:
-    axes = Axes(draw)
-    kernel, dilation, stride = axes(1, 3), axes(1, 3), axes(1, 3)
-    groups = draw(st.sampled_from([1, 1, 2]))
-    # A third derivative of a single channel fails in torch 2.13: "grad_weight must be contiguous".
-    inputs, outputs = draw(st.integers(1 if groups > 1 else 2, 3)) * groups, draw(st.integers(1, 3))
-    return call(
-        ops.conv_transpose,
-        normal((draw(st.integers(1, 2)), *axes(1, 4), inputs), (*kernel, outputs, inputs)),
-        stride=stride,
-        pad=tuple(min(p, d * (k - 1) // 2) for p, d, k in zip(axes(0, 2), dilation, kernel, strict=True)),
-        dilation=dilation,
-        groups=groups,
-        output_pad=tuple(draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)),
-    )
+def transposed(x: np.ndarray, weight: np.ndarray, groups: int = 1, **how: Any) -> np.ndarray:
+    """Each element of an image sends its product with the kernel to its windows."""
+    rank = x.ndim - 2
+    defaults = {"stride": 1, "dilation": 1, "output_pad": 0}
+    stride, dilation, output_pad = (per_axis(how.get(name, n), rank) for name, n in defaults.items())
+    border = pairs(how.get("pad", 0), rank)
+    lengths = zip(x.shape[1:-1], stride, dilation, weight.shape, border, output_pad, strict=False)
+    size = [(n - 1) * s + d * (k - 1) + 1 - sum(p) + more for n, s, d, k, p, more in lengths]
+    y = np.zeros((len(x), *size, groups, weight.shape[-2]), x.dtype)
+    x, weight = (each.reshape(*each.shape[:-1], groups, each.shape[-1] // groups) for each in (x, weight))
+    for place in np.ndindex(*x.shape[1:-2]):
+        for offset in np.ndindex(*weight.shape[:-3]):
+            to = tuple(
+                i * s + a * d - p for i, s, a, d, (p, _) in zip(place, stride, offset, dilation, border, strict=True)
+            )
+            if all(0 <= at < n for at, n in zip(to, size, strict=True)):
+                y[(slice(None), *to)] += np.einsum("ngi,ogi->ngo", x[(slice(None), *place)], weight[offset])
+    return y.reshape(*y.shape[:-2], -1)
+
+
+_TRANSPOSED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((4, 5), {"stride": 2, "pad": 1, "output_pad": 1}),
+    ((4, 5), {"stride": (2, 3), "output_pad": (0, 2)}),
+    ((4, 5), {"dilation": 2, "pad": ((0, 1), 2)}),
+    ((3,), {"stride": 3}),
+    ((2, 2, 2), {"stride": 2}),
+    ((3, 2), {"stride": (2, 1), "pad": (0, 1), "dilation": (1, 2), "groups": 2, "output_pad": (1, 0)}),
+]
 
 
 def _global_max(torch: Any, x: Any) -> Any:
@@ -69,26 +70,8 @@ def _groups_of_torch(torch: Any, x: Any, *affine: Any, groups: int = 0, epsilon:
     return torch.group_norm(x.movedim(-1, 1), groups or x.shape[-1], *affine, eps=epsilon).movedim(1, -1)
 
 
-@st.composite
-def _grouped(draw: st.DrawFn, is_instance: bool) -> Sample:
-    size = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=4))
-    groups, each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    make = normal((draw(st.integers(1, 3)), *size, groups * each), *[(groups * each,)] * (2 * draw(st.booleans())))
-    if is_instance:
-        return call(_instance_norm, make, epsilon=0.1)
-    return call(_group_norm, make, groups=groups, epsilon=0.1)
-
-
 def _rms_norm(torch: Any, x: Any, *scale: Any, axes: int, epsilon: float) -> Any:
     return torch.nn.functional.rms_norm(x, x.shape[-axes:], *scale, eps=epsilon)
-
-
-@st.composite
-def _mean_squares(draw: st.DrawFn) -> Sample:
-    shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5))
-    axes = draw(st.integers(1, len(shape)))
-    make = normal(shape, *[shape[-axes:]] * draw(st.booleans()))
-    return call(ops.rms_norm, make, axes=axes, epsilon=0.01)
 
 
 def _lrn(torch: Any, x: Any, alpha: float, beta: float, size: int, k: float) -> Any:
@@ -97,18 +80,6 @@ def _lrn(torch: Any, x: Any, alpha: float, beta: float, size: int, k: float) -> 
     # Torch's own refuses vectors, and batches without elements: its definition.
     squares = torch.nn.functional.pad(x * x, (size // 2, (size - 1) // 2))
     return x / (k + alpha / size * sum(squares[..., i : i + x.shape[-1]] for i in range(size))) ** beta
-
-
-@st.composite
-def _responses(draw: st.DrawFn) -> Sample:
-    shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
-    how = {
-        "alpha": st.sampled_from([1e-4, 1.0]),
-        "beta": st.sampled_from([0.75, 0.5]),
-        "k": st.sampled_from([1.0, 2.0]),
-    }
-    make = normal((*shape, draw(st.integers(1, 9))))
-    return call(ops.lrn, make, size=draw(st.integers(1, 7)), **{name: draw(each) for name, each in how.items()})
 
 
 def _batch_norm(x: Any, mean: Any, variance: Any, *affine: Any, epsilon: float) -> Any:
@@ -137,6 +108,14 @@ _MODES: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
+#: With corners that lie on each other, too.
+_ALIGNED = [
+    (name, rank, how if how["mode"] == "nearest" else {**how, "coordinates": coordinates})
+    for name, rank, how in _MODES
+    for coordinates in ("half_pixel", "align_corners")[: 1 if how["mode"] == "nearest" else 2]
+]
+
+
 def _resize(torch: Any, x: Any, size: Any = None, scale: Any = None, **how: Any) -> Any:
     def own(each: dict[str, Any]) -> bool:
         return all(how.get(name) == value for name, value in each.items())
@@ -147,97 +126,83 @@ def _resize(torch: Any, x: Any, size: Any = None, scale: Any = None, **how: Any)
     return resized.movedim(1, -1)
 
 
-@st.composite
-def _resized(draw: st.DrawFn) -> Sample:
-    _, rank, how = draw(st.sampled_from(_MODES))
-    old = draw(st.tuples(*[st.integers(1, 6)] * rank))
-    size, scale = draw(st.tuples(*[st.integers(1, 13)] * rank)), draw(st.sampled_from([None, 0.5, 1.25, 2.0, 3.0]))
-    if scale is not None and any(int(n * scale) in (0, n) for n in old):
-        scale = None  # torch's gradient of what has the old size is that of a copy
-    if how["mode"] != "nearest":
-        how = {**how, "coordinates": draw(st.sampled_from(["half_pixel", "align_corners"]))}
-    return call(ops.resize, normal((2, *old, 3)), **({"size": size} if scale is None else {"scale": scale}), **how)
+def _largest(x: np.ndarray) -> np.ndarray:
+    return x.max(tuple(range(1, x.ndim - 1)))
 
 
-def _row(name: str, torch: Any, samples: list[Sample], strategy: Any, **more: Any) -> Row:
-    return Row(None, samples, name=name, torch=torch, dtypes=SINGLE_AND_DOUBLE, strategy=strategy, **more)
-
+#: Shapes whose last axis is that of channels, and numbers of groups.
+_GROUPED = (((2, 3, 4), 2), ((3, 6), 3), ((1, 2, 1, 3, 2), 1), ((2, 4, 3, 9), 3))
 
 ROWS = [
-    _row(
-        "ops.conv_transpose",
+    composed(
+        "conv_transpose",
         _transposed,
-        [
-            call(
-                ops.conv_transpose,
-                normal((2, 3, 2, 4), (2, 3, 1, 4)),
-                stride=(2, 1),
-                pad=(0, 1),
-                dilation=(1, 2),
-                groups=2,
-                output_pad=(1, 0),
-            )
-        ],
-        _transposed_convolutions(),
+        *(
+            call(ops.conv_transpose, normal((2, *size, 4), (*(3,) * len(size), 4 // how.get("groups", 1), 4)), **how)
+            for size, how in _TRANSPOSED
+        ),
+        numpy=transposed,
         orders=3,
     ),
-    _row(
+    composed(
         "ops.global_max",
         _global_max,
-        [call(ops.global_max, normal((2, 3, 2, 3)))],
-        st.builds(
-            lambda size, make: call(ops.global_max, make((2, *size, 3))),
-            _IMAGES,
-            st.sampled_from([normal, lambda shape: whole(-3, shape)]),
-        ),
+        *(call(ops.global_max, normal((2, *size, 3))) for size in ((3, 2), (4,), (2, 1, 3))),
+        Sample(call(ops.global_max, whole(-3, ())).what, whole(-3, (2, 4, 3, 3)), smooth=False),
+        numpy=_largest,
     ),
-    _row(
+    composed(
         "ops.group_norm",
         _groups_of_torch,
-        [call(_group_norm, normal((2, 3, 4), (4,), (4,)), groups=2, epsilon=0.1)],
-        _grouped(is_instance=False),
+        *(
+            call(_group_norm, normal(x, *[x[-1:]] * count), groups=groups, epsilon=0.1)
+            for x, groups in _GROUPED
+            for count in (2, 0)
+        ),
     ),
-    _row(
+    composed(
         "ops.instance_norm",
         _groups_of_torch,
-        [call(_instance_norm, normal((2, 3, 4)), epsilon=0.1)],
-        _grouped(is_instance=True),
+        *(call(_instance_norm, normal(x, *[x[-1:]] * count), epsilon=0.1) for x, _ in _GROUPED for count in (0, 2)),
     ),
-    _row(
+    composed(
         "ops.instance_norm by its values",
         lambda torch, x, *affine, epsilon: torch.nn.functional.instance_norm(
             x.movedim(-1, 1), None, None, *affine, eps=epsilon
         ).movedim(1, -1),
-        [call(_instance_norm, normal((2, 3, 4), (4,), (4,)), epsilon=0.1)],
-        _grouped(is_instance=True).filter(lambda sample: math.prod(sample.drawn()[0].shape[1:-1]) > 1),
+        *(call(_instance_norm, normal(x, x[-1:], x[-1:]), epsilon=0.1) for x in ((2, 3, 4), (2, 4, 3, 9))),
         differentiable=False,  # gradcheck of torch 2.13 fails for it
     ),
-    _row(
+    composed(
         "ops.rms_norm",
         _rms_norm,
-        [call(ops.rms_norm, normal((2, 3, 4), (3, 4)), axes=2, epsilon=0.01)],
-        _mean_squares(),
-    ),
-    _row(
-        "ops.lrn",
-        _lrn,
-        [call(ops.lrn, normal((2, 3, 7)), alpha=1.0, beta=0.75, size=4, k=2.0)],
-        _responses(),
-    ),
-    _row(
-        "ops.batch_norm",
-        _batch_norm_of_torch,
-        [_normalized(4, 3)],
-        st.builds(
-            lambda shape, channels: _normalized(*shape, channels),
-            hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
-            SIZES,
+        *(
+            call(ops.rms_norm, normal(x, *[x[-axes:]] * count), axes=axes, epsilon=0.01)
+            for x, axes, count in (((2, 3, 4), 2, 1), ((5,), 1, 0), ((2, 1, 3), 1, 1), ((2, 3, 1, 4), 4, 0))
         ),
     ),
-    _row(
+    composed(
+        "ops.lrn",
+        _lrn,
+        *(
+            call(ops.lrn, normal(x), alpha=alpha, beta=beta, size=size, k=k)
+            for x, alpha, beta, size, k in (
+                ((2, 3, 7), 1.0, 0.75, 4, 2.0),
+                ((3, 9), 1e-4, 0.5, 7, 1.0),
+                ((2, 0, 3), 1.0, 0.5, 1, 1.0),
+                ((2, 1, 2, 1), 1.0, 0.75, 5, 2.0),
+            )
+        ),
+    ),
+    composed("ops.batch_norm", _batch_norm_of_torch, *(_normalized(*x) for x in ((4, 3), (0, 2), (2, 1, 3, 4)))),
+    composed(
         "ops.resize",
         _resize,
-        [call(ops.resize, normal((2, 3, 4, 2)), scale=1.25, mode="cubic", coordinates="half_pixel")],
-        _resized(),
+        call(ops.resize, normal((2, 3, 4, 2)), scale=1.25, mode="cubic", coordinates="half_pixel"),
+        *(
+            call(ops.resize, normal((2, *(3, 5, 2)[:rank], 3)), **by, **how)
+            for i, (name, rank, how) in enumerate(_ALIGNED)
+            for by in ({"size": (7, 2, 5)[:rank]}, {"scale": 3.0 if i % 2 else 1.5})
+        ),
     ),
 ]

@@ -6,12 +6,9 @@ import warnings
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from actorflow import ops
-from tests.operations.table import SINGLE_AND_DOUBLE, Make, Row, Sample, call, normal
-
-_SIZES, _STEPS = st.integers(1, 5), st.integers(1, 4)
+from tests.operations.table import Make, Sample, call, composed, normal
 
 
 def _lstm(x: Any, h: Any, c: Any, weight_x: Any, weight_h: Any, bias: Any, *peepholes: Any) -> Any:
@@ -124,42 +121,32 @@ def _resets(steps: int, batch: int, features: int, hidden: int, biased: bool) ->
     return normal((steps, batch, features), (batch, hidden), *_weights(features, hidden, 3), *biases)
 
 
-def _row(name: str, torch: Any, samples: list[Sample], strategy: Any, **more: Any) -> Row:
-    return Row(None, samples, name=name, torch=torch, dtypes=SINGLE_AND_DOUBLE, strategy=strategy, **more)
-
+#: Steps, batch, features, width of the state.
+_SIZES = ((2, 2, 3, 2), (1, 2, 3, 2), (4, 1, 1, 3), (3, 5, 4, 1))
 
 ROWS = [
-    _row(
+    composed(
         "ops.lstm_cell",
         _cell_of_torch,
-        [call(ops.lstm_cell, _cell(2, 3, 2))],
-        st.builds(lambda *sizes: call(ops.lstm_cell, _cell(*sizes)), st.integers(0, 5), _SIZES, _SIZES),
+        *(call(ops.lstm_cell, _cell(*sizes)) for sizes in ((2, 3, 2), (0, 1, 5), (5, 4, 1))),
     ),
-    _row(
-        "ops.lstm",
-        _lstm_of_torch,
-        [call(_lstm, _states(steps, 2, 3, 2)) for steps in (1, 2)],
-        st.builds(lambda *sizes: call(_lstm, _states(*sizes)), _STEPS, *[_SIZES] * 3),
-        orders=3,
-    ),
-    _row(
-        "ops.lstm with peepholes",
-        _lstm_of_torch,
-        [call(_lstm, _states(2, 2, 3, 2, True))],
-        st.builds(lambda *sizes: call(_lstm, _states(*sizes, True)), st.integers(1, 3), *[_SIZES] * 3),
-    ),
-    _row(
+    composed("ops.lstm", _lstm_of_torch, *(call(_lstm, _states(*sizes)) for sizes in _SIZES), orders=3),
+    composed("ops.lstm with peepholes", _lstm_of_torch, *(call(_lstm, _states(*sizes, True)) for sizes in _SIZES)),
+    composed(
         "ops.gru with a reset before the product",
         _gru_of_torch,
-        [call(_gru, _resets(2, 2, 3, 2, True))],
-        st.builds(lambda *sizes: call(_gru, _resets(*sizes)), st.integers(1, 3), *[_SIZES] * 3, st.booleans()),
+        *(call(_gru, _resets(*sizes, biased)) for sizes in _SIZES for biased in (True, False)),
     ),
     *(
-        _row(
+        composed(
             f"sequences of {kind}",
             _sequences_of_torch,
-            [_sequence(kind, 3, 2, 2, 2, both, packed) for both, packed in ((False, False), (True, True))],
-            st.builds(_sequence, st.just(kind), _STEPS, *[_SIZES] * 3, st.booleans(), st.booleans()),
+            *(
+                _sequence(kind, *sizes, both, packed)
+                for sizes, both, packed in zip(
+                    _SIZES, (False, True, False, True), (False, True, True, False), strict=True
+                )
+            ),
         )
         for kind in _CELLS
     ),

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
-from tests.operations.nn.drawn import sliding
-from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, windows
-from tests.operations.table import FLOATS, Row, Sample, Wrong, call, normal, refused
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, per_axis, sliding, windows
+from tests.operations.table import FLOATING, Row, Sample, Wrong, backward, normal, refused
 
 #: Kernel, and how: all of it two axes of 9 and 7, and 3 and 4 channels, if nothing else is said.
 _HOWS: list[tuple[int, dict[str, Any]]] = [
@@ -131,59 +130,12 @@ def convolutions(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
 
 
 _FORWARD, _DOWN, _WEIGHT = _samples()
-_DTYPES = (*FLOATS, "bfloat16")
-_GRADIENT = {"torch": "only gradients are made of it"}
 
-
-def transposed(x: np.ndarray, weight: np.ndarray, **how: Any) -> np.ndarray:
-    """Each element of an image sends its product with the kernel to its windows."""
-    rank = x.ndim - 2
-    defaults = {"stride": 1, "dilation": 1, "output_pad": 0}
-    stride, dilation, output_pad = (per_axis(how.get(name, n), rank) for name, n in defaults.items())
-    border = pairs(how.get("pad", 0), rank)
-    lengths = zip(x.shape[1:-1], stride, dilation, weight.shape, border, output_pad, strict=False)
-    size = [(n - 1) * s + d * (k - 1) + 1 - sum(p) + more for n, s, d, k, p, more in lengths]
-    y = np.zeros((len(x), *size, weight.shape[-2]), x.dtype)
-    for place in np.ndindex(*x.shape[1:-1]):
-        for offset in np.ndindex(*weight.shape[:-2]):
-            to = tuple(
-                i * s + a * d - p for i, s, a, d, (p, _) in zip(place, stride, offset, dilation, border, strict=True)
-            )
-            if all(0 <= at < n for at, n in zip(to, size, strict=True)):
-                y[(slice(None), *to)] += x[(slice(None), *place)] @ weight[offset].T
-    return y
-
-
-_TRANSPOSED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-    ((4, 5), {"stride": 2, "pad": 1, "output_pad": 1}),
-    ((4, 5), {"stride": (2, 3), "output_pad": (0, 2)}),
-    ((4, 5), {"dilation": 2, "pad": ((0, 1), 2)}),
-    ((3,), {"stride": 3}),
-    ((2, 2, 2), {"stride": 2}),
-]
 
 ROWS = [
-    Row(
-        ops.Conv,
-        _FORWARD,
-        numpy=convolved,
-        torch=_of_torch,
-        dtypes=_DTYPES,
-        onnx="Conv",
-        orders=3,
-        strategy=convolutions().map(lambda found: found[0]),
-    ),
-    Row(ConvDown, _DOWN, numpy=convolved_down, without=_GRADIENT, dtypes=_DTYPES, onnx="ConvTranspose"),
-    Row(ConvWeight, _WEIGHT, numpy=convolved_by_weight, without=_GRADIENT, dtypes=_DTYPES),
-    Row(
-        None,
-        [
-            call(ops.conv_transpose, normal((1, *size, 2), (*(3,) * len(size), 4, 2)), **how)
-            for size, how in _TRANSPOSED
-        ],
-        name="conv_transpose",
-        numpy=transposed,
-    ),
+    Row(ops.Conv, _FORWARD, numpy=convolved, torch=_of_torch, dtypes=FLOATING, onnx="Conv", orders=3),
+    backward(ConvDown, convolved_down, _DOWN, onnx="ConvTranspose"),
+    backward(ConvWeight, convolved_by_weight, _WEIGHT),
 ]
 
 _IMAGE, _ONE = (1, 4, 4, 1), (1, 1, 1, 1)
@@ -241,12 +193,7 @@ WRONG = [
         for x, weight, groups, match in (
             ((1, 4), (1, 1), 1, r"x must have shape \(batch, 1 to 3 spatial axes, channels\)"),
             ((1, 1, 1, 1, 1, 1), (1,) * 6, 1, "x must have shape"),
-            (
-                (1, 4, 4, 2),
-                (1, 1, 2),
-                1,
-                r"weight must have shape \(\*kernel, in_.* with x's 4 axes, got",
-            ),
+            ((1, 4, 4, 2), (1, 1, 2), 1, r"weight must have shape \(\*kernel, in_.* with x's 4 axes, got"),
             ((1, 4, 4, 2), (1, 1, 3, 1), 1, r"weight must have x's 2 channels on axis -2, got float32"),
             ((1, 4, 4, 4), (1, 1, 4, 2), 2, "weight must have x's 4 channels / 2 groups on axis -2, got"),
             ((1, 4, 4, 3), (1, 1, 1, 2), 2, "x's channels, 3, must be a multiple of groups, 2"),

@@ -16,5 +16,5 @@ ROWS = [
         dtypes=(*FLOATS, "bfloat16"),
         orders=1,  # each application of arrays draws another mask
         random=True,
-    ),
+    )
 ]

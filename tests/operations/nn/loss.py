@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.loss import NllLossDown, PairLoss, SoftmaxLossDown
 from tests.operations.nn.softmax import log_softmax, softmax
-from tests.operations.table import FLOATS, TOLERANCE, Make, Row, Sample, Wrong, fixed, normal, refused
+from tests.operations.table import FLOATING, TOLERANCE, Make, Row, Sample, Wrong, backward, fixed, refused
 
 REDUCTIONS = ("mean", "sum", "none")
 #: Reduction, scale, label that is ignored.
@@ -24,8 +22,6 @@ _HOWS: list[tuple[str, float, int | None]] = [
     ("mean", 1.0, None),
     ("none", 2.0, None),
 ]
-_DTYPES = (*FLOATS, "bfloat16")
-_GRADIENT = {"torch": "only gradients are made of it"}
 
 
 def _labeled(
@@ -85,24 +81,6 @@ def _of_torch(name: str) -> Any:
     return loss
 
 
-@st.composite
-def _drawn(draw: st.DrawFn, kind: Any) -> Sample:
-    batch = draw(hnp.array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=4))
-    classes, ignore = draw(st.integers(1, 5)), draw(st.sampled_from([None, 0, -100]))
-    is_weighted = draw(st.booleans())
-
-    def make(random: np.random.Generator) -> list[np.ndarray]:
-        x, labels, *weights = _labeled(batch=batch, classes=classes, weighted=is_weighted)(random)
-        if ignore is not None:
-            labels = np.where(random.random(batch) < 0.2, ignore, labels)
-            if (labels == ignore).all():
-                labels = np.full(batch, classes - 1)  # the mean of nothing is for tests/ops
-        return [x, np.asarray(labels), *(w + 0.4 for w in weights)]
-
-    scale, how = draw(st.sampled_from([1.0, 0.3])), draw(st.sampled_from(REDUCTIONS))
-    return Sample(kind(how, scale, ignore if ignore != 0 or classes > 1 else None), make, wrt=(0,))
-
-
 def _of_labels() -> dict[Any, list[Sample]]:
     found: dict[Any, list[Sample]] = {
         ops.SoftmaxLoss: [Sample(ops.SoftmaxLoss(), _labeled(batch=(2,), classes=3))],
@@ -151,17 +129,6 @@ def _apart(random: np.random.Generator) -> list[np.ndarray]:
     return [np.array([[0.2, 0.7, 0.45], [0.9, 0.11, 0.6]]), np.array([[0.6, 0.1, 0.8], [0.25, 0.55, 0.3]])]
 
 
-def _of_shape(name: str, shape: tuple[int, ...]) -> Make:
-    """Predictions and targets that a loss of elements is defined for."""
-
-    def make(random: np.random.Generator) -> list[np.ndarray]:
-        x, target = normal(shape, shape)(random)
-        target = np.asarray(random.random(shape)) if name.startswith("Binary") else target
-        return [np.asarray(0.05 + 0.9 * random.random(shape)) if name == "BinaryCrossEntropy" else x, target]
-
-    return make
-
-
 def _huber(x: np.ndarray, t: np.ndarray, delta: float) -> np.ndarray:
     return np.where(abs(x - t) < delta, (x - t) ** 2 / 2, delta * (abs(x - t) - delta / 2))
 
@@ -193,15 +160,9 @@ def _pair(kind: type[PairLoss]) -> Row:
         return scale * getattr(torch.nn.functional, name)(x, t, reduction=reduction, **more)
 
     samples = [Sample(kind(how, scale), make) for make, scale in ((_apart, 0.7), (_between, 0.5)) for how in REDUCTIONS]
-    strategy = st.builds(
-        lambda how, scale, shape: Sample(kind(how, scale), _of_shape(kind.__name__, shape)),
-        st.sampled_from(REDUCTIONS),
-        st.sampled_from([1.0, 0.3]),
-        hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=5),
-    )
     is_logistic = kind is ops.BinaryCrossEntropyWithLogits
     corners = [Sample(kind(), fixed([800.0, -800.0, 0.0, 50.0], [0.0, 1.0, 0.5, 1.0]))] if is_logistic else []
-    return Row(kind, samples, numpy=reference, torch=of_torch, dtypes=_DTYPES, strategy=strategy, corners=corners)
+    return Row(kind, samples, numpy=reference, torch=of_torch, dtypes=FLOATING, corners=corners)
 
 
 _SAMPLES = _of_labels()
@@ -212,19 +173,11 @@ ROWS = [
         _SAMPLES[ops.SoftmaxLoss],
         numpy=_softmax_loss,
         torch=_of_torch("cross_entropy"),
-        strategy=_drawn(ops.SoftmaxLoss),
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
-    Row(SoftmaxLossDown, _SAMPLES[SoftmaxLossDown], numpy=_softmax_down, without=_GRADIENT, dtypes=_DTYPES),
-    Row(
-        ops.NllLoss,
-        _SAMPLES[ops.NllLoss],
-        numpy=_nll,
-        torch=_of_torch("nll_loss"),
-        dtypes=_DTYPES,
-        strategy=_drawn(ops.NllLoss),
-    ),
-    Row(NllLossDown, _SAMPLES[NllLossDown], numpy=_nll_down, without=_GRADIENT, dtypes=_DTYPES),
+    backward(SoftmaxLossDown, _softmax_down, _SAMPLES[SoftmaxLossDown]),
+    Row(ops.NllLoss, _SAMPLES[ops.NllLoss], numpy=_nll, torch=_of_torch("nll_loss"), dtypes=FLOATING),
+    backward(NllLossDown, _nll_down, _SAMPLES[NllLossDown]),
     Row(
         ops.Accuracy,
         [
@@ -245,15 +198,8 @@ ROWS = [
             .float()
             .mean()
         ),
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         tolerance={"float64": TOLERANCE["float32"]},  # the share is of float32
-        strategy=st.builds(
-            lambda batch, classes, top: Sample(
-                ops.Accuracy(min(top, classes)), _labeled(batch=(batch,), classes=classes)
-            ),
-            st.integers(1, 8),
-            *[st.integers(1, 6)] * 2,
-        ),
     ),
     *map(_pair, PairLoss.__subclasses__()),
 ]

@@ -6,9 +6,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.ops.nn.lrn import ChannelWindowSum, LRNDown
-from tests.operations.table import FLOATS, Row, Sample, normal, positive
-
-_DTYPES = (*FLOATS, "bfloat16")
+from tests.operations.table import FLOATING, Row, Sample, backward, normal, positive
 
 
 def _summed(x: np.ndarray, size: int, transposed: bool = False) -> np.ndarray:
@@ -40,26 +38,22 @@ ROWS = [
         numpy=_normalized,
         onnx="LRN",
         without={"torch": "its window is of channels-first images, and its scale is not a result: tests/oracle"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
-    Row(
+    backward(
         LRNDown,
+        _down,
         [
             *(Sample(LRNDown(0.4, beta, 4), positive(*[(2, 5)] * 4, first=3)) for beta in (0.75, 0.6)),
             *(Sample(LRNDown(0.5, beta, 4), positive(*[(3, 5, 9)] * 4, first=3)) for beta in (0.75, 0.6)),
         ],
-        numpy=_down,
-        without={"torch": "only gradients are made of it"},
-        dtypes=_DTYPES,
     ),
-    Row(
+    backward(
         ChannelWindowSum,
+        _summed,
         [
             Sample(ChannelWindowSum(4), normal((2, 5))),
             *(Sample(ChannelWindowSum(size, side), normal((6, 9))) for size in (4, 5) for side in (False, True)),
         ],
-        numpy=_summed,
-        without={"torch": "only gradients are made of it"},
-        dtypes=_DTYPES,
     ),
 ]

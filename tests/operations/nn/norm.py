@@ -12,16 +12,11 @@ from hypothesis.extra import numpy as hnp
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, positive, refused
+from tests.operations.table import FLOATING, Row, Sample, Wrong, backward, normal, positive, refused
 
-_DTYPES = (*FLOATS, "bfloat16")
 _X, _ROW = (5, 9, 7), (4, 5, 70)
 _SMALL = (4, 3)
-_GRADIENT = {"torch": "only gradients are made of it"}
-_OF_STATISTICS = {
-    **_GRADIENT,
-    "differences": "its statistics move with x: gradients of gradients of its row are compared",
-}
+_OF_STATISTICS = {"differences": "its statistics move with x: gradients of gradients of its row are compared"}
 
 
 def _batch_norm(
@@ -101,16 +96,9 @@ def _layer_norm_of_torch(torch: Any, x: Any, scale: Any, shift: Any, axes: int, 
     return [y, mean.reshape(x.shape[:-axes]), ((seen - mean) ** 2).mean(over)]  # torch.var warns of nothing
 
 
-@st.composite
-def _layers(draw: st.DrawFn) -> Sample:
-    shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5))
-    axes = draw(st.integers(1, len(shape)))
-    return Sample(ops.LayerNorm(axes, 0.01), normal((draw(st.integers(0, 3)), *shape), *[shape[-axes:]] * 2))
-
-
 def _over_batches(kind: Any, down: bool = False) -> list[Sample]:
     found = []
-    for shape in (_SMALL, _X):
+    for shape in (_SMALL, _X, (2, 3, 1, 4)):
         channels = shape[-1:]
         arrays = [shape, shape, channels] if down else [shape, channels, channels]
         more = (0.01, 0.3) if kind is ops.BatchNorm else (0.01,)
@@ -125,15 +113,13 @@ ROWS = [
         numpy=_batch_norm,
         torch=_batch_norm_of_torch,
         slopes=1,
-        dtypes=_DTYPES,
-        strategy=_batches(),
+        dtypes=FLOATING,
     ),
-    Row(
+    backward(
         BatchNormDown,
+        _down,
         [Sample(each.what, each.make, each.wide, smooth=False) for each in _over_batches(BatchNormDown, down=True)],
-        numpy=_down,
         without=_OF_STATISTICS,
-        dtypes=_DTYPES,
     ),
     Row(
         ops.BatchNormInference,
@@ -142,34 +128,33 @@ ROWS = [
         torch=lambda torch, x, scale, shift, mean, variance, epsilon: torch.nn.functional.batch_norm(
             x.movedim(-1, 1), mean, variance, scale, shift, eps=epsilon
         ).movedim(1, -1),
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="BatchNormalization",
     ),
-    Row(
+    backward(
         BatchNormInferenceDown,
+        _inference_down,
         [
             Sample(each.what, each.make, each.wide, wrt=(0, 1, 2))
             for each in _over_batches(BatchNormInferenceDown, down=True)
         ],
-        numpy=_inference_down,
-        without=_GRADIENT,
-        dtypes=_DTYPES,
     ),
     Row(
         ops.LayerNorm,
         [
             *(Sample(ops.LayerNorm(n), normal((2, 3, 4), *[(2, 3, 4)[-n:]] * 2)) for n in (1, 2)),
             *(Sample(ops.LayerNorm(n, 0.01), normal(_ROW, *[_ROW[-n:]] * 2)) for n in (1, 2, 3)),
+            *(Sample(ops.LayerNorm(n, 0.01), normal(x, *[x[-n:]] * 2)) for x, n in (((0, 3), 1), ((2, 1, 4, 3), 4))),
         ],
         numpy=_layer_norm,
         onnx="LayerNormalization",
         torch=_layer_norm_of_torch,
         slopes=1,
-        dtypes=_DTYPES,
-        strategy=_layers(),
+        dtypes=FLOATING,
     ),
-    Row(
+    backward(
         LayerNormDown,
+        _layer_down,
         [
             Sample(
                 LayerNormDown(n, 0.01),
@@ -180,9 +165,7 @@ ROWS = [
             for shape in ((2, 3, 4), _ROW)
             for n in (1, 2)
         ],
-        numpy=_layer_down,
         without=_OF_STATISTICS,
-        dtypes=_DTYPES,
     ),
 ]
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.pool import AveragePoolDown, MaxPoolDown
-from tests.operations.nn.drawn import sliding
-from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, windows
-from tests.operations.table import FLOATS, INTEGERS, Make, Row, Sample, Wrong, normal, refused
+from tests.operations.nn.windows import axes, bordered, channels_last, out_of, pairs, per_axis, sliding, windows
+from tests.operations.table import FLOATING, INTEGERS, Make, Row, Sample, Wrong, backward, normal, refused
 
 #: Kernel, stride and so on of maxima, and sizes of images.
 _MAXIMA: list[tuple[tuple[Any, ...], tuple[int, ...]]] = [
@@ -146,8 +144,6 @@ def _means() -> tuple[list[Sample], list[Sample]]:
     return forward, down
 
 
-_DTYPES = (*FLOATS, "bfloat16")
-_GRADIENT = {"torch": "only gradients are made of it"}
 _MAX_FORWARD, _MAX_DOWN = _maxima()
 _MEAN_FORWARD, _MEAN_DOWN = _means()
 
@@ -228,44 +224,30 @@ def poolings(draw: st.DrawFn, is_even: bool = False) -> tuple[Sample, ...]:
 
 
 ROWS = [
-    Row(
-        ops.MaxPool,
-        _MAX_FORWARD,
-        numpy=pooled,
-        torch=_maxima_of_torch,
-        dtypes=(*_DTYPES, *INTEGERS),
-        onnx="MaxPool",
-        strategy=poolings().map(lambda found: found[1]),
-    ),
-    Row(MaxPoolDown, _MAX_DOWN, numpy=pooled_down, by_steps=True, without=_GRADIENT, dtypes=_DTYPES, particular=True),
+    Row(ops.MaxPool, _MAX_FORWARD, numpy=pooled, torch=_maxima_of_torch, dtypes=(*FLOATING, *INTEGERS), onnx="MaxPool"),
+    backward(MaxPoolDown, pooled_down, _MAX_DOWN, by_steps=True, particular=True),
     Row(
         ops.AveragePool,
         [Sample(ops.AveragePool((2, 2), (2, 2)), normal((2, 6, 6, 3))), *_MEAN_FORWARD],
         numpy=averaged,
         torch=_means_of_torch,
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="AveragePool",
-        strategy=poolings().map(lambda found: found[3]),
     ),
-    Row(
+    backward(
         AveragePoolDown,
+        averaged_down,
         [Sample(AveragePoolDown((2, 2), (2, 2), size=(6, 6)), normal((2, 3, 3, 3))), *_MEAN_DOWN],
-        numpy=averaged_down,
-        without=_GRADIENT,
-        dtypes=_DTYPES,
     ),
     Row(
         ops.GlobalAverage,
         [
             Sample(ops.GlobalAverage(), normal(shape))
-            for shape in ((2, 6, 6, 3), (2, 3, 2, 4), (2, 4, 4), (3, 4, 5, 2, 6), (3, 8, 9, 40))
+            for shape in ((2, 6, 6, 3), (2, 3, 2, 4), (2, 4, 4), (3, 4, 5, 2, 6), (3, 8, 9, 40), (0, 2, 3, 1))
         ],
         numpy=lambda x: x.mean(tuple(range(1, x.ndim - 1))),
         torch=lambda torch, x: x.mean(tuple(range(1, x.ndim - 1))),
-        strategy=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5).map(
-            lambda size: Sample(ops.GlobalAverage(), normal((2, *size, 3)))
-        ),
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="ReduceMean",
     ),
 ]

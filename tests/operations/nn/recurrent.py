@@ -9,13 +9,9 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.recurrent import LSTMDown, LSTMGatesDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal
+from tests.operations.table import FLOATING, Row, Sample, Wrong, normal
 
-_DTYPES = (*FLOATS, "bfloat16")
-_GRADIENT = {
-    "numpy": "differences check it as the gradient of its row",
-    "torch": "only gradients are made of it",
-}
+_GRADIENT = {"numpy": "differences check it as the gradient of its row", "torch": "only gradients are made of it"}
 
 
 def _sequence(steps: int, batch: int, features: int, width: int) -> tuple[tuple[int, ...], ...]:
@@ -61,26 +57,26 @@ ROWS = [
         numpy=_step,
         onnx="Tanh",
         without={"torch": "tests/oracle compares whole sequences"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
     Row(
         LSTMGatesDown,
         [Sample(LSTMGatesDown(), normal(*[(n, width)] * 4, (n, 4 * width))) for n, width in ((2, 3), (3, 6))],
         without=_GRADIENT,
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
     Row(
         ops.LSTM,
         [Sample(ops.LSTM(), normal(*_sequence(*sizes))) for sizes in (*_SMALL, (4, 3, 5, 6))],
         numpy=_steps,
         without={"torch": "it tells its activations nobody: tests/oracle compares the states"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
     Row(
         LSTMDown,
         [Sample(LSTMDown(), normal(*_down(*sizes))) for sizes in (*_SMALL, (4, 3, 5, 6))],
         without=_GRADIENT,
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
 ]
 

@@ -11,7 +11,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.resize import MODES, Resize, ResizeDown
-from tests.operations.table import FLOATS, Row, Sample, Wrong, normal, refused
+from tests.operations.table import FLOATING, Row, Sample, Wrong, backward, normal, refused
 
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _RESIZED = [
@@ -19,6 +19,10 @@ _RESIZED = [
     *(Resize(1, 9, "linear", coordinates) for coordinates in COORDINATES[1:]),
     *(Resize(1, 9, "nearest", "asymmetric", how) for how in ("floor", "ceil", "round_prefer_ceil")),
     Resize(1, 8, "cubic", cubic=-0.5, scale=1.45),
+    *(
+        Resize(axis, 7, mode, scale=scale)
+        for axis, mode, scale in ((0, "linear", 2.5), (3, "cubic", None), (2, "nearest", 3.5))
+    ),
 ]
 #: Lengths before and after, for differences.
 _SMALL = [(3, 7), (5, 2), (1, 4), (4, 1), (4, 4)]
@@ -89,32 +93,37 @@ def _down(g: np.ndarray, forward: Resize, length: int) -> np.ndarray:
     return along(matrix(length, **parameters_of(forward)).T, g, forward.axis)
 
 
+_SHAPE = (3, 6, 2, 5)
+
+
+def _down_of(operation: Resize) -> Sample:
+    g = tuple(operation.size if axis == operation.axis else n for axis, n in enumerate(_SHAPE))
+    return Sample(ResizeDown(operation, _SHAPE[operation.axis]), normal(g))
+
+
 _FEW = [
     (Resize(1, size, mode, how), n) for mode in MODES for (n, size), how in zip(_SMALL, COORDINATES * 2, strict=False)
 ]
-_DTYPES = (*FLOATS, "bfloat16")
 
 ROWS = [
     Row(
         Resize,
         [
-            *(Sample(operation, normal((3, 6, 2, 5))) for operation in _RESIZED),
+            *(Sample(operation, normal(_SHAPE)) for operation in _RESIZED),
             *(Sample(operation, normal((2, n, 2))) for operation, n in _FEW),
         ],
         numpy=_resized,
         without={"torch": "its images are channels-first: tests/oracle"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="Resize",
     ),
-    Row(
+    backward(
         ResizeDown,
+        _down,
         [
-            *(Sample(ResizeDown(operation, 6), normal((3, operation.size, 2, 5))) for operation in _RESIZED),
+            *map(_down_of, _RESIZED),
             *(Sample(ResizeDown(operation, n), normal((2, operation.size, 2))) for operation, n in _FEW),
         ],
-        numpy=_down,
-        without={"torch": "only gradients are made of it"},
-        dtypes=_DTYPES,
     ),
 ]
 

@@ -7,16 +7,10 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.softmax import SoftmaxDown
-from tests.operations.drawn import along_axis
 from tests.operations.elementwise import FEW_POINTS, triples
-from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, normal
+from tests.operations.table import FLOATING, Row, Sample, Wrong, backward, normal
 
 _WIDE = (4, 90, 6)
-_DTYPES = (*FLOATS, "bfloat16")
-
-
-def _wider(shape: tuple[int, ...]) -> Make:
-    return lambda random: [4 * random.standard_normal(shape)]
 
 
 def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -38,26 +32,27 @@ ROWS = [
             Sample(ops.Softmax(), normal((3, 4))),
             Sample(ops.Softmax(0), normal((3, 4))),
             *(Sample(ops.Softmax(axis), normal(_WIDE)) for axis in (-1, 0, 1)),
-            Sample(ops.Softmax(), normal((3, 3000))),
+            *(
+                Sample(ops.Softmax(axis), normal(shape))
+                for axis, shape in ((1, (3, 3000)), (0, (3000, 3)), (1, (0, 4)))
+            ),
             Sample(ops.Softmax(), lambda random: [np.array([[1000.0, 1000.0, -1000.0]])], smooth=False),
         ],
         numpy=softmax,
         torch="softmax",
         orders=3,
-        strategy=along_axis(ops.Softmax, _wider),
         corners=[Sample(ops.Softmax(1), triples(FEW_POINTS))],
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="Softmax",
     ),
-    Row(
+    backward(
         SoftmaxDown,
+        lambda g, y, axis: y * (g - (g * y).sum(axis, keepdims=True)),
         [
             Sample(SoftmaxDown(), normal((3, 4), (3, 4))),
             *(Sample(SoftmaxDown(axis), normal(_WIDE, _WIDE)) for axis in (-1, 0, 1)),
+            *(Sample(SoftmaxDown(axis), normal(*[shape] * 2)) for axis, shape in ((1, (3, 3000)), (0, (3000, 3)))),
         ],
-        numpy=lambda g, y, axis: y * (g - (g * y).sum(axis, keepdims=True)),
-        without={"torch": "only gradients are made of it"},
-        dtypes=_DTYPES,
     ),
     Row(
         ops.LogSoftmax,
@@ -69,9 +64,8 @@ ROWS = [
         numpy=log_softmax,
         torch="log_softmax",
         orders=3,
-        strategy=along_axis(ops.LogSoftmax, _wider),
         corners=[Sample(ops.LogSoftmax(1), triples(FEW_POINTS))],
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
         onnx="LogSoftmax",
     ),
 ]

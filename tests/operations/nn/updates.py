@@ -11,9 +11,8 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops.nn.updates import NormFactor, ScaleBy, SquareSum
-from tests.operations.table import FLOATS, Make, Row, Sample, Wrong, normal, refused
+from tests.operations.table import FLOATING, FLOATS, Make, Row, Sample, Wrong, normal, refused
 
-_DTYPES = (*FLOATS, "bfloat16")
 _OPTIMIZERS = {"torch": "tests/oracle compares whole trainings: its optimizers are no functions"}
 
 
@@ -78,7 +77,7 @@ def _factor(*squares: Any, max_norm: float) -> Any:
 
 
 def _row(kind: Any, numpy: Callable[..., Any], *samples: Sample) -> Row:
-    return Row(kind, samples, numpy=numpy, without=_OPTIMIZERS, dtypes=_DTYPES, by_steps=kind is ops.SgdUpdate)
+    return Row(kind, samples, numpy=numpy, without=_OPTIMIZERS, dtypes=FLOATING, by_steps=kind is ops.SgdUpdate)
 
 
 def _squares(random: np.random.Generator) -> list[np.ndarray]:
@@ -135,7 +134,7 @@ ROWS = [
         [Sample(SquareSum(), normal(shape)) for shape in [(2, 3), (), (0, 3), (70, 300), (300, 250)]],
         numpy=lambda x: (x**2).sum(),
         without={"torch": "part of clip_by_global_norm"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
     Row(
         NormFactor,
@@ -153,7 +152,7 @@ ROWS = [
         ],
         numpy=lambda x, factor: factor * x,
         without={"torch": "part of clip_by_global_norm"},
-        dtypes=_DTYPES,
+        dtypes=FLOATING,
     ),
 ]
 

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 
 
 class Axis(NamedTuple):
@@ -76,3 +77,27 @@ def bordered(torch: Any, x: Any, pad: Any, value: float = 0.0) -> Any:
     """A tensor with channels first, and a border on all sides."""
     border = [n for pair in reversed(pairs(pad, x.ndim - 2)) for n in pair]
     return torch.nn.functional.pad(channels_first(torch, x), border, value=value)
+
+
+class Sliding(NamedTuple):
+    """Images, and windows over them."""
+
+    batch: int
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[Any, ...]
+    dilation: tuple[int, ...]
+
+
+@st.composite
+def sliding(draw: st.DrawFn, is_pooled: bool, is_even: bool) -> Sliding:
+    """Windows that fit; the border of pooled ones is less than the kernel, that of even ones the same on both sides."""
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    axis = lambda low, high: st.tuples(*[st.integers(low, high)] * rank)  # noqa: E731
+    kernel, dilation = draw(axis(1, 4 if is_pooled else 3)), draw(axis(1, 2))
+    sides = [[draw(st.integers(0, k - 1 if is_pooled else 2)) for _ in range(1 if is_even else 2)] for k in kernel]
+    least = [max(1, d * (k - 1) + 1 - p[0] - p[-1]) for k, d, p in zip(kernel, dilation, sides, strict=True)]
+    size = tuple(n + more for n, more in zip(least, draw(axis(0, 5)), strict=True))
+    pad = tuple(p[0] if is_even else tuple(p) for p in sides)
+    return Sliding(draw(st.integers(0, 3)), size, kernel, draw(axis(1, 5)), pad, dilation)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,18 +17,9 @@ from actorflow.ops import Operation, registry
 from actorflow.ops.rows import Elementwise
 from actorflow.spec import TensorSpec
 from tests.operations import ROWS
+from tests.ops.cuda.emulator import Emulator
 
 GUARD = 64
-
-
-def load(path: Path) -> ModuleType:
-    """A file of the tests as a module."""
-    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +30,7 @@ def emulated(pytestconfig: pytest.Config) -> SimpleNamespace:
     """
     folder = pytestconfig.rootpath / ".pytest_cache" / "cuda"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    emulator = load(Path(__file__).with_name("emulator.py")).Emulator(folder)
+    emulator = Emulator(folder)
     hidden = {name: module for name, module in sys.modules.items() if name.startswith("actorflow.ops.cuda")}
     registered = {key: value for key, value in registry._kernels.items() if key.device != "cuda"}
     with (
@@ -111,9 +101,3 @@ def wide_indices(emulated: SimpleNamespace) -> Iterator[None]:
     """Every array counts as too large for 32-bit indices."""
     with mock.patch.object(emulated.modules["launch"], "_MOST_NARROW", -1):
         yield
-
-
-@pytest.fixture(scope="session")
-def load_file() -> Callable[[str], ModuleType]:
-    """``load_file(name)``: a helper of this folder as a module."""
-    return lambda name: load(Path(__file__).with_name(name))

@@ -20,6 +20,7 @@ from actorflow.errors import MissingExtraError
 from actorflow.ops import registry
 from actorflow.ops.nn.conv import ConvDown, ConvWeight
 from tests.support.kernels import compute_cpu
+from tests.support.waiting import in_threads
 
 STREAM = 1234
 
@@ -220,11 +221,7 @@ def test_threads_launch_on_their_own_streams(cudnn, monkeypatch) -> None:
         for _ in range(100):
             run(cudnn, ops.Conv(1, 0, 1, 1), x.shape, x, weight)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 4)
     assert launched == [True] * 400
 
 

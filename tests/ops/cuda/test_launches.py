@@ -10,9 +10,10 @@ from actorflow import ops
 from actorflow.ops import Operation, registry
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
 from actorflow.spec import TensorSpec
+from tests.ops.cuda.launches import calls_of, calls_of_frame
 
 
-def test_a_training_step_of_a_network_in_network(emulated, load_file, record_property) -> None:
+def test_a_training_step_of_a_network_in_network(emulated, record_property) -> None:
     """All that one step launches, kind by kind (``--junit-xml`` has the table): at most as much as is known."""
     graph = af.Graph("nin")
     with graph.at("cuda:0"):
@@ -20,7 +21,7 @@ def test_a_training_step_of_a_network_in_network(emulated, load_file, record_pro
         layers = af.nn.NIN(10, (96, 192, 192), dropout=0.1, seed=0)
         loss = ops.softmax_loss(layers(images, training=True), labels)
         updates = af.nn.SGD(0.01, 0.9, 1e-4).minimize(loss)
-    found = load_file("launches.py").calls_of_frame(emulated, graph, [updates])
+    found = calls_of_frame(emulated, graph, [updates])
     record_property("launches", {kind: dict(calls) for kind, calls in found.items()})
     assert found["SgdUpdate"] == {"actorflow_sgd": len(layers.variables)}
     assert sum(calls.total() for calls in found.values()) <= 98
@@ -42,9 +43,9 @@ def _norms(rows: int, channels: int, dtype: str) -> list[tuple[Operation, list[T
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("rows", [32, 128 * 32 * 32], ids=["without parts", "with parts"])
-def test_norms(emulated, load_file, rows, dtype) -> None:
+def test_norms(emulated, rows, dtype) -> None:
     for operation, inputs, without, with_parts in _norms(rows, 96, dtype):
         kernel = emulated.kernels[registry.KernelKey(operation.kind, "cuda", "cupy", dtype, "any")]
-        calls = load_file("launches.py").calls_of(emulated, kernel, operation, inputs)
+        calls = calls_of(emulated, kernel, operation, inputs)
         narrowed = dtype == "float16" and operation.kind.endswith("Down")
         assert len(calls) == (without if rows == 32 else with_parts) + narrowed, (operation, calls)

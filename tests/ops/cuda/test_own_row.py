@@ -11,6 +11,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
 from actorflow.ops.registry import KernelKey
+from tests.ops.cuda import nvrtc
 
 Cbrt, cbrt = ops.unary(
     "cbrt", "The cube root.", np.cbrt, lambda g, x, y: g / (3.0 * y * y), kinds="fV", cuda="cbrt(W(x))"
@@ -86,8 +87,8 @@ def test_cuda_computes_it(emulated: Any, compute_cuda: Any, dtype: str) -> None:
 
 
 @pytest.mark.nvrtc
-def test_nvrtc_compiles_it(emulated: Any, load_file: Any) -> None:
-    nvrtc, launch = load_file("nvrtc.py"), emulated.modules["launch"]
+def test_nvrtc_compiles_it(emulated: Any) -> None:
+    launch = emulated.modules["launch"]
     library, arch = nvrtc.load(), nvrtc.lowest_architecture(nvrtc.load())
     fused = emulated.modules["fused"]
     chain = ops.Fused((ops.FusedStep(Cbrt(), (0,)), ops.FusedStep(Mix(), (1, 0))), (1,))

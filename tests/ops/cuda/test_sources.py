@@ -10,6 +10,9 @@ import pytest
 
 import actorflow.ops
 from actorflow.spec import TensorSpec
+from tests.ops.cuda import nvrtc
+from tests.ops.cuda.emulator import kernels_of
+from tests.ops.cuda.test_fused import CHAINS
 from tests.ops.test_fused import with_reductions
 
 pytestmark = pytest.mark.nvrtc
@@ -23,10 +26,9 @@ SOURCES = sorted(path.stem for path in FOLDER.iterdir() if "__global__" in path.
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_source_compiles(emulated, load_file, name, arch) -> None:
-    nvrtc = load_file("nvrtc.py")
+def test_a_source_compiles(emulated, name, arch) -> None:
     library, launch = nvrtc.load(), emulated.modules["launch"]
-    kernels = load_file("emulator.py").kernels_of(launch.source(name))
+    kernels = kernels_of(launch.source(name))
     assert kernels
     for dtype in FLOATS:
         for index in ("int", "long long"):
@@ -44,11 +46,10 @@ def test_a_source_compiles(emulated, load_file, name, arch) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize(("length", "index"), [(30, "int"), (300, "long long")], ids=["in one launch", "in two"])
-def test_chains_with_reductions_compile(emulated, load_file, arch, length, index) -> None:
-    nvrtc, chains = load_file("nvrtc.py"), load_file("test_fused.py").CHAINS
+def test_chains_with_reductions_compile(emulated, arch, length, index) -> None:
     library, launch, fused = nvrtc.load(), emulated.modules["launch"], emulated.modules["fused"]
     options = (*launch.OPTIONS, f"-DINDEX={index}", "-DSCALAR=float")
-    for dtypes, chain in chains.items():
+    for dtypes, chain in CHAINS.items():
         for dtype in dtypes:
             specs = (TensorSpec((length, 40), np.dtype(dtype)),) * 2
             prepared = fused._prepared_reduction(with_reductions(chain, specs), specs)
@@ -59,8 +60,7 @@ def test_chains_with_reductions_compile(emulated, load_file, arch, length, index
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, load_file, arch) -> None:
-    nvrtc = load_file("nvrtc.py")
+def test_elementwise_kernels_compile_with_the_headers_of_cupy(emulated, arch) -> None:
     library, cupy = nvrtc.load(), importlib.util.find_spec("cupy")
     if cupy is None or cupy.origin is None:
         nvrtc.missing("CuPy")

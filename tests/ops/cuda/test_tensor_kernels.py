@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from actorflow import ops
 from actorflow.ops.indexing import INDEX, AddAt, Gather, TakeAlongAxisDown, TakeDown, numpy_key
 from actorflow.spec import TensorSpec
+from tests.ops.cuda import nvrtc
 from tests.ops.test_basic import INTEGERS, ODD, nearest_integers
 from tests.support import long_sums
 from tests.support.effort import slow
@@ -25,54 +26,9 @@ layouts = st.sampled_from(LAYOUTS)
 seeds = st.integers(0, 2**32 - 1)
 examples = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 slices = st.sampled_from([(None, None, None), (0, 3, None), (None, None, -1), (1, None, 2)])
-pairs = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=0, max_side=4)
-# Each is compiled once.
-numbers = st.sampled_from(["float32", "float64", "int32", "uint8"])
 
 
-def _whole(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    low = 0 if dtype.startswith("u") else -3
-    return np.asarray(np.random.default_rng(seed).integers(low, 4, shape)).astype(dtype)
-
-
-@examples
-@given(pairs, numbers, layouts, seeds)
-def test_pairs_broadcast(compute_cuda, laid_out, shapes, dtype, layout, seed) -> None:
-    a, b = (_whole(seed + i, shape, dtype) for i, shape in enumerate(shapes.input_shapes))
-    operations = [ops.Sum(), ops.Subtract(), ops.Multiply(), ops.Maximum(), ops.Minimum(), ops.Equal(), ops.Less()]
-    if np.dtype(dtype).kind == "f":
-        operations += [ops.WeightedSum((0.5, -2.0))]
-    for operation in operations:
-        (found,) = compute_cuda(operation, laid_out(a, layout), laid_out(b, layout))
-        np.testing.assert_array_equal(found, compute_cpu(operation, a, b)[0], strict=True)
-
-
-@pytest.mark.parametrize("axis", [None, (0,), (1,)])
-@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "ReduceSum", "ReduceProd"])
-def test_reductions_of_what_is_not_a_number(compute_cuda, kind, axis) -> None:
-    x = np.random.default_rng(0).choice([np.nan, 1.0, -1.0, 2.0, np.inf], (40, 7), p=[0.02, 0.3, 0.3, 0.3, 0.08])
-    operation = getattr(ops, kind)(axis)
-    np.testing.assert_array_equal(compute_cuda(operation, x)[0], compute_cpu(operation, x)[0])
-
-
-@examples
-@given(
-    hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=9), st.data(), numbers, layouts, st.booleans(), seeds
-)
-def test_reductions(compute_cuda, laid_out, shape, data, dtype, layout, keepdims, seed) -> None:
-    axes = data.draw(st.none() | st.sets(st.integers(0, len(shape) - 1)).map(tuple)) if shape else None
-    x = _whole(seed, shape, dtype)
-    for kind in (ops.ReduceSum, ops.ReduceProd, ops.ReduceMax, ops.ReduceMin, ops.CountNonzero):
-        operation = kind(axes, keepdims)
-        (found,) = compute_cuda(operation, laid_out(x, layout))
-        np.testing.assert_allclose(found, compute_cpu(operation, x)[0], rtol=1e-5, strict=True)
-    for position in (ops.ArgMax, ops.ArgMin):
-        operation = position(axes if axes and len(axes) == 1 else None, keepdims)
-        (found,) = compute_cuda(operation, laid_out(x, layout))
-        np.testing.assert_array_equal(found, compute_cpu(operation, x)[0], strict=True)
-
-
-@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", [*slow(["float16", "float64"]), "float32"])
 def test_integers_of_numbers_out_of_range(compute_cuda, kind) -> None:
     with np.errstate(over="ignore"):
         x = np.array(ODD).astype(kind)
@@ -96,35 +52,6 @@ def test_what_adds_up_many_elements_in_one_thread(compute_cuda, emulated, case) 
         found = compute_cuda(case.operation, *case.arrays)[case.output]
     exact = case.exact(*(array.astype(np.float64) for array in case.arrays))
     assert long_sums.relative_errors(np.asarray(found), exact) < long_sums.BOUND
-
-
-@examples
-@given(
-    hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4),
-    hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=9),
-    st.data(),
-    st.sampled_from(["float32", "float16", "int32"]),
-    st.sampled_from(["int8", "int64", "uint8"]),
-    layouts,
-    seeds,
-)
-def test_indices(compute_cuda, laid_out, shape, picked, data, dtype, index_dtype, layout, seed) -> None:
-    axis = data.draw(st.integers(0, len(shape) - 1))
-    length = shape[axis]
-    low = 0 if index_dtype[0] == "u" else -length
-    random = np.random.default_rng(seed)
-    indices = np.asarray(random.integers(low, length, picked)).astype(index_dtype)
-    g = _whole(seed, (*shape[:axis], *picked, *shape[axis + 1 :]), dtype)
-    beside = tuple(3 if i == axis else n for i, n in enumerate(shape))
-    along = np.asarray(random.integers(low, length, beside)).astype(index_dtype)
-    for operation, arrays in (
-        (ops.Take(axis), (_whole(seed, shape, dtype), indices)),
-        (TakeDown(length, axis), (g, indices)),
-        (ops.TakeAlongAxis(axis), (_whole(seed, shape, dtype), along)),
-        (TakeAlongAxisDown(length, axis), (_whole(seed, beside, dtype), along)),
-    ):
-        (found,) = compute_cuda(operation, *(laid_out(x, layout) for x in arrays))
-        np.testing.assert_array_equal(found, compute_cpu(operation, *arrays)[0], strict=True)
 
 
 class Keyed(NamedTuple):
@@ -180,7 +107,7 @@ def test_keys_with_indices(compute_cuda, laid_out, case: Keyed, dtype, layout, s
     _check_keyed(compute_cuda, laid_out, case, dtype, layout, seed)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64"])
 def test_keys_with_masks(compute_cuda, laid_out, dtype) -> None:
     random = np.random.default_rng(0)
     shape, whole = (4, 3, 5), (None, None, None)
@@ -270,8 +197,7 @@ def test_random_numbers_are_those_of_the_cpu(compute_cuda, size, dtype) -> None:
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name", ["fold", "indexing", "fills"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
-def test_a_source_compiles_for_integers(emulated, load_file, name, dtype) -> None:
-    nvrtc = load_file("nvrtc.py")
+def test_a_source_compiles_for_integers(emulated, name, dtype) -> None:
     library, launch = nvrtc.load(), emulated.modules["launch"]
     c_type = launch.C_TYPES[dtype]
     macros = {"SCALAR": c_type, "RESULT": c_type, "LABEL": c_type, "INDEX": "int"}

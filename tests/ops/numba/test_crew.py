@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from actorflow.ops.numba import crew as module
 from actorflow.ops.numba.assembly import entry, leave
 from actorflow.ops.numba.crew import Crew
 from actorflow.ops.numba.routine import Routine
+from tests.support.waiting import in_threads
 
 COUNT = Routine(
     "def count(x, step, begin, end):\n    for i in range(begin, end):\n        x[i] += step\n",
@@ -258,9 +260,5 @@ def test_calls_of_two_lanes_at_once(crew: Crew) -> None:
 
     with lingering(crew):
         rows = [x[0], x[1]]
-        threads = [threading.Thread(target=call, args=(row,)) for row in rows]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(partial(call, row) for row in rows))
     np.testing.assert_array_equal(x, 200)

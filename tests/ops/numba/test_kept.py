@@ -116,7 +116,7 @@ async def test_tables_of_many_sizes_take_little(monkeypatch: pytest.MonkeyPatch)
 
 def operations_of(graph: af.Graph) -> list[Operation]:
     (program,) = graph.engine._programs.values()
-    return [actor.operation for actor in program.base.ops if hasattr(actor, "operation")]
+    return [actor.operation for actor in program.ops if hasattr(actor, "operation")]
 
 
 def tables_of(own: Kept) -> list[Rows]:

@@ -171,6 +171,7 @@ def test_gradients_of_convolutions(case: Any, seed: int, odd: float, dtype: str)
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f", "d"])
 @pytest.mark.parametrize(
     ("images", "kernel", "how"),

@@ -346,6 +346,7 @@ def test_arrays_that_compiled_code_takes() -> None:
         assert not are_plain([whole, other], dtype)
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_meanwhile_says_nothing(folder: Path) -> None:
     program = "from tests.ops.numba.test_routines import new_routine\nfor _ in range(3):\n    new_routine().function"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

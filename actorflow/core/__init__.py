@@ -1,0 +1,97 @@
+"""The core of the runtime: mailboxes, the queue of what is ready, and the one way in which an op is called.
+
+There are two forms of it, with the same semantics: `actorflow.core.plain` is Python, made to be read, and
+``actorflow.core.compiled`` is what a C compiler has made of ``compiled.pyx``. The compiled one runs where it is there.
+The environment variable ``ACTORFLOW_CORE`` chooses otherwise: with 0 the plain one runs, and with 1 it is an error if
+there is no compiled one. One that was compiled from another source than the one beside it does not run.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from zlib import crc32
+
+from actorflow.core.plain import (
+    DONE,
+    FOREVER_NS,
+    RUNNING,
+    UNSHARED,
+    Blob,
+    Described,
+    Frame,
+    FrameState,
+    Op,
+    Profile,
+    Ready,
+    Ring,
+    Shelf,
+    Shift,
+    Start,
+    Turnstile,
+    View,
+    fill,
+    release,
+)
+
+__all__ = [
+    "DONE",
+    "FOREVER_NS",
+    "IS_COMPILED",
+    "RUNNING",
+    "UNSHARED",
+    "Blob",
+    "Described",
+    "Frame",
+    "FrameState",
+    "Op",
+    "Profile",
+    "Ready",
+    "Ring",
+    "Shelf",
+    "Shift",
+    "Start",
+    "Turnstile",
+    "View",
+    "fill",
+    "release",
+]
+
+
+def _compiled() -> ModuleType | None:
+    """The compiled form, if that is to run."""
+    wanted = os.environ.get("ACTORFLOW_CORE", "")
+    if wanted not in {"", "0", "1"}:
+        raise ImportError(f"ACTORFLOW_CORE must be 0 or 1, or not set, got {wanted!r}")
+    if wanted == "0":
+        return None
+    try:
+        return _of_this_source(import_module("actorflow.core.compiled"), wanted)
+    except ImportError as error:
+        if wanted == "1":
+            raise ImportError(
+                f"ACTORFLOW_CORE=1, but actorflow's compiled core cannot be loaded: {error}; install actorflow where "
+                "there is a C compiler, or leave ACTORFLOW_CORE unset to run without it"
+            ) from error
+        return None
+
+
+def _of_this_source(form: ModuleType, wanted: str) -> ModuleType:
+    """The compiled form, if the source beside it, where there is one, is what it was compiled from."""
+    source = Path(__file__).with_name("compiled.pyx")
+    if source.exists() and crc32(source.read_bytes()) != form.SOURCE:
+        text = f"it was compiled from another {source}: install actorflow again, with pip install -e ."
+        if wanted != "1":
+            warnings.warn(f"actorflow runs without its compiled core: {text}", RuntimeWarning, stacklevel=2)
+        raise ImportError(text)
+    return form
+
+
+_form = _compiled()
+IS_COMPILED = _form is not None
+
+if _form is not None:
+    globals().update({name: value for name, value in vars(_form).items() if name in __all__})

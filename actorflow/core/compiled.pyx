@@ -1,0 +1,993 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The compiled core: what `actorflow.core.plain` does, in C. That file has the words; this one says what differs.
+
+An op is called here where that is plain: it is short, and there is nothing that it may have to wait for. All else is
+asked of the actor, `Op.fire`. The interpreter's lock guards what the plain form locks, as nothing between two steps of
+a count can let another thread run. A reference is owned by somebody: of a value that was taken out of its slot, a count
+of 1 says that nobody else has it.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit
+from cpython.dict cimport PyDict_Size
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
+cimport numpy as np
+
+from collections import deque
+from sys import maxsize
+from weakref import getweakrefcount
+
+from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS, FrameState
+
+np.import_array()
+SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
+cdef object in_flight = FrameState.RUNNING, finished = FrameState.FINISHED
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *) noexcept
+    object PyObject_Vectorcall(object, PyObject **, size_t, PyObject *)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+
+cdef extern from *:
+    """
+    #include <time.h>
+    #ifdef _WIN32
+    #include <windows.h>
+    static long long actorflow_now_ns(void) {
+        LARGE_INTEGER now, each;
+        QueryPerformanceCounter(&now);
+        QueryPerformanceFrequency(&each);
+        return (now.QuadPart / each.QuadPart) * 1000000000LL + (now.QuadPart % each.QuadPart) * 1000000000LL / each.QuadPart;
+    }
+    #else
+    static long long actorflow_now_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    #endif
+    /* A list as an array of pointers that it owns, which the collector sees: an item may be NULL. */
+    #define actorflow_item(list, i) (((PyListObject *)(list))->ob_item[i])
+    """
+    unsigned int ACTORFLOW_SOURCE
+    int64_t now_ns "actorflow_now_ns"() noexcept nogil
+    PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
+
+#: What an op is to the core: not looked at yet; called through its `compute`; a kernel; a function.
+cdef enum Kind:
+    UNKNOWN, OTHER, KERNEL, FUNCTION
+
+cdef enum:
+    C_RUNNING = 2
+    C_DONE = 3
+    MOST_SMALL = 8
+
+
+cdef class Profile:
+    cdef public int64_t calls, failed, total_ns, last_ns
+
+    def __init__(self, calls=0, failed=0, total_ns=0, last_ns=0):
+        self.calls, self.failed, self.total_ns, self.last_ns = calls, failed, total_ns, last_ns
+
+    def add(self, int64_t elapsed_ns):
+        self.calls += 1
+        self.total_ns += elapsed_ns
+        self.last_ns = elapsed_ns
+
+
+cdef class Ring:
+    cdef readonly bytearray buffer
+    cdef readonly int64_t mask
+    cdef public int64_t total
+
+    def __init__(self, int64_t capacity):
+        self.buffer = bytearray(capacity * CALL_BYTES)
+        self.mask = capacity - 1
+        self.total = 0
+
+    cdef inline void enter(self, int64_t end_ns, int64_t elapsed_ns, int64_t key, int64_t frame) noexcept:
+        cdef int64_t *row = <int64_t *>PyByteArray_AS_STRING(self.buffer) + (self.total & self.mask) * 4
+        row[0] = end_ns
+        row[1] = elapsed_ns
+        row[2] = key
+        row[3] = frame
+        self.total += 1
+
+    def add(self, int64_t end_ns, int64_t elapsed_ns, int64_t key, int64_t frame):
+        self.enter(end_ns, elapsed_ns, key, frame)
+
+
+cdef class Turnstile:
+    cdef public Py_ssize_t limit, running
+    cdef public object parked
+    cdef object _next
+    cdef object _later
+
+    def __init__(self, limit):
+        self.running = 0
+        self.limit = maxsize if limit is None else limit
+
+    cpdef expect(self, frame):
+        if self._next is None:
+            self._next = frame
+        else:
+            if self._later is None:
+                self._later = deque()
+            self._later.append(frame)
+
+    @property
+    def expected(self):
+        return [] if self._next is None else [self._next, *(self._later or ())]
+
+    cdef int go_in(self) except -1:
+        """The next frame enters."""
+        self.running += 1
+        self._next = None
+        if self._later:
+            self._next = self._later.popleft()
+            if self.parked:
+                self.admit()
+        return 0
+
+    def enter(self, frame, actor):
+        if self._next is frame and self.running < self.limit:
+            self.go_in()
+            return True
+        if self.parked is None:
+            self.parked = {}
+        self.parked[frame] = actor
+        return False
+
+    cdef bint go_in_alone(self, frame) except -1:
+        if self._next is not frame or self.running or self.limit < 1:
+            return False
+        self.go_in()
+        return True
+
+    def enter_alone(self, frame, actor):
+        return self.go_in_alone(frame)
+
+    cdef inline int go_out(self) except -1:
+        self.running -= 1
+        if self.parked:
+            self.admit()
+        return 0
+
+    def leave(self):
+        self.go_out()
+
+    def skip(self, frame):
+        if self.parked:
+            self.parked.pop(frame, None)
+        if self._next is frame:
+            self._next = self._later.popleft() if self._later else None
+            self.admit()
+        elif self._later is not None and frame in self._later:
+            self._later.remove(frame)
+
+    cpdef admit(self):
+        frame = self._next
+        if frame is not None and self.running < self.limit:
+            actor = self.parked.pop(frame, None) if self.parked else None
+            if actor is not None:
+                frame.ready.append((actor, frame))
+                frame.wake()
+
+
+cdef class Shelf:
+    cdef public list free
+    cdef public bint is_plain
+
+    def __init__(self):
+        self.free = []
+        self.is_plain = False
+
+    cdef object get(self):
+        if self.is_plain and PyList_GET_SIZE(self.free):
+            return self.free.pop()
+        return self.take()
+
+
+cdef class Blob:
+    is_usual = True  # whether `give_back` does all that `drop` does
+
+    cdef readonly int32_t slot
+    cdef readonly object bucket
+
+    def __init__(self, slot, bucket):
+        self.slot, self.bucket = slot, bucket
+
+    cdef int give_back(self, list values) except -1:
+        """What `drop` does without a budget."""
+        cdef PyObject *value = PyList_GET_ITEM(values, self.slot)
+        Py_INCREF(None)
+        PyList_SET_ITEM(values, self.slot, None)
+        try:
+            if self.bucket is not None and Py_REFCNT(value) == 1:
+                if (
+                    isinstance(self.bucket, Shelf)
+                    and (<Shelf>self.bucket).is_plain
+                    and type(<object>value) is np.ndarray
+                ):
+                    if np.PyArray_BASE(<np.ndarray>value) is NULL:
+                        (<Shelf>self.bucket).free.append(<object>value)
+                else:
+                    self.bucket.give_back(<object>value)
+        finally:
+            Py_XDECREF(value)
+        return 0
+
+    def drop(self, frame):
+        self.give_back(frame.values)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))
+
+
+cdef class View(Blob):
+    cdef int give_back(self, list values) except -1:
+        cdef object buffer = (<object>PyList_GET_ITEM(values, self.slot)).base
+        put(values, self.slot, None)
+        if (
+            self.bucket is not None
+            and buffer is not None
+            and Py_REFCNT(<PyObject *>buffer) == 1
+            and (buffer.shape, buffer.dtype) == self.bucket.spec
+            and (buffer.base is not None or getweakrefcount(buffer))
+        ):
+            self.bucket.give_back(buffer)
+        return 0
+
+
+cdef class Start:
+    cdef int32_t *counts
+    cdef Py_ssize_t mailboxes, slots
+    cdef readonly int64_t open_ends
+    cdef readonly Ready ready
+    cdef readonly object wake
+    cdef readonly object budget
+    cdef readonly object monitor
+    cdef readonly Ring trace
+    cdef readonly tuple turnstiles, first
+    cdef readonly bint ends_quietly
+    cdef bytearray _states  # those of the monitor, which are never resized, and where they are
+    cdef bytearray _dirty
+    cdef char *_state_of
+    cdef char *_is_dirty
+    cdef Py_ssize_t _watched
+
+    def __init__(
+        self, pending, readers, slots, open_ends, Ready ready, wake, budget, monitor, Ring trace,
+        tuple turnstiles=(), tuple first=(), ends_quietly=False,
+    ):
+        cdef Py_ssize_t i
+        if self.counts is not NULL:
+            raise TypeError("what frames begin with is made once")
+        self.mailboxes, self.slots = len(pending), slots
+        self.counts = <int32_t *>PyMem_Malloc((self.mailboxes + self.slots + 1) * sizeof(int32_t))
+        if self.counts is NULL:
+            raise MemoryError
+        for i in range(self.mailboxes):
+            self.counts[i] = pending[i]
+        for i in range(self.slots):
+            self.counts[self.mailboxes + i] = readers.get(i, 1)
+        self.open_ends, self.turnstiles, self.first, self.ends_quietly = open_ends, turnstiles, first, ends_quietly
+        self.ready, self.wake, self.budget, self.monitor, self.trace = ready, wake, budget, monitor, trace
+        if monitor is not None:
+            self._states, self._dirty = monitor.states, monitor.dirty
+            self._state_of, self._is_dirty = PyByteArray_AS_STRING(self._states), PyByteArray_AS_STRING(self._dirty)
+            self._watched = min(PyByteArray_GET_SIZE(self._states), PyByteArray_GET_SIZE(self._dirty))
+
+    def __dealloc__(self):
+        PyMem_Free(self.counts)
+
+
+cdef class Frame:
+    cdef object __weakref__
+    cdef readonly Start start  # of whose mailboxes and slots it has as many
+    cdef int32_t *_pending
+    cdef int32_t *_readers
+    cdef readonly int64_t number
+    cdef public list values
+    cdef public int64_t open
+    cdef readonly Ready ready
+    cdef readonly object wake
+    cdef readonly object budget
+    cdef readonly object monitor
+    cdef readonly Ring trace
+    cdef public object context
+    cdef public object state
+    cdef public bint halted, has_ended, ends_quietly
+    cdef public dict fences
+    cdef public dict outstanding
+
+    def __init__(self, Start start not None, number, list values, context):
+        cdef size_t size = (start.mailboxes + start.slots + 1) * sizeof(int32_t)
+        if self._pending is not NULL:
+            raise TypeError("a frame begins once")
+        self._pending = <int32_t *>PyMem_Malloc(size)
+        if self._pending is NULL:
+            raise MemoryError
+        memcpy(self._pending, start.counts, size)
+        self._readers = self._pending + start.mailboxes
+        self.start, self.number, self.values, self.context, self.state = start, number, values, context, in_flight
+        self.open, self.ends_quietly, self.ready, self.wake = start.open_ends, start.ends_quietly, start.ready, start.wake
+        self.budget, self.monitor, self.trace = start.budget, start.monitor, start.trace
+        self.fences, self.outstanding = {}, {}
+
+    def __dealloc__(self):
+        PyMem_Free(self._pending)
+
+    @property
+    def pending(self):
+        return [self._pending[i] for i in range(self.start.mailboxes)]
+
+    def waits(self, Py_ssize_t index):
+        return self._pending[self._mailbox(index)]
+
+    def expect_messages(self, Py_ssize_t index, count):
+        self._pending[self._mailbox(index)] = count
+
+    def count(self, Py_ssize_t index):
+        index = self._mailbox(index)
+        self._pending[index] -= 1
+        return self._pending[index] == 0
+
+    def begin(self):
+        cdef Turnstile turnstile
+        self.ready.running.add(self)
+        for turnstile in self.start.turnstiles:
+            turnstile.expect(self)
+        self.send(self.start.first)
+
+    cpdef send(self, followers):
+        cdef Op op
+        for op in followers:
+            self._mailbox(op.index)
+            self.message(op)
+
+    def read(self, Py_ssize_t slot):
+        if not 0 <= slot < self.start.slots:
+            raise IndexError(slot)
+        self._readers[slot] -= 1
+        return self._readers[slot] == 0
+
+    def close_end(self):
+        self.end()
+
+    def finish(self):
+        raise NotImplementedError
+
+    cdef Py_ssize_t _mailbox(self, Py_ssize_t index) except -1:
+        if not 0 <= index < self.start.mailboxes:
+            raise IndexError(index)
+        return index
+
+    cdef inline int message(self, Op op) except -1:
+        self._pending[op.index] -= 1
+        if self._pending[op.index] == 0:
+            self.ready.push(op, self)
+        return 0
+
+    cdef inline int end(self) except -1:
+        self.open -= 1
+        if self.open or self.halted:
+            return 0
+        if not self.ends_quietly or PyDict_Size(self.outstanding):
+            self.finish()
+            return 0
+        self.state, self.halted, self.has_ended = finished, True, True
+        self.ready.leave(self)
+        return 0
+
+    cdef inline void show(self, int64_t node_id, char state) noexcept:
+        if 0 <= node_id < self.start._watched:
+            self.start._state_of[node_id] = state
+            self.start._is_dirty[node_id] = 1
+
+
+def release(blobs, frame):
+    cdef Blob blob
+    for blob in blobs:
+        if frame.read(blob.slot):
+            if frame.budget is not None or blob.bucket is not None:
+                blob.drop(frame)
+            else:
+                frame.values[blob.slot] = None
+
+
+cdef class Op:
+    cdef public Py_ssize_t index
+    cdef public int64_t node_id, key, inline_ns, cost_ns, last_ns
+    cdef public tuple inputs, outputs, freed, followers, updates, parts
+    cdef public list shares
+    cdef public bint ends, goes_on
+    cdef public object lane, attempts, delivery
+    cdef public Profile profile
+    cdef public Turnstile turnstile
+    cdef int64_t _accounted
+    # What `described` says:
+    cdef Kind kind
+    cdef object _function
+    cdef object _operation
+    cdef object _check
+    cdef object _dtype
+    cdef tuple _shape
+    cdef tuple _buckets
+    cdef tuple _owners
+    cdef object _not_written
+    cdef bint _returns, _reuses, _is_random
+    cdef Py_ssize_t _nin, _nfreed, _nout
+    # In one piece of memory: slots of the inputs, of what is freed, of the outputs; mailboxes of the followers; and
+    # whether the blobs that are freed have a bucket, or a way of their own.
+    cdef int32_t *_slots
+    cdef int32_t *_mailboxes
+    cdef int32_t *_drops
+    cdef Py_ssize_t _nfollow
+
+    def __init__(self):
+        self.cost_ns = self.last_ns = FOREVER_NS
+        self.inputs = self.outputs = self.freed = self.followers = self.updates = self.parts = ()
+        self.shares = []
+        self.profile = Profile()
+
+    def __dealloc__(self):
+        PyMem_Free(self._slots)
+
+    def fire(self, frame):
+        raise NotImplementedError
+
+    def compute(self, frame):
+        raise NotImplementedError
+
+    def hand_over(self, frame):
+        raise NotImplementedError
+
+    def measure(self):
+        raise NotImplementedError
+
+    def failed(self, frame, error, elapsed_ns, end_ns, key):
+        raise NotImplementedError
+
+    def announce(self, frame):
+        raise NotImplementedError
+
+    def described(self):
+        """What the core needs to call it by itself; None where it has to call `compute`."""
+        return None
+
+    def call(self, Frame frame):
+        return self.perform(frame, now_ns())
+
+    def account(self, Frame frame, int64_t elapsed_ns, int64_t end_ns, int64_t key):
+        self.note(frame, elapsed_ns, end_ns, key)
+
+    def show(self, Frame frame, int state):
+        self.display(frame, state)
+
+    cdef int display(self, Frame frame, char state) except -1:
+        if PyTuple_GET_SIZE(self.parts):
+            for part in self.parts:
+                (<Op?>part).display(frame, state)
+        else:
+            frame.show(self.node_id, state)
+        return 0
+
+    cdef inline bint is_plain(self, Frame frame) except -1:
+        """Return whether the core may call it at once; then its turn, if it has one, is taken."""
+        if self.cost_ns > self.inline_ns or self.attempts is not None or frame.budget is not None:
+            return False
+        if PyDict_Size(frame.fences) and self in frame.fences:
+            return False
+        return self.turnstile is None or self.turnstile.go_in_alone(frame)
+
+    cdef int64_t perform(self, Frame frame, int64_t begin_ns) except -1:
+        """Call it on the loop's thread; a call that begins behind another one begins when that has ended."""
+        cdef int64_t end_ns
+        cdef Py_ssize_t i
+        try:
+            self.work(frame)
+        except BaseException as error:
+            end_ns = now_ns()
+            self.failed(frame, error, end_ns - begin_ns, end_ns, self.node_id)
+            if self.turnstile is not None:
+                self.turnstile.go_out()
+            frame.ready.clock = 0
+            return now_ns()
+        end_ns = frame.ready.clock = now_ns()
+        self.note(frame, end_ns - begin_ns, end_ns, self.node_id)
+        if self.turnstile is not None:
+            self.turnstile.go_out()
+        if PyTuple_GET_SIZE(self.updates) or frame.budget is not None:
+            frame.ready.clock = 0
+            self.announce(frame)
+        else:
+            for i in range(self._nfollow):
+                frame._pending[self._mailboxes[i]] -= 1
+                if frame._pending[self._mailboxes[i]] == 0:
+                    frame.ready.push(<object>PyTuple_GET_ITEM(self.followers, i), frame)
+            if self.ends:
+                if frame.open == 1:
+                    frame.ready.clock = 0
+                frame.end()
+        return end_ns
+
+    cdef int note(self, Frame frame, int64_t elapsed_ns, int64_t end_ns, int64_t key) except -1:
+        cdef Profile profile
+        if PyTuple_GET_SIZE(self.parts):
+            return self.note_parts(frame, elapsed_ns, end_ns, key)
+        self.cost_ns = elapsed_ns if elapsed_ns < self.last_ns else self.last_ns
+        self.last_ns = elapsed_ns
+        profile = self.profile
+        profile.calls += 1
+        profile.total_ns += elapsed_ns
+        profile.last_ns = elapsed_ns
+        frame.trace.enter(end_ns, elapsed_ns, key, frame.number)
+        frame.show(self.node_id, C_DONE)
+        return 0
+
+    cdef int note_parts(self, Frame frame, int64_t elapsed_ns, int64_t end_ns, int64_t key) except -1:
+        cdef int64_t begun_ns = 0, ended_ns
+        cdef Py_ssize_t i
+        cdef Op part
+        self.cost_ns = elapsed_ns if elapsed_ns < self.last_ns else self.last_ns
+        self.last_ns = elapsed_ns
+        self._accounted += 1
+        if self._accounted & (self._accounted - 1) == 0:
+            self.measure()
+        for i in range(PyTuple_GET_SIZE(self.parts)):
+            part = <Op?>self.parts[i]
+            ended_ns = <int64_t>(elapsed_ns * <double>self.shares[i])
+            part.note(frame, ended_ns - begun_ns, end_ns - elapsed_ns + ended_ns, key - self.node_id + part.node_id)
+            begun_ns = ended_ns
+        return 0
+
+    # -- a call --------------------------------------------------------------------------------------------------------
+
+    cdef int look(self) except -1:
+        """Ask the actor what it is."""
+        cdef Py_ssize_t i
+        cdef Blob blob
+        cdef Py_ssize_t count
+        cdef Op follower
+        if self._slots is NULL:
+            self._nin, self._nfreed = PyTuple_GET_SIZE(self.inputs), PyTuple_GET_SIZE(self.freed)
+            self._nout, self._nfollow = PyTuple_GET_SIZE(self.outputs), PyTuple_GET_SIZE(self.followers)
+            count = self._nin + self._nfreed + self._nout
+            self._slots = <int32_t *>PyMem_Malloc((count + self._nfollow + self._nfreed + 1) * sizeof(int32_t))
+            if self._slots is NULL:
+                raise MemoryError
+            self._mailboxes = self._slots + count
+            self._drops = self._mailboxes + self._nfollow
+            for i, blob in enumerate((*self.inputs, *self.freed, *self.outputs)):
+                self._slots[i] = blob.slot
+            for i, follower in enumerate(self.followers):
+                self._mailboxes[i] = <int32_t>follower.index
+            for i, blob in enumerate(self.freed):
+                self._drops[i] = 0 if blob.bucket is None else 1 if blob.is_usual else 2
+        described = self.described()
+        if described is None:
+            self.kind = OTHER
+            return 0
+        kind, self._function, self._operation, details = described
+        if kind == "function":
+            self._dtype, self._shape = details
+        else:
+            self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written, spec = details
+            self._owners = tuple(owners)
+            if spec is not None:
+                self._shape, self._dtype = spec
+        self.kind = FUNCTION if kind == "function" else KERNEL
+        return 0
+
+    cdef inline int work(self, Frame frame) except -1:
+        """What `compute` does."""
+        cdef list values
+        if self.kind == UNKNOWN:
+            self.look()
+        values = frame.values
+        if self.kind == OTHER or frame.budget is not None or PyList_GET_SIZE(values) != frame.start.slots:
+            self.compute(frame)
+        elif self.kind == FUNCTION:
+            self.call_function(frame, values)
+        else:
+            self.call_kernel(frame, values)
+            self.let_go(frame, values)
+        return 0
+
+    cdef int let_go(self, Frame frame, list values) except -1:
+        """One reader of each blob that is freed is done; as `release`."""
+        cdef int32_t slot
+        cdef Py_ssize_t i
+        for i in range(self._nfreed):
+            slot = self._slots[self._nin + i]
+            frame._readers[slot] -= 1
+            if frame._readers[slot] == 0:
+                if self._drops[i] == 0:
+                    put(values, slot, None)
+                elif self._drops[i] == 1:
+                    (<Blob>PyTuple_GET_ITEM(self.freed, i)).give_back(values)
+                else:
+                    (<object>PyTuple_GET_ITEM(self.freed, i)).drop(frame)
+        return 0
+
+    cdef int call_function(self, Frame frame, list values) except -1:
+        cdef PyObject *small[MOST_SMALL + 1]
+        cdef PyObject **given = small
+        cdef Py_ssize_t i
+        cdef object context, result
+        if self._nin > MOST_SMALL:
+            given = <PyObject **>PyMem_Malloc((self._nin + 1) * sizeof(PyObject *))
+            if given is NULL:
+                raise MemoryError
+        for i in range(self._nin):
+            given[i + 1] = PyList_GET_ITEM(values, self._slots[i])
+            Py_INCREF(<object>given[i + 1])
+        try:
+            # A copy: a context cannot be entered by two threads at a time.
+            context = PyContext_Copy(frame.context)
+            PyContext_Enter(context)
+            try:
+                result = PyObject_Vectorcall(self._function, given + 1, self._nin | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
+            finally:
+                PyContext_Exit(context)
+        finally:
+            for i in range(self._nin):
+                Py_XDECREF(given[i + 1])
+            if self._nin > MOST_SMALL:
+                PyMem_Free(given)
+        if self._dtype is not None and fits(result, self._dtype, self._shape):
+            if np.PyArray_ISWRITEABLE(<np.ndarray>result):
+                result = shown(result)
+            put(values, self._slots[self._nin + self._nfreed], result)
+            result = None
+            self.let_go(frame, values)
+        else:
+            self.store(frame, result)
+        return 0
+
+    cdef int call_kernel(self, Frame frame, list values) except -1:
+        cdef Py_ssize_t i
+        cdef list inputs = PyList_New(self._nin), outputs, written
+        cdef object made
+        cdef PyObject *value
+        for i in range(self._nin):
+            value = PyList_GET_ITEM(values, self._slots[i])
+            Py_INCREF(<object>value)
+            PyList_SET_ITEM(inputs, i, <object>value)
+        if self._returns:
+            if self._is_random:
+                made = self._function(self._operation, inputs, None, frame.number)
+            else:
+                made = self._function(self._operation, inputs, None)
+            if (
+                self._dtype is not None
+                and type(made) is list
+                and PyList_GET_SIZE(made) == 1
+                and fits(<object>PyList_GET_ITEM(made, 0), self._dtype, self._shape)
+            ):
+                put(values, self._slots[self._nin + self._nfreed], <object>PyList_GET_ITEM(made, 0))
+                return 0
+            self._check(made, tuple([bucket.spec for bucket in self._buckets]))
+            for i, result in zip(range(self._nout), made):
+                put(values, self._slots[self._nin + self._nfreed + i], result)
+            return 0
+        outputs = PyList_New(self._nout)
+        for i in range(self._nout):
+            if i == 0 and self._reuses and self.is_ours(inputs):
+                made = <object>PyList_GET_ITEM(inputs, 0)
+            else:
+                made = take(self._buckets[i])
+            Py_INCREF(made)
+            PyList_SET_ITEM(outputs, i, made)
+        made = None
+        written = outputs[:]
+        if self._is_random:
+            self._function(self._operation, inputs, written, frame.number)
+        else:
+            self._function(self._operation, inputs, written)
+        for i in range(self._nout):
+            if i >= PyList_GET_SIZE(written):
+                raise IndexError("list index out of range")
+            if PyList_GET_ITEM(written, i) is not PyList_GET_ITEM(outputs, i):
+                raise self._not_written()
+        for i in range(self._nout):
+            put(values, self._slots[self._nin + self._nfreed + i], <object>PyList_GET_ITEM(outputs, i))
+        return 0
+
+    cdef inline bint is_ours(self, list inputs) except -1:
+        """Return whether nothing else has the first input than the list and the frame, nor shows its memory."""
+        cdef PyObject *first = PyList_GET_ITEM(inputs, 0)
+        cdef PyObject *base
+        if Py_REFCNT(first) != 2 or type(<object>first) is not np.ndarray:
+            return False
+        base = np.PyArray_BASE(<np.ndarray>first)
+        return base is NULL or type(<object>base) in self._owners
+
+
+cdef inline object take(bucket):
+    return (<Shelf>bucket).get() if isinstance(bucket, Shelf) else bucket.take()
+
+
+cdef inline int put(list values, Py_ssize_t slot, object value) except -1:
+    cdef PyObject *before = PyList_GET_ITEM(values, slot)
+    Py_INCREF(value)
+    PyList_SET_ITEM(values, slot, value)
+    Py_XDECREF(before)
+    return 0
+
+
+cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
+    cdef Py_ssize_t i
+    cdef np.ndarray array
+    if type(value) is not np.ndarray:
+        return False
+    array = <np.ndarray>value
+    if <PyObject *>np.PyArray_DESCR(array) is not <PyObject *>dtype:
+        return False
+    if np.PyArray_NDIM(array) != PyTuple_GET_SIZE(shape):
+        return False
+    for i in range(np.PyArray_NDIM(array)):
+        if np.PyArray_DIM(array, <int>i) != <Py_ssize_t>(<object>PyTuple_GET_ITEM(shape, i)):
+            return False
+    return True
+
+
+def fill(list values, feeds, dict sources, Py_ssize_t count, missing):
+    cdef tuple source
+    if type(feeds) is not dict or PyDict_Size(feeds) != count:
+        return False
+    for key, value in (<dict>feeds).items():
+        source = sources.get(key)
+        if source is None or values[source[0]] is not missing:
+            return False
+        if source[2] is not None:
+            if not fits(value, source[2], source[1]):
+                return False
+            value = shown(value)
+        values[source[0]] = value
+    return True
+
+
+cdef inline object shown(object array):
+    cdef object view = array.view()
+    np.PyArray_CLEARFLAGS(<np.ndarray>view, np.NPY_ARRAY_WRITEABLE)
+    return view
+
+
+cdef class Shift:
+    cdef readonly object first, frame, lane
+    cdef public object at
+    cdef public int64_t begun_ns, ends, patience_ns
+    cdef int64_t _track, _short_ns
+
+    def __init__(self, Op first, Frame frame):
+        self.first = self.at = first
+        self.frame = frame
+        self.lane = first.lane
+        self._track = first.key - first.node_id
+        self.patience_ns = PATIENCE_NS
+
+    def key_of(self, Op op):
+        return self._track + op.node_id
+
+    def run(self):
+        cdef Frame frame = self.frame
+        cdef list ready = [self.first]
+        cdef Py_ssize_t next = 0, i
+        cdef int64_t end_ns, elapsed_ns
+        cdef Op op
+        while next < PyList_GET_SIZE(ready) and not frame.halted:
+            op = <Op>PyList_GET_ITEM(ready, next)
+            next += 1
+            if next > 64:
+                del ready[:next]
+                next = 0
+            if op.turnstile is not None and op is not self.first and not op.turnstile.go_in_alone(frame):
+                self.tell(op)
+                continue
+            self.at = op
+            op.display(frame, C_RUNNING)
+            self.begun_ns = now_ns()
+            try:
+                op.work(frame)
+            except BaseException:
+                frame.halted = True
+                raise
+            end_ns = now_ns()
+            elapsed_ns = end_ns - self.begun_ns
+            op.note(frame, elapsed_ns, end_ns, self._track + op.node_id)
+            self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
+            self.begun_ns = 0
+            if op.turnstile is not None:
+                op.turnstile.go_out()
+            if op.delivery is not None:
+                self.tell(op.delivery)
+            elif op.ends:
+                self.ends += 1
+            for i in range(op._nfollow):
+                frame._pending[op._mailboxes[i]] -= 1
+                if frame._pending[op._mailboxes[i]] == 0:
+                    self.dispatch(<Op>PyTuple_GET_ITEM(op.followers, i), ready)
+        return self.ends > 0
+
+    cdef int dispatch(self, Op op, list ready) except -1:
+        cdef Frame frame = self.frame
+        cdef bint is_short
+        if op.goes_on and op not in frame.fences:
+            is_short = op.cost_ns <= op.inline_ns
+            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not (
+                PyDict_Size(frame.outstanding) > 1 and self.lane.has_more
+            ):
+                ready.append(op)
+                return 0
+            if not is_short and op.turnstile is None:
+                self.at, self.begun_ns = op, now_ns()
+                op.hand_over(frame)
+                return 0
+        return self.tell(op)
+
+    cdef int tell(self, actor) except -1:
+        (<Frame>self.frame).ready.push(actor, self.frame)
+        self.frame.wake()
+        return 0
+
+
+cdef class Ready:
+    cdef list _items  # actor and work of each entry, in a ring
+    cdef Py_ssize_t _head, _size, _mask
+    cdef public set running
+    cdef public object at_rest
+    cdef readonly set shifts
+    cdef public int64_t begun_ns
+    cdef int64_t clock  # the end of the call before; 0 if something else has taken time since
+    cdef object _actor
+    cdef object _work
+
+    def __init__(self):
+        self.shifts, self.running = set(), set()
+        self._items = PyList_New(2 * 64)
+        self._mask = 63
+
+    @property
+    def at(self):
+        return None if self._actor is None else (self._actor, self._work)
+
+    @at.setter
+    def at(self, entry):
+        self._actor, self._work = (None, None) if entry is None else entry
+
+    cdef int push(self, object actor, object work) except -1:
+        cdef Py_ssize_t place
+        if self._size > self._mask:
+            self.grow()
+        place = 2 * ((self._head + self._size) & self._mask)
+        Py_INCREF(actor)
+        Py_INCREF(work)
+        PyList_SET_ITEM(self._items, place, actor)
+        PyList_SET_ITEM(self._items, place + 1, work)
+        self._size += 1
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef list larger = PyList_New(4 * (self._mask + 1))
+        cdef Py_ssize_t i, place
+        for i in range(self._size):
+            place = 2 * ((self._head + i) & self._mask)
+            set_item(larger, 2 * i, item(self._items, place))
+            set_item(larger, 2 * i + 1, item(self._items, place + 1))
+            set_item(self._items, place, NULL)
+            set_item(self._items, place + 1, NULL)
+        self._items, self._head, self._mask = larger, 0, 2 * self._mask + 1
+        return 0
+
+    cdef tuple pop_at(self, bint is_last):
+        """An entry, the oldest or the newest; its references are the tuple's."""
+        cdef Py_ssize_t place
+        cdef object actor, work
+        if not self._size:
+            raise IndexError("nothing is ready")
+        place = 2 * ((self._head + (self._size - 1 if is_last else 0)) & self._mask)
+        actor, work = <object>item(self._items, place), <object>item(self._items, place + 1)
+        Py_XDECREF(item(self._items, place))
+        Py_XDECREF(item(self._items, place + 1))
+        set_item(self._items, place, NULL)
+        set_item(self._items, place + 1, NULL)
+        self._size -= 1
+        if not is_last:
+            self._head = (self._head + 1) & self._mask
+        return actor, work
+
+    def append(self, tuple entry):
+        actor, work = entry
+        self.push(actor, work)
+
+    def popleft(self):
+        return self.pop_at(False)
+
+    def pop(self):
+        return self.pop_at(True)
+
+    def rotate(self, n):
+        for _ in range(-n % self._size if self._size else 0):
+            self.append(self.popleft())
+
+    def clear(self):
+        while self._size:
+            self.pop_at(False)
+
+    def __len__(self):
+        return self._size
+
+    def __iter__(self):
+        places = [2 * ((self._head + i) & self._mask) for i in range(self._size)]
+        return iter([(<object>item(self._items, i), <object>item(self._items, i + 1)) for i in places])
+
+    cpdef leave(self, frame):
+        self.running.discard(frame)
+        if self.at_rest is not None and not self.running:
+            self.at_rest()
+
+    def run(self, int64_t due_ns, context=None):
+        if context is None:
+            self.fire_all(due_ns)
+            return
+        PyContext_Enter(context)
+        try:
+            self.fire_all(due_ns)
+        finally:
+            PyContext_Exit(context)
+
+    cdef int fire_all(self, int64_t due_ns) except -1:
+        cdef int64_t end_ns, begin_ns
+        cdef Py_ssize_t place
+        cdef Frame frame
+        cdef Op op
+        cdef object actor, work
+        self.begun_ns = self.clock = now_ns()
+        while self._size:
+            place = 2 * (self._head & self._mask)
+            actor, work = <object>item(self._items, place), <object>item(self._items, place + 1)
+            Py_XDECREF(item(self._items, place))
+            Py_XDECREF(item(self._items, place + 1))
+            set_item(self._items, place, NULL)
+            set_item(self._items, place + 1, NULL)
+            self._size -= 1
+            self._head = (self._head + 1) & self._mask
+            self._actor, self._work = actor, work
+            if isinstance(actor, Op) and isinstance(work, Frame):
+                op, frame = <Op>actor, <Frame>work
+                if frame.halted:
+                    continue
+                if op.is_plain(frame):
+                    begin_ns = self.clock
+                    if not begin_ns:
+                        begin_ns = now_ns()
+                    end_ns = op.perform(frame, begin_ns)
+                    if end_ns > due_ns:
+                        break
+                    continue
+            self.clock = 0
+            end_ns = actor.fire(work)
+            if end_ns > due_ns:
+                break
+        PyErr_CheckSignals()
+        self._actor = self._work = None
+        return 0
+
+
+cdef inline void set_item(list items, Py_ssize_t i, PyObject *value) noexcept:
+    store_item(items, i, value)
+
+
+cdef extern from *:
+    """
+    #define actorflow_store(list, i, value) (((PyListObject *)(list))->ob_item[i] = (value))
+    """
+    void store_item "actorflow_store"(object, Py_ssize_t, PyObject *) noexcept

@@ -1,0 +1,873 @@
+"""The core in plain Python: what the compiled one does, step by step; it runs where no compiler was.
+
+It knows nothing of graphs, plans, devices or event loops: callables and numbers. A frame has a mailbox per op, which
+counts the messages that the op still waits for, a value per slot, and a count of readers per slot. An op that has been
+called accounts for itself, sends its followers a message each, and those whose mailbox is empty then are ready. What
+may have to wait (for a device, for memory, for another call) is the business of `Op.fire`, which derived classes have.
+
+Two kinds of threads run ops. The loop's takes what is ready from a queue (`Ready.run`). A lane's is given one op of a
+frame, and goes on with what follows there, as far as it may be called on that thread (`Shift`); it tells the loop of
+all else. So while there are shifts, counts are guarded by a lock; the compiled core has the interpreter's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
+from enum import Enum
+from struct import Struct
+from sys import getrefcount, maxsize
+from time import perf_counter_ns
+from typing import Any, TypeAlias
+from weakref import getweakrefcount
+
+import numpy as np
+
+#: Size of a row of the trace: end, elapsed time, key and frame of a call.
+CALL_BYTES = 32
+#: Bytes of a monitor that say what an op does; as `actorflow.trace.counters.NodeState`.
+RUNNING, DONE = 2, 3
+#: How long a lane's thread calls short ops, one after the other. Each may be Python that holds the interpreter's
+#: lock: a thread that takes that again and again keeps the loop from it for milliseconds.
+PATIENCE_NS = 300_000
+#: Longer than any call; the expected time of an op that has not run.
+FOREVER_NS = 1 << 62
+
+_pack_row = Struct("=qqqq").pack_into
+#: A lock for the counts, once there are threads: `actorflow.threads`, which starts them all, brings it. It is held for
+#: some steps of Python. As taking it costs nearly as much as these, the loop's thread leaves it alone where there is no
+#: shift: none begins but by a hand of the loop's, or of another shift. It may be taken again by the thread that has it,
+#: as a collection of garbage in the middle may run anything.
+counting: AbstractContextManager[Any] = nullcontext()
+
+
+def _count_unshared() -> int:
+    values: list[Any] = [np.empty(0)]
+    buffer = values[0]
+    values[0] = None
+    return getrefcount(buffer)
+
+
+#: Value of ``getrefcount(buffer)`` for a buffer held by one local variable only; it differs between Python versions.
+UNSHARED = _count_unshared()
+
+
+class Profile:
+    """Calls and time of one op since its graph was made; always kept.
+
+    Attributes:
+        calls: Calls that have ended well.
+        failed: Calls that have failed, those that were repeated as well.
+        total_ns: Wall time of those that ended well, in nanoseconds: compute on a lane or on the loop, waiting for
+            async functions.
+        last_ns: Wall time of the latest of them.
+    """
+
+    __slots__ = ("calls", "failed", "last_ns", "total_ns")
+
+    def __init__(self, calls: int = 0, failed: int = 0, total_ns: int = 0, last_ns: int = 0) -> None:
+        self.calls = calls
+        self.failed = failed
+        self.total_ns = total_ns
+        self.last_ns = last_ns
+
+    def add(self, elapsed_ns: int) -> None:
+        """A call has ended well."""
+        self.calls += 1
+        self.total_ns += elapsed_ns
+        self.last_ns = elapsed_ns
+
+
+class Ring:
+    """Rows of the newest calls, in a buffer of fixed size.
+
+    Args:
+        capacity: Number of rows, a power of two.
+
+    Attributes:
+        buffer: The rows, of `CALL_BYTES` each.
+        mask: One less than the capacity.
+        total: Rows since the start; the position behind the newest one.
+    """
+
+    __slots__ = ("buffer", "mask", "total")
+
+    def __init__(self, capacity: int) -> None:
+        self.buffer = bytearray(capacity * CALL_BYTES)
+        self.mask = capacity - 1
+        self.total = 0
+
+    def add(self, end_ns: int, elapsed_ns: int, key: int, frame: int) -> None:
+        """Enter a call that has ended."""
+        total = self.total
+        _pack_row(self.buffer, (total & self.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame)
+        self.total = total + 1
+
+
+class Turnstile:
+    """Lets the frames of one op start in the order in which they were started, ``limit`` at a time.
+
+    A function may keep state from call to call, so its frames neither overtake nor overlap each other unless that was
+    asked for. Kernels keep none and need no turnstile.
+
+    Args:
+        limit: Number of frames that may run the op at once; None where the lane's order sees to that.
+
+    Attributes:
+        limit: Number of frames that may run the op at once; more than there can be where nothing limits that.
+        running: Number of frames that have entered and not left.
+        parked: Actors that wait until their frame may enter.
+    """
+
+    __slots__ = ("_later", "_next", "limit", "parked", "running")
+
+    def __init__(self, limit: int | None) -> None:
+        self.running = 0
+        self.limit = maxsize if limit is None else limit
+        # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
+        self._next: Any = None
+        self._later: deque[Any] | None = None
+        self.parked: dict[Any, Any] | None = None
+
+    def expect(self, frame: Any) -> None:
+        """A frame has started that will run the op."""
+        if self._next is None:  # no thread of a lane sets it
+            self._next = frame
+            return
+        with counting:
+            if self._next is None:
+                self._next = frame
+                return
+            if self._later is None:
+                self._later = deque()
+            self._later.append(frame)
+
+    @property
+    def expected(self) -> list[Any]:
+        """The frames that have yet to enter, in their order."""
+        return [] if self._next is None else [self._next, *(self._later or ())]
+
+    def enter(self, frame: Any, actor: Any) -> bool:
+        """Return whether the frame may run the op now; otherwise its actor becomes ready again when it may."""
+        if frame.ready.shifts:
+            with counting:
+                return self._enter(frame, actor)
+        return self._enter(frame, actor)
+
+    def _enter(self, frame: Any, actor: Any) -> bool:
+        if self._next is frame and self.running < self.limit:
+            self.running += 1
+            if self._later:
+                self._next = self._later.popleft()
+                if self.parked:
+                    self.admit()
+            else:
+                self._next = None
+            return True
+        if self.parked is None:
+            self.parked = {}
+        self.parked[frame] = actor
+        return False
+
+    def enter_alone(self, frame: Any, actor: Any) -> bool:
+        """Return whether the frame may run the op now, and no other one does; otherwise nothing has happened."""
+        with counting:
+            return self._next is frame and not self.running and self._enter(frame, actor)
+
+    def leave(self) -> None:
+        """A frame that had entered is done with the op."""
+        with counting:
+            self.running -= 1
+            if self.parked:
+                self.admit()
+
+    def skip(self, frame: Any) -> None:
+        """The frame has stopped and will not enter."""
+        with counting:
+            if self.parked:
+                self.parked.pop(frame, None)
+            if self._next is frame:
+                self._next = self._later.popleft() if self._later else None
+                self.admit()
+            elif self._later is not None and frame in self._later:
+                self._later.remove(frame)
+
+    def admit(self) -> None:
+        """Make the next frame's actor ready if it is parked and may enter."""
+        frame = self._next
+        if frame is not None and self.running < self.limit:
+            actor = self.parked.pop(frame, None) if self.parked else None
+            if actor is not None:
+                frame.ready.append((actor, frame))
+                frame.wake()
+
+
+class Blob:
+    """One tensor slot of a program.
+
+    The plan gives every slot exactly one producer (it sums the terms of a blob that has several), so the producer tells
+    the slot's readers itself; they are counted, and the last one gives the buffer back.
+
+    Attributes:
+        bucket: Where its buffer goes back to; None for values that did not come from there, or it would grow.
+    """
+
+    __slots__ = ("bucket", "slot")
+
+    #: Whether the compiled core drops it by itself.
+    is_usual = True
+
+    def __init__(self, slot: int, bucket: Any) -> None:
+        self.slot = slot  # index of its value in a frame
+        self.bucket = bucket
+
+    def drop(self, frame: Any) -> None:
+        """Give the buffer back: the last reader is done. May be called from a lane's thread."""
+        values = frame.values
+        buffer = values[self.slot]
+        values[self.slot] = None
+        bucket = self.bucket
+        if bucket is not None and getrefcount(buffer) == UNSHARED:
+            bucket.give_back(buffer)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))
+
+
+class View(Blob):
+    """A slot whose value is a view of another slot's: what goes back to the bucket is the viewed buffer."""
+
+    __slots__ = ()
+
+    def drop(self, frame: Any) -> None:
+        values = frame.values
+        buffer = values[self.slot].base
+        values[self.slot] = None
+        bucket = self.bucket
+        # The viewed array need not be the bucket's: a kernel may return one of its own, or a view of that. What the
+        # pool has made is in memory of the pool's, or the pool refers to it weakly.
+        if (
+            bucket is not None
+            and buffer is not None
+            and getrefcount(buffer) == UNSHARED
+            and (buffer.shape, buffer.dtype) == bucket.spec
+            and (buffer.base is not None or getweakrefcount(buffer))
+        ):
+            bucket.give_back(buffer)
+        if frame.budget is not None:
+            frame.budget.freed.append((frame, self.slot))
+
+
+class Shelf:
+    """Free buffers of one type; a derived class takes and gives back.
+
+    Attributes:
+        free: The buffers.
+        is_plain: Whether any of them will do for who takes one, and any that owns its memory may be added.
+    """
+
+    __slots__ = ("free", "is_plain")
+
+    def __init__(self) -> None:
+        self.free: list[Any] = []
+        self.is_plain = False
+
+
+class Start:
+    """What each frame of a program begins with, and has in common with the others.
+
+    Args:
+        pending: Number of messages that each mailbox waits for.
+        readers: Number of readers of each slot that has several.
+        slots: Number of slots.
+        open_ends: Number of ends that a frame waits for.
+        ready: Queue for actors of a frame that are ready.
+        wake: Has the loop look there; to be called afterwards, unless an actor appends as it fires on the loop.
+        budget: Memory that ops must be admitted to, if there is a limit.
+        monitor: States of nodes, while they are watched.
+        trace: Where calls are entered.
+        turnstiles: Those of its ops that take frames in order.
+        first: Ops that wait for a message that the frame has begun.
+        ends_quietly: Whether nobody has to be told of the end of a frame, as far as is known before it begins.
+    """
+
+    __slots__ = (
+        "budget",
+        "ends_quietly",
+        "first",
+        "monitor",
+        "open_ends",
+        "pending",
+        "ready",
+        "shared",
+        "trace",
+        "turnstiles",
+        "unshared",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        pending: Sequence[int],
+        readers: Mapping[int, int],
+        slots: int,
+        open_ends: int,
+        ready: Ready,
+        wake: Callable[[], None],
+        budget: Any,
+        monitor: Any,
+        trace: Any,
+        turnstiles: tuple[Turnstile, ...] = (),
+        first: tuple[Any, ...] = (),
+        ends_quietly: bool = False,
+    ) -> None:
+        self.pending = [*pending]
+        self.shared = [(slot, b"\x01" + bytes(count - 1)) for slot, count in readers.items()]
+        self.unshared: list[bytearray | None] = [None] * slots
+        self.open_ends = open_ends
+        self.ready = ready
+        self.wake = wake
+        self.budget = budget
+        self.monitor = monitor
+        self.trace = trace
+        self.turnstiles = turnstiles
+        self.first = first
+        self.ends_quietly = ends_quietly
+
+
+class FrameState(Enum):
+    """State of a frame: RUNNING -> FINISHED, or RUNNING -> FAILED | CANCELLED."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+#: In Python 3.11 to look a member up takes as long as a call.
+_RUNNING, _FINISHED = FrameState.RUNNING, FrameState.FINISHED
+
+
+class Frame:
+    """Counts and values of one activation of a program.
+
+    Args:
+        start: What it begins with.
+        number: Its number.
+        values: Value of each slot; None before it is written and after its last reader.
+        context: In which its functions are called, each in a copy.
+
+    Attributes:
+        ready, wake, budget, monitor, trace: As of its start.
+        state: What has become of it.
+        open: Number of ends that the frame still waits for.
+        halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
+            the loop has not been told yet.
+        has_ended: Whether it has ended, in whatever way, and nothing of it runs any more.
+        ends_quietly: Whether nobody has to be told of its end when that comes, and nothing is to be done then.
+        fences: Fences that have not passed and came with the messages to an op.
+        outstanding: Work on a lane, or tasks, by the op that it has begun with, whose end the loop has not seen.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_pending",
+        "_readers",
+        "budget",
+        "context",
+        "ends_quietly",
+        "fences",
+        "halted",
+        "has_ended",
+        "monitor",
+        "number",
+        "open",
+        "outstanding",
+        "ready",
+        "start",
+        "state",
+        "trace",
+        "values",
+        "wake",
+    )
+
+    start: Any
+    trace: Any
+
+    def __init__(self, start: Start, number: int, values: list[Any], context: Any) -> None:
+        self.start = start
+        self._pending = start.pending.copy()
+        # Per slot with several readers, a token per reader; the one that pops the first, the only one that is not 0, is
+        # the last: a pop is atomic, counting down is not. None for slots with one reader.
+        self._readers = start.unshared.copy()
+        for slot, tokens in start.shared:
+            self._readers[slot] = bytearray(tokens)
+        self.number = number
+        self.values = values
+        self.context = context
+        self.open = start.open_ends
+        self.ready = start.ready
+        self.wake = start.wake
+        self.budget = start.budget
+        self.monitor = start.monitor
+        self.trace = start.trace
+        self.state = _RUNNING
+        self.halted = self.has_ended = False
+        self.ends_quietly = start.ends_quietly
+        self.fences: dict[Any, list[Any]] = {}
+        self.outstanding: dict[Any, Any] = {}
+
+    @property
+    def pending(self) -> list[int]:
+        """A copy of the numbers of messages that the mailboxes wait for."""
+        return self._pending.copy()
+
+    def waits(self, index: int) -> int:
+        """Number of messages that a mailbox waits for."""
+        return self._pending[index]
+
+    def expect_messages(self, index: int, count: int) -> None:
+        """Have a mailbox that was empty wait for messages."""
+        self._pending[index] = count
+
+    def count(self, index: int) -> bool:
+        """A message comes to a mailbox; return whether it was the last one."""
+        with counting:
+            left = self._pending[index] - 1
+            self._pending[index] = left
+        return not left
+
+    def send(self, followers: Iterable[Op]) -> None:
+        """A message comes to each of some ops: a value that it reads is there, or announced."""
+        pending, ready = self._pending, self.ready
+        with counting:
+            for op in followers:
+                index = op.index
+                left = pending[index] - 1
+                pending[index] = left
+                if not left:
+                    ready.append((op, self))
+
+    def read(self, slot: int) -> bool:
+        """A reader of a slot is done; return whether it was the last one. May be called from a lane's thread."""
+        tokens = self._readers[slot]
+        return tokens is None or bool(tokens.pop())
+
+    def close_end(self) -> None:
+        """Close one of the frame's open ends; the last one finishes it."""
+        self.open -= 1
+        if self.open or self.halted:
+            return
+        if not self.ends_quietly or self.outstanding:
+            self.finish()
+            return
+        self.state, self.halted, self.has_ended = _FINISHED, True, True
+        self.ready.leave(self)
+
+    def begin(self) -> None:
+        """It is in flight: its turn comes behind those of earlier frames, and ops that wait for its start are ready."""
+        self.ready.running.add(self)
+        for turnstile in self.start.turnstiles:
+            turnstile.expect(self)
+        self.send(self.start.first)
+
+    def finish(self) -> None:
+        """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
+        raise NotImplementedError
+
+
+def release(blobs: Iterable[Blob], frame: Any) -> None:
+    """One reader of each is done. May be called from a lane's thread."""
+    values, read = frame.values, frame.read
+    counted = frame.budget is not None
+    for blob in blobs:
+        if read(blob.slot):
+            if counted or blob.bucket is not None:
+                blob.drop(frame)
+            else:  # as `drop` would, at half the price
+                values[blob.slot] = None
+
+
+def fill(
+    values: list[Any], feeds: Any, sources: Mapping[Any, tuple[int, Any, Any]], count: int, missing: object
+) -> bool:
+    """Put what is fed into its slots, arrays as read-only views, if all of it is as it should be.
+
+    Args:
+        values: Value of each slot.
+        feeds: What is fed, by key.
+        sources: By key, the slot, and the shape and the dtype of the array; None for what may be anything.
+        count: Number of slots that are fed.
+        missing: Their value so far.
+    Returns:
+        Whether that was so; if not, some may have been filled.
+    """
+    if type(feeds) is not dict or len(feeds) != count:
+        return False
+    for key, value in feeds.items():
+        source = sources.get(key)
+        if source is None or values[source[0]] is not missing:
+            return False
+        slot, shape, dtype = source
+        if dtype is not None:
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+            value = value.view()
+            value.setflags(write=False)
+        values[slot] = value
+    return True
+
+
+#: What the compiled core needs to call an op by itself: whether it is a "kernel" or a "function", what is called, the
+#: first argument of a kernel, and how it is called; None where it has to call `Op.compute`.
+Described: TypeAlias = tuple[str, Callable[..., Any], Any, tuple[Any, ...]] | None
+
+
+class Op:
+    """One op of a program.
+
+    Attributes:
+        index: Index of its mailbox in a frame.
+        node_id: Its number in the trace and in monitors.
+        key: The same with the track of its lane; see `actorflow.trace.ring.Trace.key`.
+        inputs, outputs: Blobs that it reads and writes.
+        freed: Blobs that a call gives back when it has ended: inputs, and the outputs that nothing reads.
+        followers: Ops that read the outputs, once per argument.
+        updates: Outputs that are new values of variables.
+        ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
+            follows an update on another stream may be seen to end before the update is.
+        lane: Where it runs when it is not short.
+        profile: Counts its calls.
+        turnstile: Keeps the frames of a function in order; None for kernels.
+        attempts: Keeps the op's timeout and retries; None without.
+        delivery: An actor that delivers ``updates`` on the loop; None without any.
+        inline_ns: Longest expected time of a call that runs on the loop; less than 0 where none does.
+        cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
+            thread's turn) does not send an op to a lane, and two do.
+        last_ns: The last time.
+        goes_on: Whether a lane's thread may call it behind what it follows there.
+        parts: The ops that it stands for, if it stands for several; they are never fired.
+        shares: When each of them ends in a call, as a part of its time.
+    """
+
+    __slots__ = (
+        "_accounted",
+        "attempts",
+        "cost_ns",
+        "delivery",
+        "ends",
+        "followers",
+        "freed",
+        "goes_on",
+        "index",
+        "inline_ns",
+        "inputs",
+        "key",
+        "lane",
+        "last_ns",
+        "node_id",
+        "outputs",
+        "parts",
+        "profile",
+        "shares",
+        "turnstile",
+        "updates",
+    )
+
+    index: int
+    node_id: int
+    key: int
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    freed: tuple[Any, ...]
+    followers: tuple[Any, ...]
+    updates: tuple[Any, ...]
+    ends: bool
+    lane: Any
+    profile: Profile
+    turnstile: Turnstile | None
+    attempts: Any
+    delivery: Any
+    inline_ns: int
+    goes_on: bool
+
+    def __init__(self) -> None:
+        self.cost_ns = self.last_ns = FOREVER_NS
+        self.parts: tuple[Any, ...] = ()
+        self.shares: list[float] = []
+        self._accounted = 0
+
+    def fire(self, frame: Any) -> int:
+        """Run now, go to a lane, or wait for what has to be waited for: all inputs are announced.
+
+        Returns:
+            The time, `perf_counter_ns`, at the end.
+        """
+        raise NotImplementedError
+
+    def compute(self, frame: Any) -> None:
+        """Read the inputs' values, write the outputs', release the inputs. On the loop's or the lane's thread."""
+        raise NotImplementedError
+
+    def hand_over(self, frame: Any) -> None:
+        """Have its lane's thread call it, and go on from there. On the loop's thread, or on that of a lane."""
+        raise NotImplementedError
+
+    def measure(self) -> None:
+        """Look anew at which share of a call's time each of the ops has that it stands for: set `shares`."""
+        raise NotImplementedError
+
+    def described(self) -> Described:
+        """What the compiled core needs to call it by itself, as `compute` does."""
+        return None
+
+    def failed(self, frame: Any, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        """A call has raised an error."""
+        raise NotImplementedError
+
+    def announce(self, frame: Any) -> None:
+        """Say that the outputs are there: messages to followers, new values of variables, the end in the frame."""
+        raise NotImplementedError
+
+    def call(self, frame: Any) -> int:
+        """Compute on the loop's thread, which nothing speaks against, and send messages to those that follow.
+
+        Returns:
+            The time, `perf_counter_ns`, at the end of the call.
+        """
+        start = perf_counter_ns()
+        try:
+            self.compute(frame)
+        except BaseException as error:  # noqa: BLE001
+            # Whatever is raised becomes the frame's error, as on a lane.
+            end = perf_counter_ns()
+            self.failed(frame, error, end - start, end, self.node_id)
+            if self.turnstile is not None:
+                self.turnstile.leave()
+            return perf_counter_ns()
+        end = perf_counter_ns()
+        if frame.ready.shifts:
+            with counting:
+                self._end(frame, end - start, end)
+        else:
+            self._end(frame, end - start, end)
+        if self.updates or frame.budget is not None:
+            self.announce(frame)
+        elif self.ends:
+            frame.close_end()
+        return end
+
+    def _end(self, frame: Any, elapsed_ns: int, end_ns: int) -> None:
+        """Account for a call on the loop's thread that has ended well, leave the turnstile, send the messages."""
+        self._note(frame, elapsed_ns, end_ns, self.node_id)
+        turnstile = self.turnstile
+        if turnstile is not None:
+            turnstile.running -= 1
+            if turnstile.parked:
+                turnstile.admit()
+        if not self.updates and frame.budget is None:
+            pending = frame._pending
+            for op in self.followers:
+                index = op.index
+                left = pending[index] - 1
+                pending[index] = left
+                if not left:
+                    frame.ready.append((op, frame))
+
+    def account(self, frame: Any, elapsed_ns: int, end_ns: int, key: int) -> None:
+        """A call has ended well: note it in profile, trace and monitor. May be called from a lane's thread.
+
+        Args:
+            frame: Of the call.
+            elapsed_ns: How long it took.
+            end_ns: When it ended, `perf_counter_ns`.
+            key: Of the op and what it ran on, in the trace.
+        """
+        with counting:
+            self._note(frame, elapsed_ns, end_ns, key)
+
+    def _note(self, frame: Any, elapsed_ns: int, end_ns: int, key: int) -> None:
+        if self.parts:
+            self._note_parts(frame, elapsed_ns, end_ns, key)
+            return
+        last = self.last_ns
+        self.cost_ns = elapsed_ns if elapsed_ns < last else last  # noqa: FURB136  min() costs twice as much
+        self.last_ns = elapsed_ns
+        profile = self.profile
+        profile.calls += 1
+        profile.total_ns += elapsed_ns
+        profile.last_ns = elapsed_ns
+        # `Ring.add`, spelt out: a call would cost as much again.
+        trace = frame.trace
+        total = trace.total
+        _pack_row(trace.buffer, (total & trace.mask) * CALL_BYTES, end_ns, elapsed_ns, key, frame.number)
+        trace.total = total + 1
+        if frame.monitor is not None:
+            self.show(frame, DONE)
+
+    def _note_parts(self, frame: Any, elapsed_ns: int, end_ns: int, key: int) -> None:
+        self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
+        self._accounted += 1
+        if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
+            self.measure()
+        track, begin_ns, begun_ns = key - self.node_id, end_ns - elapsed_ns, 0
+        for part, share in zip(self.parts, self.shares):  # noqa: B905  the lengths are equal, and it costs time
+            ended_ns = int(elapsed_ns * share)
+            part._note(frame, ended_ns - begun_ns, begin_ns + ended_ns, track + part.node_id)
+            begun_ns = ended_ns
+
+    def show(self, frame: Any, state: int) -> None:
+        """Let a monitor know of its state, or of that of all its parts."""
+        if self.parts:
+            for part in self.parts:
+                part.show(frame, state)
+            return
+        monitor = frame.monitor
+        monitor.states[self.node_id] = state
+        monitor.dirty[self.node_id] = 1
+
+
+class Shift:
+    """Ops of one frame that a lane's thread calls one after the other: one that it was given, and what follows.
+
+    It goes on with ops of its lane, unless others of the frame wait there, and with short ones of others: to hand them
+    over would take longer. It begins others on their lanes, and has the loop fire those that may have to wait for
+    something, and short ones when it has called some for a while.
+
+    Args:
+        first: The op that it begins with; its turn, if it has one, is taken.
+        frame: The frame.
+
+    Attributes:
+        at: The op that runs now, or has run last.
+        begun_ns: When that was called, `perf_counter_ns`; 0 before the first call, and when one has ended well.
+        ends: Number of ends of the frame that were closed, which the loop has to count.
+        patience_ns: How long it calls short ops, one behind the other.
+    """
+
+    __slots__ = ("_short_ns", "_track", "at", "begun_ns", "ends", "first", "frame", "lane", "patience_ns")
+
+    def __init__(self, first: Any, frame: Any) -> None:
+        self.first: Any = first
+        self.at: Any = first
+        self.frame = frame
+        self.lane = first.lane
+        self.begun_ns = self.ends = self._short_ns = 0
+        self.patience_ns = PATIENCE_NS
+        self._track = first.key - first.node_id
+
+    def key_of(self, op: Op) -> int:
+        """Key of a call of an op in the trace."""
+        key: int = self._track + op.node_id
+        return key
+
+    def run(self) -> bool:
+        """Call them, on the lane's thread; whatever an op raises ends that.
+
+        Returns:
+            Whether the loop must be told of the end without delay.
+        """
+        frame = self.frame
+        ready: deque[Op] = deque([self.first])
+        while ready and not frame.halted:
+            op = ready.popleft()
+            turnstile = op.turnstile
+            if turnstile is not None and op is not self.first and not turnstile.enter_alone(frame, op):
+                self._tell(op)
+                continue
+            self.at = op
+            if frame.monitor is not None:
+                op.show(frame, RUNNING)
+            self.begun_ns = perf_counter_ns()
+            try:
+                op.compute(frame)
+            except BaseException:
+                frame.halted = True  # nothing is to run on missing inputs
+                raise
+            end_ns = perf_counter_ns()
+            elapsed_ns = end_ns - self.begun_ns
+            op.account(frame, elapsed_ns, end_ns, self._track + op.node_id)
+            self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
+            self.begun_ns = 0
+            if turnstile is not None:
+                turnstile.leave()
+            if op.delivery is not None:
+                self._tell(op.delivery)
+            elif op.ends:
+                self.ends += 1
+            for follower in op.followers:
+                if frame.count(follower.index):
+                    self._dispatch(follower, ready)
+        return self.ends > 0
+
+    def _dispatch(self, op: Op, ready: deque[Op]) -> None:
+        """Have an op called that is ready: here, on another lane, or by the loop."""
+        frame = self.frame
+        if op.goes_on and op not in frame.fences:
+            is_short = op.cost_ns <= op.inline_ns
+            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not self._is_awaited():
+                ready.append(op)
+                return
+            if not is_short and op.turnstile is None:
+                self.at, self.begun_ns = op, perf_counter_ns()  # if no thread is to be had
+                op.hand_over(frame)
+                return
+        self._tell(op)
+
+    def _is_awaited(self) -> bool:
+        """Return whether other work of the frame may wait for this thread, which was ready before what follows now."""
+        return len(self.frame.outstanding) > 1 and self.lane.has_more
+
+    def _tell(self, actor: Any) -> None:
+        """Have the loop fire an actor."""
+        self.frame.ready.append((actor, self.frame))
+        self.frame.wake()
+
+
+class Ready(deque[tuple[Any, Any]]):
+    """Actors that are ready, with the owner of the work that they are ready for, the oldest first.
+
+    Attributes:
+        running: The frames in flight that use it.
+        at_rest: Called when there is none any more, if anybody waits for that.
+        shifts: Shifts whose end the loop has not seen.
+        begun_ns: When the slice began that runs now, `perf_counter_ns`.
+        at: What was fired last, with the owner of that work, for as long as a slice runs.
+    """
+
+    __slots__ = ("at", "at_rest", "begun_ns", "running", "shifts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: set[Any] = set()
+        self.at_rest: Callable[[], None] | None = None
+        self.begun_ns = 0
+        self.at: tuple[Any, Any] | None = None
+        self.shifts: set[Shift] = set()
+
+    def leave(self, frame: Any) -> None:
+        """A frame is in flight no longer."""
+        self.running.discard(frame)
+        if self.at_rest is not None and not self.running:
+            self.at_rest()
+
+    def run(self, due_ns: int, context: Context | None = None) -> None:
+        """Fire what is ready, until nothing is, or the time is over when an actor has ended.
+
+        Args:
+            due_ns: When the time is over, `perf_counter_ns`.
+            context: In which it is fired, unless that is the current one.
+        Raises:
+            BaseException: what an actor's `fire` raises; ``at`` says whose.
+        """
+        if context is not None:
+            context.run(self.run, due_ns)
+            return
+        self.begun_ns = perf_counter_ns()
+        take = self.popleft
+        while self:
+            self.at = actor, work = take()
+            if actor.fire(work) > due_ns:
+                break
+        self.at = None

@@ -1,0 +1,72 @@
+"""Compiles ``actorflow/core/compiled.pyx`` for a wheel, or into the tree of an editable install.
+
+Without a C compiler all stays Python, with a warning. ``ACTORFLOW_CORE=0`` leaves it out. With ``ACTORFLOW_CORE=1`` it
+is an error if it cannot be compiled, for CI and for wheels that are published.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = "actorflow/core/compiled.pyx"
+
+
+class CoreBuildHook(BuildHookInterface[Any]):
+    """Makes the extension module."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and have what was made in the wheel."""
+        wanted = os.environ.get("ACTORFLOW_CORE", "")
+        if self.target_name != "wheel" or wanted == "0":
+            return
+        target = Path(self.root, SOURCE).with_name("compiled" + sysconfig.get_config_var("EXT_SUFFIX"))
+        try:
+            _compile(Path(self.root), target)
+        except (Exception, SystemExit) as error:
+            if wanted == "1":
+                raise
+            self.app.display_warning(
+                f"actorflow: no compiled core, each op costs about ten times as much: {type(error).__name__}: {error}"
+            )
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["artifacts"].append(str(target.relative_to(self.root)))
+
+
+def _compile(root: Path, target: Path) -> None:
+    import numpy as np
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    # What is compiled so runs with every release of NumPy 2, whichever it was compiled with.
+    macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION")]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, SOURCE)
+        source.parent.mkdir(parents=True)
+        source.write_bytes((root / SOURCE).read_bytes())
+        before = Path.cwd()
+        os.chdir(folder)  # tracebacks then show the name of the source from here
+        try:
+            macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(Path(SOURCE).read_bytes())}U"))
+            found = [np.get_include()]
+            extension = Extension("actorflow.core.compiled", [SOURCE], include_dirs=found, define_macros=macros)
+            modules = cythonize([extension], quiet=True)
+            command = build_ext(Distribution({"ext_modules": modules}))
+            command.ensure_finalized()
+            command.build_temp = command.build_lib = folder
+            command.run()
+            target.write_bytes(Path(command.get_outputs()[0]).read_bytes())
+        finally:
+            os.chdir(before)
+    target.chmod(0o755)
