@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import actorflow.array as xp
 
-PROGRAMS = settings(max_examples=max(40, settings.default.max_examples // 4))
+PROGRAMS = settings(max_examples=max(24, settings.default.max_examples // 4))
 #: Small ones are computed as they are, large ones in blocks, by several threads, in buffers that are used again.
 LENGTHS = (3, 70_000)
 ROWS = 4
