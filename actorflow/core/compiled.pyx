@@ -823,7 +823,9 @@ cdef class Shift:
         if op.goes_on and op not in frame.fences:
             is_short = op.cost_ns <= op.inline_ns
             if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not (
-                PyDict_Size(frame.outstanding) > 1 and self.lane.has_more
+                frame.ready._size
+                or frame.ready._actor is not None
+                or PyDict_Size(frame.outstanding) > 1 and self.lane.has_more
             ):
                 ready.append(op)
                 return 0

@@ -817,7 +817,8 @@ class Shift:
 
     def _is_awaited(self) -> bool:
         """Return whether other work of the frame may wait for this thread, which was ready before what follows now."""
-        return len(self.frame.outstanding) > 1 and self.lane.has_more
+        ready = self.frame.ready  # what the loop has yet to hand over
+        return bool(ready) or ready.at is not None or (len(self.frame.outstanding) > 1 and self.lane.has_more)
 
     def _tell(self, actor: Any) -> None:
         """Have the loop fire an actor."""
