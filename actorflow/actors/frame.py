@@ -68,7 +68,7 @@ RUNNING, FINISHED = FrameState.RUNNING, FrameState.FINISHED
 
 
 class FrameStart(core.Start):
-    """What each frame of a program begins with, and has in common with the others.
+    """Counts, queue and callbacks that all frames of a program begin with, and share.
 
     Args:
         pending, readers, slots, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
@@ -122,7 +122,7 @@ class FrameStart(core.Start):
         self.lengths = lengths
 
 
-#: What a frame has that has none; to be replaced before one is added.
+#: Turns, updates and the like of a frame that has none; to be replaced before one is added.
 _NONE: Any = MappingProxyType({})
 
 
@@ -132,7 +132,7 @@ class Frame(core.Frame):
     Everything is touched on the loop's thread only, but for counts, values and ``halted``, which lanes' threads use as
     well, and for ``outstanding``, where they note the work that they hand over.
 
-    What most frames never have is no attribute of its own, but the class's, until it is set: a frame is quickly made.
+    Attributes that most frames never need are the class's until they are set: a frame is quickly made.
 
     Args:
         start: What it begins with.

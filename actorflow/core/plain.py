@@ -275,7 +275,7 @@ class Shelf:
 
 
 class Start:
-    """What each frame of a program begins with, and has in common with the others.
+    """Counts, queue and callbacks that all frames of a program begin with, and share.
 
     Args:
         pending: Number of messages that each mailbox waits for.
@@ -519,8 +519,8 @@ def fill(
     return True
 
 
-#: What the compiled core needs to call an op by itself: whether it is a "kernel" or a "function", what is called, the
-#: first argument of a kernel, and how it is called; None where it has to call `Op.compute`.
+#: Description of an op, for the compiled core to call it by itself: whether it is a "kernel" or a "function", what is
+#: called, the first argument of a kernel, and how it is called; None where it has to call `Op.compute`.
 Described: TypeAlias = tuple[str, Callable[..., Any], Any, tuple[Any, ...]] | None
 
 
@@ -619,7 +619,7 @@ class Op:
         raise NotImplementedError
 
     def described(self) -> Described:
-        """What the compiled core needs to call it by itself, as `compute` does."""
+        """Description by which the compiled core calls it by itself, as `compute` does."""
         return None
 
     def failed(self, frame: Any, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
