@@ -31,10 +31,10 @@ ALL := --ignore=tests/oracle -m 'not oracle'
 SLOW := --ignore=tests/oracle -m 'slow and not oracle'
 # In processor time: what takes more is to be marked slow. Counting lines costs time of its own.
 QUICK := --ignore=tests/oracle -m 'not slow and not oracle' $(if $(COVER),,--processor-limit 2)
-# What the quick tests of the plain form are; it takes longer than their limit allows.
 # What the sanitizers see of the compiled core.
 SANITIZE := -fsanitize=address,undefined
 OF_CORE ?= tests/core tests/actors tests/trace
+# What is tried on the plain form. It takes longer than the limit of the quick tests allows.
 PLAIN ?= tests/core tests/actors tests/runtime tests/ranks tests/trace tests/graph
 # make test-slow BUDGET_S=120 runs part of them: whole files, in an order that SEED draws.
 BUDGET_S ?=

@@ -186,11 +186,10 @@ class Program:
         graph: The root graph.
         exchange: Its messages to and from other ranks, if there are any.
         ops: What fires.
-        pending: Number of messages that each mailbox waits for.
-        first: Ops that wait for nothing.
         uses: Its reads and updates of variables whose frames take turns.
         tapped: Blobs whose values are kept for taps.
         branches: Says on which lanes ops are; None where they stay on those of the plan.
+        looks_on: Whether more is done with a frame's results than to return them.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -297,7 +296,7 @@ class Program:
                 if blob.shape == () and np.issubdtype(blob.dtype, np.number) and blob.dtype.kind != "c"
             ]
         )
-        self.looks_on = bool(self.tapped or self._scalars)  # whether more is done with results than to return them
+        self.looks_on = bool(self.tapped or self._scalars)
 
     @property
     def used(self) -> frozenset[Lane]:

@@ -189,9 +189,15 @@ async def test_items_on_a_device_count_against_the_graphs_budget() -> None:
         await asyncio.sleep(0)
 
 
-async def test_item_that_can_never_fit_is_an_error() -> None:
+LARGE = np.zeros((5, 16, 16), "float32")
+
+
+@pytest.mark.parametrize(
+    "item", [LARGE, {"rows": LARGE, "name": "r"}, (LARGE[:2], [LARGE[2:]])], ids=["array", "mapping", "nested"]
+)
+async def test_item_that_can_never_fit_is_an_error(item: Any) -> None:
     graph, _, _ = make_graph(4 * SIZE)
-    async with source([np.zeros((5, 16, 16), "float32")]).to("sim:0", graph=graph) as loader, graph:
+    async with source([item]).to("sim:0", graph=graph) as loader, graph:
         with pytest.raises(af.StageError, match=r"an item of 5120 bytes does not fit on sim:0") as raised:
             await collect(loader)
     assert isinstance(raised.value.__cause__, af.OutOfMemoryError)
