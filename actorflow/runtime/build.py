@@ -330,6 +330,7 @@ class Builder:
             if kind is stream.TransferActor:
                 more["for_segments"] = bool(self._plan.segments)
         assert kernel is not None
+        kernel = kernel.bound(operation, [slots[slot].spec for slot in op.inputs])
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
             more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}

@@ -1,0 +1,83 @@
+"""What kernels keep for an operation, as long as it lives, so that calls have little left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+from weakref import ref
+
+from actorflow.devices.memory import OWNERS
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.operation import KEPT, Operation
+
+_T = TypeVar("_T")
+#: For arrays of so many shapes, as long as the tables take no more than this: to make large ones takes little of the
+#: time of a call.
+_MOST_MADE = 64
+_MOST_BYTES = 1 << 20
+
+
+class Kept:
+    """What the kernels of one operation keep: what is made for arrays of some shapes, and what follows from weights."""
+
+    __slots__ = ("_derived", "_made", "_made_bytes", "_seen")
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+        self._made_bytes = 0
+        self._seen: list[int] = []
+        self._derived: tuple[list[Callable[[], Array | None]], Any] | None = None
+
+    def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What has been made for a key."""
+        found: _T | None = self._made.get(key)
+        if found is None:
+            found = make()
+            size_bytes = getattr(found, "size_bytes", 0)
+            if len(self._made) >= _MOST_MADE or self._made_bytes + size_bytes > _MOST_BYTES:
+                self._made, self._made_bytes = {}, 0
+            self._made[key] = found
+            self._made_bytes += size_bytes
+        return found
+
+    def derived(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
+        """What follows from arrays, weights say, in a form that calls take.
+
+        From their second use on that is kept, and the arrays with it: what is referred to is not written again. A
+        weight that each step of a training replaces is used once, and its memory goes back.
+        """
+        kept = self._derived
+        if kept is not None:
+            for source, known in zip(sources, kept[0], strict=False):
+                if known() is not source:
+                    break
+            else:
+                found: _T = kept[1]
+                return found
+            self._derived = None
+        found, seen = make(), [id(source) for source in sources]
+        if self._seen == seen or not any(source.flags.writeable for source in sources):
+            self._derived = [_reference(source) for source in sources], found
+        self._seen = seen
+        return found
+
+    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
+        """The weight, packed."""
+        return self.derived((weight,), lambda: pack(weight))
+
+
+def _reference(array: Array) -> Callable[[], Array | None]:
+    """Gives an array: it is referred to, unless it is a view.
+
+    No pool writes a view over; one of what was fed is another one in each call, and keeps what was fed.
+    """
+    return (lambda: array) if type(array.base) in OWNERS else ref(array)
+
+
+def kept(operation: Operation) -> Kept:
+    """What is kept for an operation, as long as it lives."""
+    own = operation.__dict__
+    found: Kept | None = own.get(KEPT)
+    if found is None:
+        found = own[KEPT] = Kept()
+    return found
