@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import Finish, product_ns
+from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn.library import (
@@ -28,10 +30,12 @@ from actorflow.ops.onednn.library import (
     libdnnl,
 )
 from actorflow.ops.onednn.steps import Call, Compute, Reorder, kernel, plain, written
-from actorflow.ops.onednn.weighted import Product, product
+from actorflow.ops.onednn.weighted import Piece, Product, product
 from actorflow.spec import TensorSpec
 
 _DIRECT = 1
+#: Rows of an image in a piece, at least: of fewer, vectors of a primitive would be partly empty.
+_LEAST_ROWS = 3
 
 
 def images(shape: Sequence[int], dtype: Any = "float32") -> Handle:
@@ -76,35 +80,67 @@ class _Described:
         self.weight, self.any_weight = _weights(kernel, own, columns, groups)
         self.work_ns = product_ns(x[0] * math.prod(w.out), math.prod(kernel) * own, columns)
 
-    def forward(self, kind: int, bias: Handle | None = None, attributes: Handle | None = None) -> Handle:
+    def forward(
+        self, weight: Handle | int, bias: Handle | None = None, attributes: Handle | None = None, *, kind: int
+    ) -> Handle:
         """Descriptor of the primitive that computes the result."""
-        memories = (self.x, self.any_weight, bias, self.y)
+        memories = (self.x, weight, bias, self.y)
         return libdnnl().descriptor("convolution_forward", kind, _DIRECT, *memories, *self.geometry, attributes)
+
+    @property
+    def hint(self) -> Handle:
+        """What gradients are described with."""
+        return self.forward(self.any_weight, kind=FORWARD_TRAINING)
 
 
 @product(Conv)
 def _conv(operation: Conv, specs: Sequence[TensorSpec]) -> Product:
     x, weight = specs[0].shape, specs[1].shape
     told = _Described(operation, x, weight[:-2], weight[-1])
+    describe, pieces = partial(told.forward, kind=FORWARD_INFERENCE), partial(_pieces, operation, specs)
+    memories = (told.weight, told.any_weight, told.y)
+    return Product(describe, *memories, len(x), weight[-1], False, told.work_ns, pieces)
 
-    def describe(bias: Handle | None, attributes: Handle) -> Handle:
-        return told.forward(FORWARD_INFERENCE, bias, attributes)
 
-    return Product(describe, told.weight, told.y, len(x), weight[-1], False, told.work_ns)
+def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Piece]:
+    """Parts of a convolution: some of the images, or of one image some rows, with the border where that is."""
+    x, weight = specs
+    if x.shape[0] > 1:
+        cuts = [(cut,) for cut in even_cuts(x.shape[0], count)]
+        return [Piece(_conv(operation, [_first(x, 0, cut[0]), weight]), cut, cut) for cut in cuts]
+    w = operation.windows(x.shape[1:-1], weight.shape[:-2])
+    if len(w.out) == 1:  # what vectors go along would be cut
+        return []
+    n, step, apart, (before, _) = w.size[0], w.stride[0], w.dilation[0], w.pad[0]
+    reach = (w.kernel[0] - 1) * apart + 1
+    found = []
+    for cut in even_cuts(w.out[0], min(count, w.out[0] // _LEAST_ROWS)):
+        start, stop = cut.start * step - before, (cut.stop - 1) * step - before + reach
+        own = slice(max(0, start), min(n, stop))
+        if own.start >= own.stop:  # it sees the border alone
+            return []
+        pad = ((own.start - start, stop - own.stop), *w.pad[1:])
+        part = _conv(replace(operation, pad=pad), [_first(x, 1, own), weight])
+        found.append(Piece(part, (slice(None), own), (slice(None), cut)))
+    return found
+
+
+def _first(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
+    """The type of a part of an array."""
+    shape = [*spec.shape]
+    shape[axis] = cut.stop - cut.start
+    return TensorSpec(tuple(shape), spec.dtype)
 
 
 @kernel(ConvDown, keeps=True)
 def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     g, weight = specs[0].shape, specs[1].shape
     told = _Described(operation, (g[0], *operation.size, weight[-2] * operation.groups), weight[:-2], weight[-1])
-    attributes, hint = libdnnl().attributes(), told.forward(FORWARD_TRAINING)
+    attributes, hint = libdnnl().attributes(), told.hint
 
-    def describe() -> Handle:
-        memories = (told.x, told.any_weight, told.y)
-        name = "convolution_backward_data"
-        return libdnnl().descriptor(name, _DIRECT, *memories, *told.geometry, hint, attributes)
-
-    compute = Compute(describe, [DIFF_DST, WEIGHTS, DIFF_SRC], told.work_ns)
+    memories = (told.x, told.any_weight, told.y)
+    how = (_DIRECT, *memories, *told.geometry, hint, attributes)
+    compute = Compute(libdnnl().descriptor("convolution_backward_data", *how), [DIFF_DST, WEIGHTS, DIFF_SRC])
     reorder = Reorder(told.weight, libdnnl().memory_of(compute.descriptor, WEIGHTS))
 
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
@@ -123,14 +159,11 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
 def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
     g, x = specs[0].shape, specs[1].shape
     told = _Described(operation, x, operation.kernel, g[-1])
-    attributes, hint = libdnnl().attributes(), told.forward(FORWARD_TRAINING)
+    attributes, hint = libdnnl().attributes(), told.hint
 
-    def describe() -> Handle:
-        memories = (told.x, told.any_weight, None, told.y)
-        name = "convolution_backward_weights"
-        return libdnnl().descriptor(name, _DIRECT, *memories, *told.geometry, hint, attributes)
-
-    compute = Compute(describe, [SRC, DIFF_DST, DIFF_WEIGHTS])
+    memories = (told.x, told.any_weight, None, told.y)
+    how = (_DIRECT, *memories, *told.geometry, hint, attributes)
+    compute = Compute(libdnnl().descriptor("convolution_backward_weights", *how), [SRC, DIFF_DST, DIFF_WEIGHTS])
     reorder = Reorder(libdnnl().memory_of(compute.descriptor, DIFF_WEIGHTS), told.weight)
     size_bytes = libdnnl().size_bytes(libdnnl().memory_of(compute.descriptor, DIFF_WEIGHTS))
 

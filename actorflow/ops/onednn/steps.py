@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -111,43 +111,24 @@ def memory(size_bytes: int) -> Array:
 
 
 class Compute:
-    """A primitive and its scratchpad, by as many threads as are free.
+    """A primitive and its scratchpad, on the thread that calls it.
 
     Args:
-        describe: Makes the descriptor, for as many threads as OpenMP has then.
+        descriptor: The primitive's descriptor.
         arguments: Numbers of the arguments, in the order in which calls give their arrays.
-        work_ns: Estimated time of one thread; 0 where threads would change the bits of the result.
     """
 
-    def __init__(self, describe: Callable[[], Handle], arguments: Sequence[int], work_ns: float = 0.0) -> None:
-        self._describe, self._arguments = describe, arguments
-        self._work_ns = work_ns
-        self._library = libdnnl()
-        self.descriptor = self._within(1, describe)
-        self._by_threads: dict[int, tuple[Any, int]] = {}
-        self._alone, self._scratch_bytes = self._made(1, self.descriptor)
-
-    def _within(self, threads: int, work: Callable[[], Any]) -> Any:
-        found = self._library
-        if found.set_threads is None:
-            return work()
-        before = found.get_threads()
-        found.set_threads(threads)
-        try:
-            return work()
-        finally:
-            found.set_threads(before)
-
-    def _made(self, threads: int, descriptor: Handle) -> tuple[Any, int]:
-        found = self._library
-        size_bytes = found.size_bytes(found.memory_of(descriptor, SCRATCHPAD))
-        arguments = [*self._arguments, SCRATCHPAD] if size_bytes else self._arguments
-        make = partial(found.primitive, descriptor, arguments, threads)
-        return self._within(threads, make), size_bytes
+    def __init__(self, descriptor: Handle, arguments: Sequence[int]) -> None:
+        found = libdnnl()
+        self.descriptor = descriptor
+        self._scratch_bytes = found.size_bytes(found.memory_of(descriptor, SCRATCHPAD))
+        self._primitive = found.primitive(descriptor, [*arguments, SCRATCHPAD] if self._scratch_bytes else arguments)
 
     def __call__(self, *arrays: Array) -> None:
-        size_bytes = self._scratch_bytes
-        self._alone(*arrays, *([scratch("onednn", (size_bytes,), np.uint8)] if size_bytes else []))
+        if self._scratch_bytes:
+            self._primitive(*arrays, scratch("onednn", (self._scratch_bytes,), np.uint8))
+        else:
+            self._primitive(*arrays)
 
 
 class Reorder:
@@ -160,7 +141,7 @@ class Reorder:
     def __init__(self, source: int | Handle, target: int | Handle) -> None:
         found = libdnnl()
         self.size_bytes = found.size_bytes(target)
-        self._compute = Compute(lambda: found.reorder(source, target), [SRC, DST])
+        self._compute = Compute(found.reorder(source, target), [SRC, DST])
 
     def __call__(self, source: Array, target: Array | None = None) -> Array:
         made = memory(self.size_bytes) if target is None else target

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
+from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, is_help_at_hand, spread
 from actorflow.ops.fused import Followed, StepError
 from actorflow.ops.onednn.following import Binary, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
@@ -19,30 +20,52 @@ from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 
+class Piece(NamedTuple):
+    """A part of a product, of some rows of the result.
+
+    Attributes:
+        product: The product that gives these rows.
+        x: What it takes of the array.
+        y: Its place in the result.
+    """
+
+    product: Product
+    x: tuple[slice, ...]
+    y: tuple[slice, ...]
+
+
 @dataclass(frozen=True)
 class Product:
     """A product of an array with a weight, as the library is told of it.
 
     Attributes:
-        describe: Makes the primitive's descriptor from those of a bias, None for none, and of its attributes.
+        describe: Makes the primitive's descriptor from those of the weight, of a bias, None for none, and of its
+            attributes.
         weight: Descriptor of the weight as it lies.
+        any_weight: Descriptor of the weight as the primitive likes it best.
         y: Descriptor of the result, whose second axis is that of the columns, and its number of axes.
         columns: Number of columns.
         turned: Whether the columns are on the weight's first axis, and not on its last one.
         work_ns: Estimated time of one thread.
+        pieces: Cuts it into at most so many parts, which take the weight as the whole does.
     """
 
-    describe: Callable[[Handle | None, Handle], Handle]
+    describe: Callable[[Handle | int, Handle | None, Handle], Handle]
     weight: Handle
+    any_weight: Handle
     y: Handle
     rank: int
     columns: int
     turned: bool
     work_ns: float
+    pieces: Callable[[int], Sequence[Piece]]
 
 
 class Weighted:
     """Calls of a product in one step, with what follows it or without.
+
+    Where cores are idle, they take part, each in some rows of the result, if the result is the same to the bit: the
+    first time, that is looked at.
 
     Args:
         product: The product.
@@ -51,47 +74,83 @@ class Weighted:
     """
 
     def __init__(self, product: Product, following: Following | None = None, count: int = 2) -> None:
-        found = libdnnl()
-        self._following, self._turned, self._columns = following, product.turned, product.columns
-        bias = None
+        self._product, self._following = product, following
+        self._turned, self._columns = product.turned, product.columns
         static: list[tuple[int, int]] = []  # arguments that are operands of post-ops, and their positions in the chain
         rows: list[tuple[int, int]] = []
-        post_ops: list[tuple[Any, ...]] = []
-        if following is not None:
-            if following.shifts:
-                bias = found.memory([product.columns], "float32", [1])
-            for i, each in enumerate(following.post_ops):
-                if not isinstance(each, Binary):
-                    post_ops.append(tuple(each))
-                    continue
-                position, argument = int(each.operand), POST_OP * (i + 1) | SRC_1
-                is_static = following.is_static(position)
-                (static if is_static else rows).append((argument, position))
-                post_ops.append((each.kind, self._one_row(product.rank) if is_static else product.y))
-        attributes = found.attributes(post_ops)
-        prepared = [WEIGHTS, *([] if bias is None else [BIAS]), *[argument for argument, _ in static]]
-        arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
-        self._compute = Compute(lambda: product.describe(bias, attributes), arguments, product.work_ns)
-        weight = found.memory_of(self._compute.descriptor, WEIGHTS)
-        self._reorder = Reorder(product.weight, weight)
+        for i, each in enumerate([] if following is None else following.post_ops):
+            if isinstance(each, Binary):
+                assert following is not None
+                operand = (POST_OP * (i + 1) | SRC_1, int(each.operand))
+                (static if following.is_static(operand[1]) else rows).append(operand)
+        self._bias = None
+        if following is not None and following.shifts:
+            self._bias = libdnnl().memory([product.columns], "float32", [1])
+        prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
+        self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
+        self._whole = self._compute(product, product.any_weight)
+        self._packed = libdnnl().memory_of(self._whole.descriptor, WEIGHTS)
+        self._reorder = Reorder(product.weight, self._packed)
         self._operands = [position for _, position in static]
         inside = [] if following is None else following.static
         self._static = [(position, count - 1 + position) for position in inside]
         self._rows = [count - 1 + position for _, position in rows]
+        self._pieces: Sequence[tuple[Compute, Piece]] | None = None if product.work_ns > WORTH_NS else ()
 
-    def _one_row(self, rank: int) -> Handle:
-        shape = [1, self._columns, *[1] * (rank - 2)]
-        return libdnnl().memory(shape, "float32", [self._columns, *[1] * (rank - 1)])
+    def _compute(self, product: Product, weight: Handle | int) -> Compute:
+        post_ops: list[tuple[Any, ...]] = []
+        following = self._following
+        for each in [] if following is None else following.post_ops:
+            assert following is not None
+            if not isinstance(each, Binary):
+                post_ops.append(tuple(each))
+            elif following.is_static(int(each.operand)):
+                shape = [1, self._columns, *[1] * (product.rank - 2)]
+                strides = [self._columns, *[1] * (product.rank - 1)]
+                post_ops.append((each.kind, libdnnl().memory(shape, "float32", strides)))
+            else:
+                post_ops.append((each.kind, product.y))
+        attributes = libdnnl().attributes(post_ops)
+        return Compute(product.describe(weight, self._bias, attributes), self._arguments)
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
         x, y = plain(inputs[0]), written(outputs[0])
         sources = (inputs[1], *[inputs[i] for _, i in self._static])
         prepared = kept(operation).derived(sources, lambda: self._prepared(inputs))
-        self._compute(x, *prepared, y, *[plain(inputs[i]) for i in self._rows])
+        rows = [plain(inputs[i]) for i in self._rows]
+        if self._pieces == () or not is_help_at_hand():
+            self._whole(x, *prepared, y, *rows)
+        else:
+            self._by_pieces(x, prepared, y, rows)
         if y is not outputs[0]:
             np.copyto(outputs[0], y)
         if finish is not None:
             finish(0, y.size // y.shape[-1])
+
+    def _by_pieces(self, x: Array, prepared: list[Array], y: Array, rows: list[Array]) -> None:
+        def part(piece: tuple[Compute, Piece]) -> None:
+            compute, (_, own, place) = piece
+            compute(x[own], *prepared, y[place], *[each[place] for each in rows])
+
+        if self._pieces is None:
+            self._whole(x, *prepared, y, *rows)
+            self._pieces = pieces = self._cut()
+            whole = y.copy()
+            for piece in pieces:
+                part(piece)
+            if not np.array_equal(y.view(np.int32), whole.view(np.int32)):
+                self._pieces = ()
+                np.copyto(y, whole)
+            return
+        spread(self._pieces, part, self._product.work_ns)
+
+    def _cut(self) -> Sequence[tuple[Compute, Piece]]:
+        count = min(MOST_PIECES, int(self._product.work_ns * 2 / WORTH_NS))
+        try:
+            found = [(self._compute(each.product, self._packed), each) for each in self._product.pieces(count)]
+        except UnsupportedError:
+            return ()
+        return found if len(found) > 1 else ()
 
     def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
         """The weight as the primitive likes it, and a bias and operands, from what has no rows."""
