@@ -30,7 +30,7 @@ from actorflow.ops.onednn.library import (
     libdnnl,
 )
 from actorflow.ops.onednn.steps import Call, Compute, Reorder, kernel, plain, written
-from actorflow.ops.onednn.weighted import Piece, Product, product
+from actorflow.ops.onednn.weighted import Piece, Product, by_first_axis, part_of, product
 from actorflow.spec import TensorSpec
 
 _DIRECT = 1
@@ -106,8 +106,7 @@ def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Pi
     """Parts of a convolution: some of the images, or of one image some rows, with the border where that is."""
     x, weight = specs
     if x.shape[0] > 1:
-        cuts = [(cut,) for cut in even_cuts(x.shape[0], count)]
-        return [Piece(_conv(operation, [_first(x, 0, cut[0]), weight]), cut, cut) for cut in cuts]
+        return by_first_axis(_conv, operation, specs, count)
     w = operation.windows(x.shape[1:-1], weight.shape[:-2])
     if len(w.out) == 1:  # what vectors go along would be cut
         return []
@@ -120,16 +119,9 @@ def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Pi
         if own.start >= own.stop:  # it sees the border alone
             return []
         pad = ((own.start - start, stop - own.stop), *w.pad[1:])
-        part = _conv(replace(operation, pad=pad), [_first(x, 1, own), weight])
+        part = _conv(replace(operation, pad=pad), [part_of(x, 1, own), weight])
         found.append(Piece(part, (slice(None), own), (slice(None), cut)))
     return found
-
-
-def _first(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
-    """The type of a part of an array."""
-    shape = [*spec.shape]
-    shape[axis] = cut.stop - cut.start
-    return TensorSpec(tuple(shape), spec.dtype)
 
 
 @kernel(ConvDown, keeps=True)

@@ -74,7 +74,7 @@ _FUNCTIONS = {
     "convolution_forward_primitive_desc_create": "ppnnppppppppp",
     "convolution_backward_data_primitive_desc_create": "ppnppppppppp",
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
-    "matmul_primitive_desc_create": "ppppppp",
+    "inner_product_forward_primitive_desc_create": "ppnppppp",
 }
 _TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "l": c_int64, "z": c_size_t}
 

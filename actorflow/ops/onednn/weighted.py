@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, is_help_at_hand, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, even_cuts, is_help_at_hand, spread
 from actorflow.ops.fused import Followed, StepError
 from actorflow.ops.onednn.following import Binary, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
@@ -170,17 +170,30 @@ class Weighted:
         return [self._reorder(plain(weight)), *more]
 
 
-#: What tells the library of an operation, by its kind.
-PRODUCTS: dict[type[Operation], Callable[[Any, Sequence[TensorSpec]], Product]] = {}
+def part_of(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
+    """The type of a part of an array."""
+    shape = [*spec.shape]
+    shape[axis] = cut.stop - cut.start
+    return TensorSpec(tuple(shape), spec.dtype)
 
 
-def product(
-    operation: type[Operation],
-) -> Callable[[Callable[[Any, Sequence[TensorSpec]], Product]], Callable[[Any, Sequence[TensorSpec]], Product]]:
+#: Tells the library of an operation on arrays of some types.
+Tell = Callable[[Any, Sequence[TensorSpec]], Product]
+_TELL: dict[type[Operation], Tell] = {}
+
+
+def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec], count: int) -> list[Piece]:
+    """Parts of a product along the first axis of its array."""
+    x, *others = specs
+    cuts = even_cuts(x.shape[0], count)
+    return [Piece(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
+
+
+def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
     """Register what tells the library of a product, with a kernel that computes it, whatever follows."""
 
-    def register(tell: Callable[[Any, Sequence[TensorSpec]], Product]) -> Callable[..., Product]:
-        PRODUCTS[operation] = tell
+    def register(tell: Tell) -> Tell:
+        _TELL[operation] = tell
         kernel(operation, keeps=True)(lambda operation, specs: Weighted(tell(operation, specs)))
         return tell
 
@@ -190,7 +203,7 @@ def product(
 @kernel(Followed, keeps=True, supports=lambda operation: operation.kernel.key.library == LIBRARY)
 def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
     count, main = operation.count, operation.main
-    tell = PRODUCTS.get(type(main))
+    tell = _TELL.get(type(main))
     if tell is None:
         raise UnsupportedError(main.kind)
     (y,) = main.infer(*specs[:count]) or ()

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 
 from actorflow.ops.cpu import parallel
+from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv
 from actorflow.ops.onednn.weighted import Weighted
 from tests.ops.test_parallel import with_help
 
 RANDOM = np.random.default_rng(0)
 #: Operation, its inputs, and in how many pieces it is computed.
-CASES: dict[str, tuple[Conv, tuple[int, ...], tuple[int, ...], int]] = {
+CASES: dict[str, tuple[Conv | Inner, tuple[int, ...], tuple[int, ...], int]] = {
     "images": (Conv(pad=1), (5, 6, 7, 8), (3, 3, 8, 16), 5),
     "rows": (Conv(pad=((1, 2), 1)), (1, 14, 7, 8), (3, 3, 8, 16), 5),
     "rows, stride": (Conv(stride=2, pad=3), (1, 29, 7, 8), (7, 7, 8, 16), 5),
     "rows, dilation": (Conv(dilation=2, pad=2), (1, 12, 7, 8), (3, 3, 8, 16), 4),
     "rows, depthwise": (Conv(pad=1, groups=8), (1, 12, 7, 8), (3, 3, 1, 8), 4),
     "one axis": (Conv(pad=1), (1, 12, 8), (3, 8, 16), 0),
+    "inner": (Inner(), (5, 2, 8), (16, 8), 5),
     "too few rows": (Conv(pad=1), (1, 5, 7, 8), (3, 3, 8, 16), 0),
     "a border alone": (Conv(pad=9), (1, 3, 3, 8), (3, 3, 8, 16), 0),
 }

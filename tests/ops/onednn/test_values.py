@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from tests.operations import ROWS, Row
 from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 
 #: Operations of which the library has a kernel, and how many of their samples it leaves to others.
-COMPUTED = {Conv: 3, ConvDown: 3, ConvWeight: 3}  # these are of no elements
+COMPUTED = {Conv: 3, ConvDown: 3, ConvWeight: 3, Inner: 3, InnerDown: 3}  # those are of no elements
 
 
 @pytest.mark.parametrize("row", [ROWS[kind.__name__] for kind in COMPUTED], ids=str)
