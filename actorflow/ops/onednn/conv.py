@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns
+from actorflow.ops.cpu.parallel import WORTH_NS, Finish, even_cuts, product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn.library import (
@@ -29,34 +27,37 @@ from actorflow.ops.onednn.library import (
     dims,
     libdnnl,
 )
-from actorflow.ops.onednn.steps import Call, Compute, Reorder, kernel, plain, written
-from actorflow.ops.onednn.weighted import Piece, Product, by_first_axis, part_of, product
+from actorflow.ops.onednn.steps import (
+    Call,
+    Compute,
+    Divisible,
+    Piece,
+    Reorder,
+    done,
+    images,
+    kernel,
+    part_of,
+    plain,
+    steps,
+    written,
+)
+from actorflow.ops.onednn.weighted import Part, Product, by_first_axis, product
 from actorflow.spec import TensorSpec
 
 _DIRECT = 1
 #: Rows of an image in a piece, at least: of fewer, vectors of a primitive would be partly empty.
 _LEAST_ROWS = 3
-
-
-def images(shape: Sequence[int], dtype: Any = "float32") -> Handle:
-    """Descriptor of images, whose channels lie last and are named second."""
-    axes = (0, len(shape) - 1, *range(1, len(shape) - 1))
-    steps = _steps(shape)
-    return libdnnl().memory([shape[i] for i in axes], dtype, [steps[i] for i in axes])
+#: Parts of a batch whose weight gradients are added up, at most.
+_SUMS = 4
 
 
 def _weights(kernel: Sequence[int], own: int, out: int, groups: int) -> tuple[Handle, Handle]:
     """Descriptors of a weight as it lies, (*kernel, in, out), and as a primitive likes it best."""
-    steps = _steps((*kernel, own, out))
-    shape, strides = (out, own, *kernel), (1, out, *steps[:-2])
+    lengths = steps((*kernel, own, out))
+    shape, strides = (out, own, *kernel), (1, out, *lengths[:-2])
     if groups > 1:
         shape, strides = (groups, out // groups, own, *kernel), (out // groups, *strides)
     return libdnnl().memory(shape, "float32", strides), libdnnl().memory(shape, "float32")
-
-
-def _steps(shape: Sequence[int]) -> list[int]:
-    """Elements from one index to the next, axis by axis, in C order."""
-    return [*accumulate(shape[:0:-1], mul, initial=1)][::-1]
 
 
 def _geometry(w: Windows) -> tuple[Any, ...]:
@@ -102,7 +103,7 @@ def _conv(operation: Conv, specs: Sequence[TensorSpec]) -> Product:
     return Product(describe, *memories, len(x), weight[-1], False, told.work_ns, pieces)
 
 
-def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Piece]:
+def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Part]:
     """Parts of a convolution: some of the images, or of one image some rows, with the border where that is."""
     x, weight = specs
     if x.shape[0] > 1:
@@ -120,51 +121,74 @@ def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Pi
             return []
         pad = ((own.start - start, stop - own.stop), *w.pad[1:])
         part = _conv(replace(operation, pad=pad), [part_of(x, 1, own), weight])
-        found.append(Piece(part, (slice(None), own), (slice(None), cut)))
+        found.append(Part(part, (slice(None), own), (slice(None), cut)))
     return found
 
 
 @kernel(ConvDown, keeps=True)
 def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
-    g, weight = specs[0].shape, specs[1].shape
-    told = _Described(operation, (g[0], *operation.size, weight[-2] * operation.groups), weight[:-2], weight[-1])
-    attributes, hint = libdnnl().attributes(), told.hint
+    weight = specs[1].shape
+    whole, told = _down(operation, specs[0].shape, weight)
+    packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
+    reorder = Reorder(told.weight, packed)
 
-    memories = (told.x, told.any_weight, told.y)
-    how = (_DIRECT, *memories, *told.geometry, hint, attributes)
-    compute = Compute(libdnnl().descriptor("convolution_backward_data", *how), [DIFF_DST, WEIGHTS, DIFF_SRC])
-    reorder = Reorder(told.weight, libdnnl().memory_of(compute.descriptor, WEIGHTS))
+    def cut(count: int) -> list[Piece]:
+        """Some of the images each."""
+        batch, *rest = specs[0].shape
+        cuts = even_cuts(batch, count)
+        parts = [_down(operation, (each.stop - each.start, *rest), weight, packed)[0] for each in cuts]
+        return [(part, [(each,), None, (each,)]) for part, each in zip(parts, cuts, strict=True)]
+
+    compute = Divisible(whole, 2, told.work_ns, cut)
 
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
         g, weight = inputs
         dx = written(outputs[0])
         compute(plain(g), kept(operation).derived((weight,), lambda: reorder(plain(weight))), dx)
-        if dx is not outputs[0]:
-            np.copyto(outputs[0], dx)
-        if finish is not None:
-            finish(0, dx.size // dx.shape[-1])
+        done(outputs, dx, finish)
 
     return call
 
 
+def _down(
+    operation: ConvDown, g: Sequence[int], weight: Sequence[int], packed: int | None = None
+) -> tuple[Compute, _Described]:
+    """The primitive of a data gradient, for a weight as it likes it, or as it is packed."""
+    told = _Described(operation, (g[0], *operation.size, weight[-2] * operation.groups), weight[:-2], weight[-1])
+    memories = (told.x, packed or told.any_weight, told.y)
+    how = (_DIRECT, *memories, *told.geometry, told.hint, libdnnl().attributes())
+    return Compute(libdnnl().descriptor("convolution_backward_data", *how), [DIFF_DST, WEIGHTS, DIFF_SRC]), told
+
+
 @kernel(ConvWeight)
 def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
+    """In pieces of a batch that shapes alone decide on, whose sums are added up in their order."""
     g, x = specs[0].shape, specs[1].shape
-    told = _Described(operation, x, operation.kernel, g[-1])
-    attributes, hint = libdnnl().attributes(), told.hint
-
-    memories = (told.x, told.any_weight, None, told.y)
-    how = (_DIRECT, *memories, *told.geometry, hint, attributes)
-    compute = Compute(libdnnl().descriptor("convolution_backward_weights", *how), [SRC, DIFF_DST, DIFF_WEIGHTS])
-    reorder = Reorder(libdnnl().memory_of(compute.descriptor, DIFF_WEIGHTS), told.weight)
-    size_bytes = libdnnl().size_bytes(libdnnl().memory_of(compute.descriptor, DIFF_WEIGHTS))
+    work_ns = _Described(operation, x, operation.kernel, g[-1]).work_ns
+    cuts = even_cuts(x[0], max(1, min(_SUMS, int(work_ns / WORTH_NS))))
+    found = libdnnl()
+    made: dict[int, Compute] = {}
+    for count in {cut.stop - cut.start for cut in cuts}:
+        told = _Described(operation, (count, *x[1:]), operation.kernel, g[-1])
+        packed = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS) if made else told.any_weight
+        how = (_DIRECT, told.x, packed, None, told.y, *told.geometry, told.hint, found.attributes())
+        descriptor = found.descriptor("convolution_backward_weights", *how)
+        made[count] = Compute(descriptor, [SRC, DIFF_DST, DIFF_WEIGHTS])
+    memory = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS)
+    reorder, size_bytes = Reorder(memory, told.weight), found.size_bytes(memory)
 
     def call(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
-        g, x = inputs
-        packed, dweight = scratch("packed", (size_bytes,), np.uint8), written(outputs[0])
-        compute(plain(x), plain(g), packed)
-        reorder(packed, dweight)
-        if dweight is not outputs[0]:
-            np.copyto(outputs[0], dweight)
+        g, x = map(plain, inputs)
+        sums, dweight = scratch("sums", (len(cuts), size_bytes // 4), np.float32), written(outputs[0])
+
+        def part(index: int) -> None:
+            cut = cuts[index]
+            made[cut.stop - cut.start](x[cut], g[cut], sums[index])
+
+        spread(range(len(cuts)), part, work_ns)
+        for each in sums[1:]:
+            np.add(sums[0], each, out=sums[0])
+        reorder(sums[0], dweight)
+        done(outputs, dweight)
 
     return call

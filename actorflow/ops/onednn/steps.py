@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from actorflow.devices import device_kind
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
+from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, even_cuts, is_help_at_hand, spread
 from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -129,6 +132,120 @@ class Compute:
             self._primitive(*arrays, scratch("onednn", (self._scratch_bytes,), np.uint8))
         else:
             self._primitive(*arrays)
+
+
+#: A primitive that computes a part of a result, and for each of its arrays which part it takes of it; None for all.
+Piece = tuple[Compute, Sequence[tuple[slice, ...] | None]]
+
+
+class Divisible:
+    """A primitive, and others that compute parts of its result, for cores that are idle.
+
+    They do so if the result is the same to the bit, which is looked at once.
+
+    Args:
+        whole: The primitive.
+        result: Position of the result among its arrays.
+        work_ns: Estimated time of one thread.
+        cut: Gives at most so many pieces, none if it cannot be cut.
+    """
+
+    def __init__(
+        self, whole: Compute, result: int, work_ns: float, cut: Callable[[int], Sequence[Piece]] | None = None
+    ) -> None:
+        self.whole = whole
+        self._result, self._work_ns, self._cut = result, work_ns, cut
+        self._pieces: Sequence[Piece] | None = () if cut is None or work_ns < WORTH_NS else None
+
+    def __call__(self, *arrays: Array) -> None:
+        if self._pieces == () or not is_help_at_hand():
+            self.whole(*arrays)
+            return
+
+        def part(piece: Piece) -> None:
+            compute, places = piece
+            compute(*[array if own is None else array[own] for array, own in zip(arrays, places, strict=True)])
+
+        if self._pieces is not None:
+            spread(self._pieces, part, self._work_ns)
+            return
+        self.whole(*arrays)
+        self._pieces = self._tried(arrays[self._result], part)
+
+    def _tried(self, result: Array, part: Callable[[Piece], None]) -> Sequence[Piece]:
+        """The pieces, if they give the bits that the result has."""
+        assert self._cut is not None
+        try:
+            pieces = self._cut(min(MOST_PIECES, int(self._work_ns * 2 / WORTH_NS)))
+        except UnsupportedError:
+            return ()
+        if len(pieces) < 2:
+            return ()
+        expected = result.copy()
+        for piece in pieces:
+            part(piece)
+        if result.tobytes() == expected.tobytes():
+            return pieces
+        np.copyto(result, expected)
+        return ()
+
+
+class Plain:
+    """Calls of a primitive in one step, whose arrays are the step's inputs and its output.
+
+    Args:
+        describe: Gives the primitive's descriptor for inputs of some types; those of a part of what is on the first
+            axis, too.
+        specs: Types of the inputs.
+        arguments: Numbers of the arguments.
+        work_ns: Estimated time of one thread.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[Sequence[TensorSpec]], Handle],
+        specs: Sequence[TensorSpec],
+        arguments: Sequence[int],
+        work_ns: float,
+    ) -> None:
+        def cut(count: int) -> list[Piece]:
+            cuts = even_cuts(specs[0].shape[0], count)
+            parts = [describe([part_of(spec, 0, each) for spec in specs]) for each in cuts]
+            places = [[(each,)] * len(arguments) for each in cuts]
+            return [(Compute(part, arguments), own) for part, own in zip(parts, places, strict=True)]
+
+        self._compute = Divisible(Compute(describe(specs), arguments), len(specs), work_ns, cut)
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+        y = written(outputs[0])
+        self._compute(*map(plain, inputs), y)
+        done(outputs, y, finish)
+
+
+def done(outputs: list[Array], y: Array, finish: Any = None) -> None:
+    """Hand the result on: to where it is wanted, and to what takes its rows."""
+    if y is not outputs[0]:
+        np.copyto(outputs[0], y)
+    if finish is not None:
+        finish(0, y.size // y.shape[-1])
+
+
+def part_of(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
+    """The type of a part of an array."""
+    shape = [*spec.shape]
+    shape[axis] = cut.stop - cut.start
+    return TensorSpec(tuple(shape), spec.dtype)
+
+
+def steps(shape: Sequence[int]) -> list[int]:
+    """Elements from one index to the next, axis by axis, in C order."""
+    return [*accumulate(shape[:0:-1], mul, initial=1)][::-1]
+
+
+def images(shape: Sequence[int]) -> Handle:
+    """Descriptor of images, whose channels lie last and are named second."""
+    axes, strides = (0, len(shape) - 1, *range(1, len(shape) - 1)), steps(shape)
+    return libdnnl().memory([shape[i] for i in axes], "float32", [strides[i] for i in axes])
 
 
 class Reorder:

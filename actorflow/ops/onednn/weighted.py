@@ -11,27 +11,25 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, even_cuts, is_help_at_hand, spread
+from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.fused import Followed, StepError
 from actorflow.ops.onednn.following import Binary, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
-from actorflow.ops.onednn.steps import LIBRARY, Call, Compute, Reorder, kernel, plain, written
+from actorflow.ops.onednn.steps import (
+    LIBRARY,
+    Call,
+    Compute,
+    Divisible,
+    Piece,
+    Reorder,
+    done,
+    kernel,
+    part_of,
+    plain,
+    written,
+)
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
-
-
-class Piece(NamedTuple):
-    """A part of a product, of some rows of the result.
-
-    Attributes:
-        product: The product that gives these rows.
-        x: What it takes of the array.
-        y: Its place in the result.
-    """
-
-    product: Product
-    x: tuple[slice, ...]
-    y: tuple[slice, ...]
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,25 @@ class Product:
     columns: int
     turned: bool
     work_ns: float
-    pieces: Callable[[int], Sequence[Piece]]
+    pieces: Callable[[int], Sequence[Part]]
+
+
+class Part(NamedTuple):
+    """A part of a product, of some rows of the result.
+
+    Attributes:
+        product: The product that gives these rows.
+        x: What it takes of the array.
+        y: Its place in the result.
+    """
+
+    product: Product
+    x: tuple[slice, ...]
+    y: tuple[slice, ...]
 
 
 class Weighted:
     """Calls of a product in one step, with what follows it or without.
-
-    Where cores are idle, they take part, each in some rows of the result, if the result is the same to the bit: the
-    first time, that is looked at.
 
     Args:
         product: The product.
@@ -75,7 +84,6 @@ class Weighted:
 
     def __init__(self, product: Product, following: Following | None = None, count: int = 2) -> None:
         self._product, self._following = product, following
-        self._turned, self._columns = product.turned, product.columns
         static: list[tuple[int, int]] = []  # arguments that are operands of post-ops, and their positions in the chain
         rows: list[tuple[int, int]] = []
         for i, each in enumerate([] if following is None else following.post_ops):
@@ -88,69 +96,41 @@ class Weighted:
             self._bias = libdnnl().memory([product.columns], "float32", [1])
         prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
         self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
-        self._whole = self._compute(product, product.any_weight)
-        self._packed = libdnnl().memory_of(self._whole.descriptor, WEIGHTS)
+        whole = self._part(product, product.any_weight)
+        self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
+        self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
         self._reorder = Reorder(product.weight, self._packed)
         self._operands = [position for _, position in static]
         inside = [] if following is None else following.static
         self._static = [(position, count - 1 + position) for position in inside]
         self._rows = [count - 1 + position for _, position in rows]
-        self._pieces: Sequence[tuple[Compute, Piece]] | None = None if product.work_ns > WORTH_NS else ()
 
-    def _compute(self, product: Product, weight: Handle | int) -> Compute:
+    def _part(self, product: Product, weight: Handle | int) -> Compute:
         post_ops: list[tuple[Any, ...]] = []
-        following = self._following
+        following, columns = self._following, product.columns
         for each in [] if following is None else following.post_ops:
             assert following is not None
             if not isinstance(each, Binary):
                 post_ops.append(tuple(each))
             elif following.is_static(int(each.operand)):
-                shape = [1, self._columns, *[1] * (product.rank - 2)]
-                strides = [self._columns, *[1] * (product.rank - 1)]
+                shape, strides = [1, columns, *[1] * (product.rank - 2)], [columns, *[1] * (product.rank - 1)]
                 post_ops.append((each.kind, libdnnl().memory(shape, "float32", strides)))
             else:
                 post_ops.append((each.kind, product.y))
-        attributes = libdnnl().attributes(post_ops)
-        return Compute(product.describe(weight, self._bias, attributes), self._arguments)
+        return Compute(product.describe(weight, self._bias, libdnnl().attributes(post_ops)), self._arguments)
+
+    def _pieces(self, count: int) -> list[Piece]:
+        fixed, rows = len(self._arguments) - 2 - len(self._rows), len(self._rows)
+        return [
+            (self._part(part, self._packed), [own, *[None] * fixed, place, *[place] * rows])
+            for part, own, place in self._product.pieces(count)
+        ]
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
-        x, y = plain(inputs[0]), written(outputs[0])
-        sources = (inputs[1], *[inputs[i] for _, i in self._static])
+        y, sources = written(outputs[0]), (inputs[1], *[inputs[i] for _, i in self._static])
         prepared = kept(operation).derived(sources, lambda: self._prepared(inputs))
-        rows = [plain(inputs[i]) for i in self._rows]
-        if self._pieces == () or not is_help_at_hand():
-            self._whole(x, *prepared, y, *rows)
-        else:
-            self._by_pieces(x, prepared, y, rows)
-        if y is not outputs[0]:
-            np.copyto(outputs[0], y)
-        if finish is not None:
-            finish(0, y.size // y.shape[-1])
-
-    def _by_pieces(self, x: Array, prepared: list[Array], y: Array, rows: list[Array]) -> None:
-        def part(piece: tuple[Compute, Piece]) -> None:
-            compute, (_, own, place) = piece
-            compute(x[own], *prepared, y[place], *[each[place] for each in rows])
-
-        if self._pieces is None:
-            self._whole(x, *prepared, y, *rows)
-            self._pieces = pieces = self._cut()
-            whole = y.copy()
-            for piece in pieces:
-                part(piece)
-            if not np.array_equal(y.view(np.int32), whole.view(np.int32)):
-                self._pieces = ()
-                np.copyto(y, whole)
-            return
-        spread(self._pieces, part, self._product.work_ns)
-
-    def _cut(self) -> Sequence[tuple[Compute, Piece]]:
-        count = min(MOST_PIECES, int(self._product.work_ns * 2 / WORTH_NS))
-        try:
-            found = [(self._compute(each.product, self._packed), each) for each in self._product.pieces(count)]
-        except UnsupportedError:
-            return ()
-        return found if len(found) > 1 else ()
+        self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
+        done(outputs, y, finish)
 
     def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
         """The weight as the primitive likes it, and a bias and operands, from what has no rows."""
@@ -160,21 +140,14 @@ class Weighted:
         values = following.values({position: inputs[i] for position, i in self._static})
         more = []
         if following.shifts:
-            scale, shift = following.affine(values, self._columns)
+            scale, shift = following.affine(values, self._product.columns)
             more.append(shift)
             if scale is not None:
-                factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._turned else scale
+                factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
                 weight = np.multiply(weight, factors)
-        operands = [np.broadcast_to(values[position].reshape(-1), self._columns) for position in self._operands]
+        operands = [np.broadcast_to(values[position].reshape(-1), self._product.columns) for position in self._operands]
         more += map(np.ascontiguousarray, operands)
         return [self._reorder(plain(weight)), *more]
-
-
-def part_of(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
-    """The type of a part of an array."""
-    shape = [*spec.shape]
-    shape[axis] = cut.stop - cut.start
-    return TensorSpec(tuple(shape), spec.dtype)
 
 
 #: Tells the library of an operation on arrays of some types.
@@ -182,11 +155,11 @@ Tell = Callable[[Any, Sequence[TensorSpec]], Product]
 _TELL: dict[type[Operation], Tell] = {}
 
 
-def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec], count: int) -> list[Piece]:
+def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec], count: int) -> list[Part]:
     """Parts of a product along the first axis of its array."""
     x, *others = specs
     cuts = even_cuts(x.shape[0], count)
-    return [Piece(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
+    return [Part(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
 
 
 def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
