@@ -20,13 +20,12 @@ _MOST_BYTES = 1 << 20
 class Kept:
     """What the kernels of one operation keep: what is made for arrays of some shapes, and what follows from weights."""
 
-    __slots__ = ("_derived", "_made", "_made_bytes", "_seen")
+    __slots__ = ("_derived", "_made", "_made_bytes")
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
         self._made_bytes = 0
-        self._seen: list[int] = []
-        self._derived: tuple[list[Callable[[], Array | None]], Any] | None = None
+        self._derived: dict[Hashable, Derived] = {}
 
     def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """What has been made for a key."""
@@ -40,30 +39,50 @@ class Kept:
             self._made_bytes += size_bytes
         return found
 
-    def derived(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
-        """What follows from arrays, weights say, in a form that calls take.
+    def derived(self, form: Hashable) -> Derived:
+        """What follows from the weights, in a form: that of a library, and its order in memory."""
+        return self._derived.setdefault(form, Derived(self._derived))
+
+    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
+        """The weight, packed."""
+        return self.derived("packed").of((weight,), lambda: pack(weight))
+
+
+class Derived:
+    """What follows from some arrays, weights say, in one form.
+
+    Args:
+        forms: All forms of them.
+    """
+
+    __slots__ = ("_forms", "_found", "_seen")
+
+    def __init__(self, forms: dict[Hashable, Derived]) -> None:
+        self._forms = forms
+        self._seen: list[int] = []
+        self._found: tuple[list[Callable[[], Array | None]], Any] | None = None
+
+    def of(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
+        """What follows from the arrays.
 
         From their second use on that is kept, and the arrays with it: what is referred to is not written again. A
         weight that each step of a training replaces is used once, and its memory goes back.
         """
-        kept = self._derived
-        if kept is not None:
-            for source, known in zip(sources, kept[0], strict=False):
-                if known() is not source:
+        known = self._found
+        if known is not None:
+            for source, one in zip(sources, known[0], strict=True):
+                if one() is not source:
                     break
             else:
-                found: _T = kept[1]
-                return found
-            self._derived = None
+                kept: _T = known[1]
+                return kept
+            for each in [*self._forms.values()]:  # they are of the same weights, which have gone
+                each._found = None
         found, seen = make(), [id(source) for source in sources]
         if self._seen == seen or not any(source.flags.writeable for source in sources):
-            self._derived = [_reference(source) for source in sources], found
+            self._found = [_reference(source) for source in sources], found
         self._seen = seen
         return found
-
-    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
-        """The weight, packed."""
-        return self.derived((weight,), lambda: pack(weight))
 
 
 def _reference(array: Array) -> Callable[[], Array | None]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import WORTH_NS, Finish, even_cuts, product_ns, spread
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
@@ -24,10 +25,12 @@ from actorflow.ops.onednn.library import (
     SRC,
     WEIGHTS,
     Handle,
+    UnsupportedError,
     dims,
     libdnnl,
 )
 from actorflow.ops.onednn.steps import (
+    LIBRARY,
     Call,
     Compute,
     Divisible,
@@ -47,6 +50,9 @@ from actorflow.spec import TensorSpec
 _DIRECT = 1
 #: Rows of an image in a piece, at least: of fewer, vectors of a primitive would be partly empty.
 _LEAST_ROWS = 3
+#: Channels that a group of images has, of which gradients are computed here: of fewer, the library's vectors are mostly
+#: empty, and weight gradients of more take BLAS less time.
+_LEAST_CHANNELS, _MOST_CHANNELS = 8, 32
 #: Parts of a batch whose weight gradients are added up, at most.
 _SUMS = 4
 
@@ -128,9 +134,12 @@ def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Pa
 @kernel(ConvDown, keeps=True)
 def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     weight = specs[1].shape
+    if weight[-2] < _LEAST_CHANNELS and not is_depthwise(operation.groups, weight[-2]):
+        raise UnsupportedError("few channels")
     whole, told = _down(operation, specs[0].shape, weight)
     packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
     reorder = Reorder(told.weight, packed)
+    derived = kept(operation).derived((LIBRARY, libdnnl().order_of(packed)))
 
     def cut(count: int) -> list[Piece]:
         """Some of the images each."""
@@ -144,7 +153,7 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
         g, weight = inputs
         dx = written(outputs[0])
-        compute(plain(g), kept(operation).derived((weight,), lambda: reorder(plain(weight))), dx)
+        compute(plain(g), derived.of((weight,), lambda: reorder(plain(weight))), dx)
         done(outputs, dx, finish)
 
     return call
@@ -164,6 +173,8 @@ def _down(
 def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
     """In pieces of a batch that shapes alone decide on, whose sums are added up in their order."""
     g, x = specs[0].shape, specs[1].shape
+    if x[-1] // operation.groups > _MOST_CHANNELS or operation.groups > 1:
+        raise UnsupportedError("many channels, or groups")
     work_ns = _Described(operation, x, operation.kernel, g[-1]).work_ns
     cuts = even_cuts(x[0], max(1, min(_SUMS, int(work_ns / WORTH_NS))))
     found = libdnnl()

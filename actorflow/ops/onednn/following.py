@@ -80,6 +80,7 @@ class Following:
     Attributes:
         scales: Whether columns are multiplied.
         shifts: Whether something is added to columns.
+        chain: The chain.
         post_ops: What follows.
         static: Positions of the inputs that have no rows of their own.
         rows: Positions of the inputs that are read by post-ops, row by row.
@@ -88,7 +89,7 @@ class Following:
     """
 
     def __init__(self, chain: Fused, specs: Sequence[TensorSpec]) -> None:
-        self._chain, self._specs = chain, specs
+        self.chain, self._specs = chain, specs
         found = chain.specs(specs)
         if len(chain.results) != 1 or any(spec.dtype != _FLOAT for spec in found):
             raise UnsupportedError("several results, or other dtypes")
@@ -123,7 +124,7 @@ class Following:
     def values(self, inputs: Mapping[int, Array]) -> dict[int, Any]:
         """The values that have no rows, from the inputs that have none, by position."""
         known: dict[int, Any] = dict(inputs)
-        steps = numpys.steps_of(self._chain, self._specs)
+        steps = numpys.steps_of(self.chain, self._specs)
         for position, step in enumerate(steps, self._count):
             if isinstance(step.compute, np.ndarray):
                 known[position] = step.compute
@@ -162,7 +163,7 @@ class Following:
             return []
         if position < self._count:
             raise UnsupportedError("another value")
-        operation, arguments = self._chain.steps[position - self._count]
+        operation, arguments = self.chain.steps[position - self._count]
         moving = [each for each in arguments if self._moves[each]]
         if type(operation) is ew.Multiply and len(moving) == 2:
             return self._gated(moving, base)
@@ -202,7 +203,7 @@ class Following:
     def _number(self, position: int) -> float | int:
         """A value as an operand: a number if it is one, else its position."""
         if position >= self._count:
-            operation = self._chain.steps[position - self._count].operation
+            operation = self.chain.steps[position - self._count].operation
             if isinstance(operation, Fill):
                 return float(operation.value)
         return position

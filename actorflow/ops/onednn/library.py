@@ -44,6 +44,7 @@ ZERO_POINTS, POST_OP = 8192, 32768
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 _UNIMPLEMENTED, _INVALID = 3, 2
 _IMPLEMENTATION, _ARGUMENT = 8, 255  # queries: of its name, and of the memory of an argument
+_STRIDES, _COUNT_OF_AXES, _COUNT_OF_BLOCKS, _BLOCKS, _BLOCKED_AXES = 14, 256, 263, 264, 265  # queries of a memory
 _MOST_AXES = 12
 
 #: Types of the arguments of each function: p a pointer, n an int, u an unsigned one, f a float, l an int64, z a size_t.
@@ -56,6 +57,7 @@ _FUNCTIONS = {
     "memory_desc_create_with_strides": "pnpnp",
     "memory_desc_create_with_tag": "pnpnn",
     "memory_desc_destroy": "p",
+    "memory_desc_query": "pnp",
     "post_ops_create": "p",
     "post_ops_append_eltwise": "pnff",
     "post_ops_append_binary": "pnp",
@@ -204,6 +206,17 @@ class Library:
         """Address of the descriptor of the memory of an argument, which lives as long as that of the primitive."""
         found: int = self._memory(descriptor.pointer, _ARGUMENT, argument)
         return found
+
+    def order_of(self, memory: int) -> tuple[int, ...]:
+        """The order in memory that a descriptor says: strides, and blocks and their axes, as far as there are some."""
+        count, found = c_int(), [ctypes.POINTER(c_int64)() for _ in range(3)]
+        self.call("memory_desc_query", memory, _COUNT_OF_BLOCKS, byref(count))
+        axes = c_int()
+        self.call("memory_desc_query", memory, _COUNT_OF_AXES, byref(axes))
+        for query, each in zip((_STRIDES, _BLOCKS, _BLOCKED_AXES), found, strict=True):
+            self.call("memory_desc_query", memory, query, byref(each))
+        strides, blocks, blocked = found
+        return (*strides[: axes.value], *blocks[: count.value], *blocked[: count.value])
 
     def size_bytes(self, memory: int | Handle) -> int:
         """Bytes of an array of such a descriptor."""

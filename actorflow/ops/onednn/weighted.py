@@ -77,12 +77,15 @@ class Weighted:
     """Calls of a product in one step, with what follows it or without.
 
     Args:
+        operation: The operation.
         product: The product.
         following: What follows.
         count: Number of the product's inputs, which come before those of what follows.
     """
 
-    def __init__(self, product: Product, following: Following | None = None, count: int = 2) -> None:
+    def __init__(
+        self, operation: Operation, product: Product, following: Following | None = None, count: int = 2
+    ) -> None:
         self._product, self._following = product, following
         static: list[tuple[int, int]] = []  # arguments that are operands of post-ops, and their positions in the chain
         rows: list[tuple[int, int]] = []
@@ -100,6 +103,8 @@ class Weighted:
         self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
         self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
         self._reorder = Reorder(product.weight, self._packed)
+        form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain)
+        self._derived = kept(operation).derived(form)
         self._operands = [position for _, position in static]
         inside = [] if following is None else following.static
         self._static = [(position, count - 1 + position) for position in inside]
@@ -128,7 +133,7 @@ class Weighted:
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
         y, sources = written(outputs[0]), (inputs[1], *[inputs[i] for _, i in self._static])
-        prepared = kept(operation).derived(sources, lambda: self._prepared(inputs))
+        prepared = self._derived.of(sources, lambda: self._prepared(inputs))
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
         done(outputs, y, finish)
 
@@ -167,7 +172,7 @@ def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
 
     def register(tell: Tell) -> Tell:
         _TELL[operation] = tell
-        kernel(operation, keeps=True)(lambda operation, specs: Weighted(tell(operation, specs)))
+        kernel(operation, keeps=True)(lambda operation, specs: Weighted(operation, tell(operation, specs)))
         return tell
 
     return register
@@ -180,7 +185,7 @@ def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
     if tell is None:
         raise UnsupportedError(main.kind)
     (y,) = main.infer(*specs[:count]) or ()
-    call = Weighted(tell(main, specs[:count]), Following(operation.chain, [y, *specs[count:]]), count)
+    call = Weighted(main, tell(main, specs[:count]), Following(operation.chain, [y, *specs[count:]]), count)
 
     def compute(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
         begin_ns = perf_counter_ns()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actorflow.ops.cpu.kept import Kept, kept
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
@@ -47,3 +48,25 @@ def test_bits_are_the_same_from_run_to_run(compute: Any, row: Row) -> None:
     for _ in range(3):
         for one, other in zip(first, compute(sample.operation, *inputs), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_shapes_and_libraries_have_their_own_form_of_a_weight(compute: Any) -> None:
+    operation, random = Conv(pad=1), np.random.default_rng(0)
+    weight = random.standard_normal((3, 3, 8, 24)).astype("f")
+    images = [random.standard_normal((n, size, size, 8)).astype("f") for n, size in ((1, 3), (4, 16), (1, 56))]
+    expected = [compute(Conv(pad=1), image, weight)[0] for image in images]
+    for _ in range(3):
+        for image, each in zip(images, expected, strict=True):
+            np.testing.assert_array_equal(compute(operation, image, weight)[0], each)
+            np.testing.assert_array_equal(kept(operation).packed(weight, np.negative), -weight)
+
+
+def test_a_new_weight_replaces_all_forms_of_the_one_before() -> None:
+    own, (old, new) = Kept(), np.ones((2, 3), "f")
+    for form in ("one", "other"):
+        for _ in range(2):
+            assert own.derived(form).of([old], lambda: "old") == "old"
+    for _ in range(2):
+        assert own.derived("one").of([new], lambda: "new") == "new"
+    assert [own.derived(form)._found is None for form in ("one", "other")] == [False, True]
+    assert own.derived("other").of([new], lambda: "new") == "new"
