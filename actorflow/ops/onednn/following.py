@@ -21,6 +21,7 @@ from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Fused
 from actorflow.ops.nn import activation
 from actorflow.ops.onednn.library import UnsupportedError
+from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 ADD, MULTIPLY, DIVIDE, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF4, 0x1FFF5
@@ -54,8 +55,10 @@ class Binary(NamedTuple):
 
 
 _Step = Eltwise | Binary
+#: Relu that keeps NaN, which the library's own makes 0: ``x * min(max(1e30 * x, 0), 1)``.
+_STEP = Eltwise(_HARD_SWISH, 1e30)
 _PLAIN: dict[type[Any], Eltwise] = {
-    activation.Relu: Eltwise(_RELU),
+    activation.Relu: _STEP,
     activation.Sigmoid: Eltwise(_LOGISTIC),
     activation.Silu: Eltwise(_SWISH, 1.0),
     activation.Gelu: Eltwise(_GELU_ERF),
@@ -77,6 +80,11 @@ _FLOAT = np.dtype(np.float32)
 class Following:
     """A chain behind a result, written as a scale and a shift of each column, and post-ops.
 
+    Args:
+        chain: The chain, whose first input is the result.
+        specs: Types of its inputs.
+        folds: Whether there is a weight that columns can be scaled by, and a bias.
+
     Attributes:
         scales: Whether columns are multiplied.
         shifts: Whether something is added to columns.
@@ -88,7 +96,7 @@ class Following:
         UnsupportedError: if it cannot be written so.
     """
 
-    def __init__(self, chain: Fused, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, chain: Fused, specs: Sequence[TensorSpec], folds: bool = True) -> None:
         self.chain, self._specs = chain, specs
         found = chain.specs(specs)
         if len(chain.results) != 1 or any(spec.dtype != _FLOAT for spec in found):
@@ -100,7 +108,7 @@ class Following:
             self._is_static.append(all(self._is_static[position] for position in arguments))
             self._moves.append(any(self._moves[position] for position in arguments))
         steps = self._path(len(specs) + chain.results[0], 0)
-        first = next((i for i, step in enumerate(steps) if not self._is_affine(step)), len(steps))
+        first = next((i for i, step in enumerate(steps) if not (folds and self._is_affine(step))), len(steps))
         self._affine = steps[:first]
         self.scales = any(
             isinstance(step, Eltwise) or step.kind in (MULTIPLY, DIVIDE) or step.is_turned for step in self._affine
@@ -219,14 +227,26 @@ def _has_no_rows(spec: TensorSpec, y: TensorSpec) -> bool:
     return spec.size == 1 or (spec.size == y.shape[-1] == spec.shape[-1])
 
 
+#: Beyond that, the logarithm in softplus is the identity to the last digit.
+_LEAST_THRESHOLD = 17.0
+#: Functions that take far longer than a pass over memory: what one computes is worth a primitive of its own.
+LONG = frozenset([_TANH, _ELU, _SOFT_RELU, _LOGISTIC, _EXP, _GELU_TANH, _SWISH, _LOG, _GELU_ERF])
+
+
+def function_of(operation: Operation) -> Eltwise | None:
+    """The library's function for an elementwise operation of one input; None if there is none."""
+    found = _PLAIN.get(type(operation)) or _with_parameters(operation)
+    return None if found is None or found.kind < 0 else found
+
+
 def _with_parameters(operation: Any) -> Eltwise | None:
     """The function of an operation that has parameters."""
     match operation:
         case activation.LeakyRelu():
-            return Eltwise(_RELU, operation.slope)
+            return Eltwise(_RELU, operation.slope) if operation.slope else _STEP
         case activation.Elu():
             return Eltwise(_ELU, operation.alpha)
-        case activation.Softplus():
+        case activation.Softplus() if operation.threshold >= _LEAST_THRESHOLD:
             return Eltwise(_SOFT_RELU, operation.beta)
         case ew.Scale():
             return Eltwise(_LINEAR, operation.factor)

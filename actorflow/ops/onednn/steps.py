@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, partial, wraps
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -23,6 +23,8 @@ from actorflow.spec import TensorSpec
 LIBRARY = "onednn"
 #: Flags of NumPy's arrays: C order, aligned.
 _PLAIN = 0x101
+#: Calls of each kind of operation that are kept.
+_MOST_SHARED = 256
 #: Bytes of a line of the cache, at which vectors are best to begin.
 _LINE = 64
 
@@ -37,6 +39,7 @@ def kernel(
     dtypes: Sequence[str] = ("float32",),
     *,
     keeps: bool = False,
+    inplace: bool = False,
     supports: Callable[[Any], bool] | None = None,
 ) -> Callable[[Make], Make]:
     """Register what makes a step's call as a kernel; where that is unsupported, the next library's kernel computes.
@@ -46,13 +49,21 @@ def kernel(
     """
 
     def register(make: Make) -> Make:
+        # Where nothing is kept of weights, all equal operations have one call.
+        shared = lru_cache(_MOST_SHARED)(partial(_made, make))
+
+        def made(operation: Any, specs: Sequence[TensorSpec]) -> Call:
+            if keeps:
+                return kept(operation).made((LIBRARY, *specs), lambda: _made(make, operation, *specs))
+            return shared(operation, *specs)
+
         def bind(_: Any, specs: Sequence[TensorSpec]) -> Callable[..., None]:
             call: Call | None = None
 
             def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
                 nonlocal call
                 if call is None:
-                    call = kept(operation).made((LIBRARY, *specs), lambda: _made(make, operation, specs))
+                    call = made(operation, specs)
                 call(operation, inputs, outputs, *finish)
 
             return compute
@@ -61,8 +72,9 @@ def kernel(
             operation,
             library=LIBRARY,
             dtypes=dtypes,
-            finishes=_numpys(operation).finishes,
+            finishes=_finishes(operation),
             keeps=keeps,
+            inplace=inplace,
             supports=supports,
             bind=bind,
         )
@@ -76,7 +88,7 @@ def kernel(
     return register
 
 
-def _made(make: Make, operation: Any, specs: Sequence[TensorSpec]) -> Call:
+def _made(make: Make, operation: Any, *specs: TensorSpec) -> Call:
     outputs = operation.infer(*specs)
     if all(spec.size for spec in (*specs, *outputs)):
         try:
@@ -92,8 +104,10 @@ def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
     return registry.find_kernel(operation, "cpu", dtype, libraries=registry.load_libraries("cpu", names))
 
 
-def _numpys(operation: type[Operation]) -> registry.Kernel:
-    return next(each for each in registry.kernels_of("cpu", "numpy") if each.key.operation == operation.__name__)
+def _finishes(operation: type[Operation]) -> bool:
+    """Return whether what follows may take its result; of NumPy's kernel, too, that may have to compute it."""
+    own = operation.__name__
+    return any(each.finishes for each in registry.kernels_of("cpu", "numpy") if each.key.operation == own)
 
 
 def plain(array: Array) -> Array:

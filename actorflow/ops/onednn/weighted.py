@@ -13,7 +13,7 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.fused import Followed, StepError
-from actorflow.ops.onednn.following import Binary, Following
+from actorflow.ops.onednn.following import Binary, Eltwise, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import (
     LIBRARY,
@@ -87,13 +87,7 @@ class Weighted:
         self, operation: Operation, product: Product, following: Following | None = None, count: int = 2
     ) -> None:
         self._product, self._following = product, following
-        static: list[tuple[int, int]] = []  # arguments that are operands of post-ops, and their positions in the chain
-        rows: list[tuple[int, int]] = []
-        for i, each in enumerate([] if following is None else following.post_ops):
-            if isinstance(each, Binary):
-                assert following is not None
-                operand = (POST_OP * (i + 1) | SRC_1, int(each.operand))
-                (static if following.is_static(operand[1]) else rows).append(operand)
+        static, rows = ([], []) if following is None else operands_of(following)
         self._bias = None
         if following is not None and following.shifts:
             self._bias = libdnnl().memory([product.columns], "float32", [1])
@@ -111,17 +105,10 @@ class Weighted:
         self._rows = [count - 1 + position for _, position in rows]
 
     def _part(self, product: Product, weight: Handle | int) -> Compute:
+        following = self._following
         post_ops: list[tuple[Any, ...]] = []
-        following, columns = self._following, product.columns
-        for each in [] if following is None else following.post_ops:
-            assert following is not None
-            if not isinstance(each, Binary):
-                post_ops.append(tuple(each))
-            elif following.is_static(int(each.operand)):
-                shape, strides = [1, columns, *[1] * (product.rank - 2)], [columns, *[1] * (product.rank - 1)]
-                post_ops.append((each.kind, libdnnl().memory(shape, "float32", strides)))
-            else:
-                post_ops.append((each.kind, product.y))
+        if following is not None:
+            post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
         return Compute(product.describe(weight, self._bias, libdnnl().attributes(post_ops)), self._arguments)
 
     def _pieces(self, count: int) -> list[Piece]:
@@ -150,9 +137,40 @@ class Weighted:
             if scale is not None:
                 factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
                 weight = np.multiply(weight, factors)
-        operands = [np.broadcast_to(values[position].reshape(-1), self._product.columns) for position in self._operands]
-        more += map(np.ascontiguousarray, operands)
+        more += [columns_of(values[position], self._product.columns) for position in self._operands]
         return [self._reorder(plain(weight)), *more]
+
+
+def operands_of(following: Following, first: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Operands of post-ops, from the first one on, without and with rows: their arguments, and their positions."""
+    static: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
+    for i, each in enumerate(following.post_ops[first:]):
+        if isinstance(each, Binary):
+            operand = (POST_OP * (i + 1) | SRC_1, int(each.operand))
+            (static if following.is_static(operand[1]) else rows).append(operand)
+    return static, rows
+
+
+def post_ops_of(
+    steps: Sequence[Eltwise | Binary], following: Following, y: Handle, rank: int, columns: int
+) -> list[tuple[Any, ...]]:
+    """Post-ops as the library is told of them, behind a result whose columns are on its second axis."""
+    found: list[tuple[Any, ...]] = []
+    for each in steps:
+        if not isinstance(each, Binary):
+            found.append(tuple(each))
+        elif following.is_static(int(each.operand)):
+            shape, strides = [1, columns, *[1] * (rank - 2)], [columns, *[1] * (rank - 1)]
+            found.append((each.kind, libdnnl().memory(shape, "float32", strides)))
+        else:
+            found.append((each.kind, y))
+    return found
+
+
+def columns_of(value: Array, columns: int) -> Array:
+    """An operand without rows, one number for each column."""
+    return np.ascontiguousarray(np.broadcast_to(value.reshape(-1), columns))
 
 
 #: Tells the library of an operation on arrays of some types.

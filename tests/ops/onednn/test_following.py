@@ -108,6 +108,18 @@ def test_left_to_others(left: list[str], name: str) -> None:
     np.testing.assert_allclose(found, computed(LEFT[name], "numpy"), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["bias, relu", "norm, hard_swish", "leaky_relu", "sigmoid", "silu", "gelu", "tanh"])
+def test_nan_stays_nan(name: str) -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", X.shape)
+    y = FOLLOWING[name](graph, af.ops.conv(x, graph.constant(WEIGHTS), pad=1))
+    image = X.copy()
+    image[0, 2, 3, 1] = np.nan
+    found = graph.run_sync({x: image})[y]
+    assert np.isnan(found[0, 1:4, 2:5]).all()
+    assert np.isfinite(found[0, 4]).all()
+
+
 def test_values_that_are_fetched_on_the_way_are_there() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", X.shape)

@@ -9,11 +9,13 @@ import pytest
 
 from actorflow.ops.cpu.kept import Kept, kept
 from actorflow.ops.linalg import Inner, InnerDown
+from actorflow.ops.nn.activation import Elu, Gelu, GeluTanh, Sigmoid, Silu, Softplus
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax
-from tests.operations import ROWS, Row
-from tests.ops.test_values import check_values
+from tests.operations import ROWS, Row, Sample
+from tests.operations.table import fixed
+from tests.ops.test_values import SPECIAL, check_values
 from tests.support.layouts import LAYOUTS
 
 #: Operations of which the library has a kernel.
@@ -29,6 +31,12 @@ COMPUTED = [
     GlobalAverage,
     Softmax,
     LogSoftmax,
+    Elu,
+    Gelu,
+    GeluTanh,
+    Sigmoid,
+    Silu,
+    Softplus,
 ]
 
 
@@ -38,6 +46,18 @@ def test_values(compute: Any, left: list[str], row: Row) -> None:
     assert left == []
     for sample in row.samples[1:]:
         check_values(compute, row, sample, "float32", *LAYOUTS)
+
+
+@pytest.mark.parametrize("row", [row for row in SPECIAL if row.kind in COMPUTED], ids=str)
+def test_values_of_special_numbers(compute: Any, row: Row) -> None:
+    """Infinities, and what is not a number: NaN stays NaN, and so is the library's GELU of minus infinity."""
+    assert row.special is not None
+    special = row.special
+    if row.kind is Gelu:
+        (x,) = special.inputs()
+        assert np.isnan(compute(Gelu(), x[np.isneginf(x)])[0]).all()
+        special = Sample(Gelu(), fixed(x[~np.isneginf(x)]))
+    check_values(compute, row, special, "float32", "C")
 
 
 @pytest.mark.parametrize("row", [ROWS[kind.__name__] for kind in COMPUTED], ids=str)
