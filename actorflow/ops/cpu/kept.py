@@ -62,6 +62,11 @@ class Derived:
         self._seen: list[int] = []
         self._found: tuple[list[Callable[[], Array | None]], Any] | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether what followed last is kept, and so are all arrays that it follows from."""
+        return self._found is not None and not any(isinstance(one, ref) for one in self._found[0])
+
     def of(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
         """What follows from the arrays.
 

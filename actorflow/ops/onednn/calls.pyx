@@ -81,22 +81,38 @@ cdef class Primitive:
     Args:
         pointer: Address of the primitive.
         arguments: Number of each argument, and the address of the descriptor of its memory.
-        threads: Threads of OpenMP that it was made for, and computes with.
         owners: What has to live as long as it does.
     """
 
     cdef void *primitive
     cdef tuple arguments
+    cdef int count
     cdef list spare
-    cdef int threads
     cdef object owners
 
-    def __init__(self, uintptr_t pointer, tuple arguments, int threads, owners):
+    def __init__(self, uintptr_t pointer, tuple arguments, owners):
         self.primitive = <void *>pointer
         self.arguments = arguments
-        self.threads = threads
+        self.count = len(arguments)
         self.owners = owners
         self.spare = []
+
+    cdef Set take(self):
+        """Memory objects that no other call has."""
+        return self.spare.pop() if self.spare else Set(self.arguments)
+
+    cdef int run(self, Set own):
+        """Compute, on this thread alone, with the handles that the memory objects have; returns the status."""
+        cdef int before = 1, status
+        with nogil:
+            if set_threads is not NULL:  # the number is the calling thread's own, and others' calls reckon with it
+                before = get_threads()
+                set_threads(1)
+            status = execute(self.primitive, stream, self.count, own.arguments)
+            if set_threads is not NULL:
+                set_threads(before)
+        self.spare.append(own)
+        return status
 
     def __call__(self, *arrays):
         """Compute. The arrays are those of the arguments, in order, as their descriptors say.
@@ -104,24 +120,83 @@ cdef class Primitive:
         Raises:
             RuntimeError: if the library says that it has failed.
         """
-        cdef Set own
-        cdef int i, before = 0, status = 0, count = len(self.arguments)
-        if len(arrays) != count:
-            raise TypeError(f"expected {count} arrays, got {len(arrays)}")
-        try:
-            own = self.spare.pop()
-        except IndexError:
-            own = Set(self.arguments)
-        for i in range(count):
+        cdef Set own = self.take()
+        cdef int i, status = 0
+        if len(arrays) != self.count:
+            raise TypeError(f"expected {self.count} arrays, got {len(arrays)}")
+        for i in range(self.count):
             status |= set_handle(own.arguments[i].memory, np.PyArray_DATA(<np.ndarray?>arrays[i]))
-        if not status:
-            with nogil:
-                if set_threads is not NULL:  # the number is the calling thread's own, and others' calls reckon with it
-                    before = get_threads()
-                    set_threads(self.threads)
-                status = execute(self.primitive, stream, count, own.arguments)
-                if set_threads is not NULL:
-                    set_threads(before)
-        self.spare.append(own)
+        status = status or self.run(own)
         if status:
             raise RuntimeError(f"oneDNN has failed with status {status}")
+
+
+cdef class Direct:
+    """A call of a primitive with a step's arrays as they are, and with others that stay.
+
+    Args:
+        primitive: The primitive.
+        order: Where the array of each argument is: among the inputs (0, 1, ...), the outputs (-1, -2, ...), or, if it
+            is one that stays, the array itself.
+        expected: Inputs that must be these arrays, by position: what stays follows from them.
+        scratch: Gives the scratchpad, as last argument; None without one.
+        divides: Whether others should compute parts of it now; None where that never is so.
+    """
+
+    cdef Primitive primitive
+    cdef tuple order, expected
+    cdef object scratch, divides
+
+    def __init__(self, Primitive primitive, tuple order, tuple expected, scratch, divides):
+        self.primitive, self.order, self.expected, self.scratch = primitive, order, expected, scratch
+        self.divides = divides
+
+    cdef bint run(self, list inputs, list outputs) except -1:
+        """Compute; False if that is to be done otherwise, as an input is another one, or if the library has failed."""
+        cdef Set own
+        cdef int i = 0, status = 0
+        cdef Py_ssize_t position
+        cdef np.ndarray array
+        for place, known in self.expected:
+            if inputs[<Py_ssize_t>place] is not known:
+                return False
+        if self.divides is not None and self.divides():
+            return False
+        own = self.primitive.take()
+        for place in self.order:
+            if type(place) is int:
+                position = place
+                array = inputs[position] if position >= 0 else outputs[-1 - position]
+                if not np.PyArray_ISCARRAY_RO(array):
+                    self.primitive.spare.append(own)
+                    return False
+            else:
+                array = place
+            status |= set_handle(own.arguments[i].memory, np.PyArray_DATA(array))
+            i += 1
+        if self.scratch is not None:
+            array = self.scratch()
+            status |= set_handle(own.arguments[i].memory, np.PyArray_DATA(array))
+        return not (status or self.primitive.run(own))
+
+
+cdef class Step:
+    """The function of one step of a program: directly where that is possible.
+
+    Args:
+        make: Makes what computes the step, when it is first called: called as the function of a kernel is, its
+            attribute ``direct`` is a `Direct`, or None as long as there is none.
+    """
+
+    cdef object make, call
+
+    def __init__(self, make):
+        self.make = make
+
+    def __call__(self, operation, list inputs, list outputs, *finish):
+        cdef object direct
+        if self.call is None:
+            self.call = self.make(operation)
+        direct = self.call.direct
+        if direct is None or finish or not (<Direct>direct).run(inputs, outputs):
+            self.call(operation, inputs, outputs, *finish)

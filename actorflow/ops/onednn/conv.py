@@ -34,6 +34,7 @@ from actorflow.ops.onednn.steps import (
     Call,
     Compute,
     Divisible,
+    Indirect,
     Piece,
     Reorder,
     done,
@@ -156,7 +157,7 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
         compute(plain(g), derived.of((weight,), lambda: reorder(plain(weight))), dx)
         done(outputs, dx, finish)
 
-    return call
+    return Indirect(call)
 
 
 def _down(
@@ -202,4 +203,4 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
         reorder(sums[0], dweight)
         done(outputs, dweight)
 
-    return call
+    return Indirect(call)

@@ -97,6 +97,7 @@ class _Chain:
 
         work_ns = element_ns(_FUNCTION * specs[0].size) if len(specs[0].shape) > 1 else 0.0
         self._compute = Divisible(part(specs[0]), 1 + len(static), work_ns, pieces)
+        self.direct = None if static else self._compute.directly([0, -1, *self._rows])
 
     def __call__(self, operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
         y = written(outputs[0])

@@ -124,7 +124,7 @@ class Library:
     Attributes:
         path: Where it was found: a path, or the name that the system knows it by.
         version: Its version, as text.
-        primitive_kind: Class of the primitives, see ``calls.pyx``.
+        calls: What calls its primitives: the module ``calls.pyx``.
     """
 
     def __init__(self, path: str, loaded: ctypes.CDLL) -> None:
@@ -149,7 +149,7 @@ class Library:
             | {"omp_set_num_threads": _address(self.set_threads), "omp_get_max_threads": _address(self.get_threads)}
             | {"engine": engine.value, "stream": stream.value}
         )
-        self.primitive_kind = calls.Primitive
+        self.calls = calls
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -245,14 +245,11 @@ class Library:
             self.call("primitive_attr_set_post_ops", made, chain)
         return made
 
-    def primitive(self, descriptor: Handle, arguments: Sequence[int], threads: int = 1) -> Any:
-        """A primitive, called with the arrays of these arguments, and its scratchpad where it wants one.
-
-        Its code is compiled here, for at most so many threads as its descriptor was made for.
-        """
+    def primitive(self, descriptor: Handle, arguments: Sequence[int]) -> Any:
+        """A primitive, called with the arrays of these arguments. Its code is compiled here."""
         made = self.make("primitive_create", "primitive_destroy", descriptor)
         given = tuple([(argument, self.memory_of(descriptor, argument)) for argument in arguments])
-        return self.primitive_kind(made.pointer, given, threads, (made, descriptor))
+        return self.calls.Primitive(made.pointer, given, (made, descriptor))
 
 
 def dims(values: Sequence[int]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,8 +28,20 @@ _MOST_SHARED = 256
 #: Bytes of a line of the cache, at which vectors are best to begin.
 _LINE = 64
 
-#: Computes a step: called with its inputs, its outputs, and what takes rows (`registry.Kernel.finishes`).
-Call = Callable[..., None]
+
+class Call(Protocol):
+    """Computes a step: called as the function of a kernel is.
+
+    Attributes:
+        direct: A `Direct` of ``calls.pyx`` for calls whose weights are those of the call before, and that are given
+            nothing that takes rows; None as long as there is none.
+    """
+
+    direct: Any
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None: ...
+
+
 #: Makes that for inputs of some types; raises `UnsupportedError`.
 Make = Callable[[Any, Sequence[TensorSpec]], Call]
 
@@ -58,15 +70,8 @@ def kernel(
             return shared(operation, *specs)
 
         def bind(_: Any, specs: Sequence[TensorSpec]) -> Callable[..., None]:
-            call: Call | None = None
-
-            def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
-                nonlocal call
-                if call is None:
-                    call = made(operation, specs)
-                call(operation, inputs, outputs, *finish)
-
-            return compute
+            found: Callable[..., None] = libdnnl().calls.Step(lambda operation: made(operation, specs))
+            return found
 
         @registry.kernel(
             operation,
@@ -80,8 +85,7 @@ def kernel(
         )
         @wraps(make)
         def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
-            specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
-            bind(operation, specs)(operation, inputs, outputs, *finish)
+            made(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs, *finish)
 
         return make
 
@@ -95,7 +99,19 @@ def _made(make: Make, operation: Any, *specs: TensorSpec) -> Call:
             return make(operation, specs)
         except UnsupportedError:
             pass
-    return others(operation, specs[0].dtype).function
+    return Indirect(others(operation, specs[0].dtype).function)
+
+
+class Indirect:
+    """A step that a function computes, and never a primitive alone."""
+
+    direct = None
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
+        self._function(operation, inputs, outputs, *finish)
 
 
 def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
@@ -138,14 +154,24 @@ class Compute:
     def __init__(self, descriptor: Handle, arguments: Sequence[int]) -> None:
         found = libdnnl()
         self.descriptor = descriptor
-        self._scratch_bytes = found.size_bytes(found.memory_of(descriptor, SCRATCHPAD))
-        self._primitive = found.primitive(descriptor, [*arguments, SCRATCHPAD] if self._scratch_bytes else arguments)
+        size_bytes = found.size_bytes(found.memory_of(descriptor, SCRATCHPAD))
+        self._scratch = partial(scratch, "onednn", (size_bytes,), np.uint8) if size_bytes else None
+        self._primitive = found.primitive(descriptor, [*arguments, SCRATCHPAD] if size_bytes else arguments)
 
     def __call__(self, *arrays: Array) -> None:
-        if self._scratch_bytes:
-            self._primitive(*arrays, scratch("onednn", (self._scratch_bytes,), np.uint8))
-        else:
+        if self._scratch is None:
             self._primitive(*arrays)
+        else:
+            self._primitive(*arrays, self._scratch())
+
+    def directly(
+        self,
+        order: Sequence[Any],
+        expected: Sequence[tuple[int, Array]] = (),
+        divides: Callable[[], bool] | None = None,
+    ) -> Any:
+        """A `Direct` of ``calls.pyx``."""
+        return libdnnl().calls.Direct(self._primitive, tuple(order), tuple(expected), self._scratch, divides)
 
 
 #: A primitive that computes a part of a result, and for each of its arrays which part it takes of it; None for all.
@@ -185,6 +211,10 @@ class Divisible:
             return
         self.whole(*arrays)
         self._pieces = self._tried(arrays[self._result], part)
+
+    def directly(self, order: Sequence[Any], expected: Sequence[tuple[int, Array]] = ()) -> Any:
+        """A `Direct` of ``calls.pyx``, which is for one thread."""
+        return self.whole.directly(order, expected, None if self._pieces == () else is_help_at_hand)
 
     def _tried(self, result: Array, part: Callable[[Piece], None]) -> Sequence[Piece]:
         """The pieces, if they give the bits that the result has."""
@@ -229,6 +259,7 @@ class Plain:
             return [(Compute(part, arguments), own) for part, own in zip(parts, places, strict=True)]
 
         self._compute = Divisible(Compute(describe(specs), arguments), len(specs), work_ns, cut)
+        self.direct = self._compute.directly([*range(len(specs)), -1])
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
         y = written(outputs[0])

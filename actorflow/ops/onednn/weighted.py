@@ -99,6 +99,7 @@ class Weighted:
         self._reorder = Reorder(product.weight, self._packed)
         form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain)
         self._derived = kept(operation).derived(form)
+        self.direct: Any = None
         self._operands = [position for _, position in static]
         inside = [] if following is None else following.static
         self._static = [(position, count - 1 + position) for position in inside]
@@ -119,10 +120,14 @@ class Weighted:
         ]
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+        self.direct = None
         y, sources = written(outputs[0]), (inputs[1], *[inputs[i] for _, i in self._static])
         prepared = self._derived.of(sources, lambda: self._prepared(inputs))
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
         done(outputs, y, finish)
+        if self._derived.is_held:
+            places = [1, *[i for _, i in self._static]]
+            self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
 
     def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
         """The weight as the primitive likes it, and a bias and operands, from what has no rows."""
@@ -203,14 +208,21 @@ def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
     if tell is None:
         raise UnsupportedError(main.kind)
     (y,) = main.infer(*specs[:count]) or ()
-    call = Weighted(main, tell(main, specs[:count]), Following(operation.chain, [y, *specs[count:]]), count)
+    return _Followed(Weighted(main, tell(main, specs[:count]), Following(operation.chain, [y, *specs[count:]]), count))
 
-    def compute(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+
+class _Followed:
+    """A product and what follows it, whose errors and times are those of a fused step."""
+
+    def __init__(self, call: Weighted) -> None:
+        self._call = call
+        self.direct: Any = None
+
+    def __call__(self, operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
         begin_ns = perf_counter_ns()
         try:
-            call(operation, inputs, outputs)
+            self._call(operation, inputs, outputs)
         except Exception as error:
             raise StepError(0) from error
         operation.main_ns[0] += perf_counter_ns() - begin_ns
-
-    return compute
+        self.direct = self._call.direct
