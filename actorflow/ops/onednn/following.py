@@ -262,8 +262,12 @@ def _joined(steps: Sequence[_Step]) -> list[_Step]:
             pair = _pair(made[-2], made[-1])
             if pair is None:
                 break
-            made[-2:] = [pair]
+            made[-2:] = [] if isinstance(pair, Eltwise) and _is_identity(pair) else [pair]
     return made
+
+
+def _is_identity(step: Eltwise) -> bool:
+    return step.kind == _LINEAR and math.isclose(step.alpha, 1.0, rel_tol=1e-12) and not step.beta
 
 
 def _with_number(step: _Step) -> _Step:
@@ -290,6 +294,14 @@ def _pair(first: _Step, then: _Step) -> _Step | None:
     return None
 
 
+def _of_clip(linear: Eltwise, clip: Eltwise) -> list[_Step] | None:
+    """``x * min(max(x + 3, 0), 6)``, as exporters write hard-swish, which has a sixth of it."""
+    most = clip.beta
+    if clip.alpha or not 0 < most < math.inf:
+        return None
+    return [Eltwise(_HARD_SWISH, linear.alpha / most, linear.beta / most), Eltwise(_LINEAR, most)]
+
+
 def _of_erf(*steps: Eltwise) -> list[_Step] | None:
     """``x * (1 + erf(x / sqrt(2)))``, times anything: GELU in pieces."""
     inner, _, outer = steps
@@ -305,5 +317,6 @@ _GATES: dict[tuple[int, ...], Any] = {
     (_LINEAR, _LOGISTIC): lambda linear, _: None if linear.beta else [Eltwise(_SWISH, linear.alpha)],
     (_HARD_SIGMOID,): lambda step: [Eltwise(_HARD_SWISH, step.alpha, step.beta)],
     (_NORMAL_CDF,): lambda _: [Eltwise(_GELU_ERF)],
+    (_LINEAR, _CLIP): _of_clip,
     (_LINEAR, _ERF, _LINEAR): _of_erf,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -20,10 +20,12 @@ from actorflow.ops.onednn.steps import (
     Call,
     Compute,
     Divisible,
+    Indirect,
     Piece,
     Reorder,
     done,
     kernel,
+    others,
     part_of,
     plain,
     written,
@@ -208,7 +210,22 @@ def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
     if tell is None:
         raise UnsupportedError(main.kind)
     (y,) = main.infer(*specs[:count]) or ()
-    return _Followed(Weighted(main, tell(main, specs[:count]), Following(operation.chain, [y, *specs[count:]]), count))
+    try:
+        following = Following(operation.chain, [y, *specs[count:]])
+        return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
+    except UnsupportedError:
+        return _left(operation, specs)
+
+
+def _left(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
+    """What follows, by another library; and the product, too, if that library has its own way to go on from there."""
+    own = others(operation.main, specs[0].dtype)
+    if own.key.library == "numpy":
+        raise UnsupportedError("a chain")
+    together = replace(operation, kernel=own)
+    object.__setattr__(together, "main_ns", operation.main_ns)  # which the operation's times are taken from
+    function = others(together, specs[0].dtype).function
+    return Indirect(lambda _, inputs, outputs: function(together, inputs, outputs))
 
 
 class _Followed:

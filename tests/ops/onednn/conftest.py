@@ -38,7 +38,7 @@ def by_default(loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Kinds of the operations that were left to other libraries."""
-    from actorflow.ops.onednn import steps
+    from actorflow.ops.onednn import steps, weighted
 
     found: list[str] = []
     others = steps.others
@@ -47,7 +47,8 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(operation.kind)
         return others(operation, dtype)
 
-    monkeypatch.setattr(steps, "others", noted)
+    for module in (steps, weighted):
+        monkeypatch.setattr(module, "others", noted)
     return found
 
 

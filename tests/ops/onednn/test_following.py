@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.devices.cpu import CPU
 from actorflow.ops import (
     bias,
     clip,
@@ -55,6 +56,8 @@ FOLLOWING: dict[str, Follow] = {
     "norm": normalized,
     "norm, sum, relu": lambda graph, y: relu(normalized(graph, y) + graph.constant(ROWS)),
     "norm, hard_swish": lambda graph, y: hard_swish(normalized(graph, y)),
+    "hard_swish in pieces": lambda graph, y: y * clip(y + 3.0, 0.0, 6.0) / 6.0,
+    "hard_swish with six": lambda graph, y: y * clip(y + 3.0, 0.0, 6.0),
     "hard_sigmoid": lambda graph, y: hard_sigmoid(y),
     "sigmoid": lambda graph, y: sigmoid(y),
     "silu": lambda graph, y: silu(y),
@@ -104,7 +107,7 @@ def test_in_one_primitive(left: list[str], name: str) -> None:
 @pytest.mark.parametrize("name", LEFT)
 def test_left_to_others(left: list[str], name: str) -> None:
     found = computed(LEFT[name], "onednn")
-    assert left == ["Followed"]
+    assert left == ["Conv", "Followed"]
     np.testing.assert_allclose(found, computed(LEFT[name], "numpy"), rtol=2e-5, atol=2e-5)
 
 
@@ -118,6 +121,16 @@ def test_nan_stays_nan(name: str) -> None:
     found = graph.run_sync({x: image})[y]
     assert np.isnan(found[0, 1:4, 2:5]).all()
     assert np.isfinite(found[0, 4]).all()
+
+
+def test_another_library_that_goes_on_by_itself_has_the_product_too(
+    left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llvmlite")
+    monkeypatch.setattr(CPU, "libraries", ("onednn", "numba", "numpy"))
+    found = computed(LEFT["two values"], "onednn")
+    assert left == ["Conv", "Followed"]
+    np.testing.assert_allclose(found, computed(LEFT["two values"], "numpy"), rtol=2e-5, atol=2e-5)
 
 
 def test_values_that_are_fetched_on_the_way_are_there() -> None:
