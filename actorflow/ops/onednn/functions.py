@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from actorflow.ops import elementwise as ew
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import element_ns, even_cuts
@@ -15,7 +17,19 @@ from actorflow.ops.fused import Fused, StepError
 from actorflow.ops.nn import activation
 from actorflow.ops.onednn.following import LONG, Eltwise, Following, function_of
 from actorflow.ops.onednn.library import DST, FORWARD_INFERENCE, SRC, Handle, UnsupportedError, libdnnl
-from actorflow.ops.onednn.steps import Call, Compute, Divisible, Piece, Plain, done, kernel, part_of, plain, written
+from actorflow.ops.onednn.steps import (
+    Call,
+    Compute,
+    Divisible,
+    Indirect,
+    Piece,
+    Plain,
+    done,
+    kernel,
+    part_of,
+    plain,
+    written,
+)
 from actorflow.ops.onednn.weighted import columns_of, operands_of, post_ops_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -24,7 +38,6 @@ from actorflow.spec import TensorSpec
 _FUNCTION = 4
 _KINDS: tuple[type[Operation], ...] = (
     activation.Elu,
-    activation.Gelu,
     activation.GeluTanh,
     activation.Sigmoid,
     activation.Silu,
@@ -54,6 +67,21 @@ def _function(operation: Any, specs: Sequence[TensorSpec]) -> Call:
 
 for _kind in _KINDS:
     kernel(_kind, inplace=True)(_function)
+
+
+@kernel(activation.Gelu, inplace=True)
+def _gelu(operation: Operation, specs: Sequence[TensorSpec]) -> Call:
+    """The library's function multiplies minus infinity by 0, which is NaN."""
+    compute = _function(operation, specs)
+
+    def call(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:
+        (x,) = inputs
+        zero = None if x.min() > -np.inf else np.isneginf(x)  # NaN is the least, too
+        compute(operation, inputs, outputs)
+        if zero is not None:
+            np.copyto(outputs[0], 0.0, where=zero)
+
+    return Indirect(call)
 
 
 def _has_long(operation: Fused) -> bool:
