@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from ctypes.util import find_library
 from functools import cache
@@ -31,10 +32,6 @@ _FILES = {"darwin": "libdnnl.3.dylib", "win32": "dnnl.dll"}
 FILE = _FILES.get(sys.platform, "libdnnl.so.3")
 #: Runtimes of the processor that a library may be made with: one thread, OpenMP. Others keep threads of their own.
 _RUNTIMES = {1: "one thread", 2: "OpenMP"}
-#: How often the threads of GNU OpenMP look for work before they sleep: some 20 us, that is, longer than from one
-#: primitive of a network to the next, and too short to be felt by others. Its default is some ms.
-_SPINS = "10000"
-
 DTYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 SRC, SRC_1, SRC_2, DST, DST_1, DST_2 = 1, 2, 3, 17, 18, 19
 WEIGHTS, WEIGHTS_1, BIAS = 33, 34, 41
@@ -172,6 +169,19 @@ class Library:
         assert made.value is not None
         return Handle(made.value, self._functions[destroyed_by])
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread of OpenMP for what this thread does within the block: as many as there are, a primitive has."""
+        if self.set_threads is None:
+            yield
+            return
+        before = self.get_threads()
+        self.set_threads(1)
+        try:
+            yield
+        finally:
+            self.set_threads(before)
+
     def memory(self, shape: Sequence[int], dtype: np.dtype[Any] | str, strides: Sequence[int] | None = None) -> Handle:
         """Descriptor of an array by its strides in elements; without them in the order that a primitive likes best."""
         kind = DTYPES[str(dtype)]
@@ -190,7 +200,8 @@ class Library:
             UnsupportedError: if there is none.
         """
         given = (self._engine, *arguments) if kind != "reorder" else arguments
-        made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
+        with self._alone():
+            made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
         if kind != "reorder" and self.implementation(made).startswith(("ref", "simple")):
             raise UnsupportedError(kind)
         return made
@@ -247,7 +258,8 @@ class Library:
 
     def primitive(self, descriptor: Handle, arguments: Sequence[int]) -> Any:
         """A primitive, called with the arrays of these arguments. Its code is compiled here."""
-        made = self.make("primitive_create", "primitive_destroy", descriptor)
+        with self._alone():
+            made = self.make("primitive_create", "primitive_destroy", descriptor)
         given = tuple([(argument, self.memory_of(descriptor, argument)) for argument in arguments])
         return self.calls.Primitive(made.pointer, given, (made, descriptor))
 
@@ -310,7 +322,7 @@ def libdnnl() -> Library:
     problems = []
     for path in candidates():
         try:
-            loaded = _load(path)
+            loaded = ctypes.CDLL(path)
         except OSError as error:
             if path != FILE:
                 problems.append(f"{path}: {error}")
@@ -325,18 +337,6 @@ def libdnnl() -> Library:
 def _missing(why: str) -> MissingExtraError:
     text = f"kernel library 'onednn' needs oneDNN {_OLDEST[0]}.{_OLDEST[1]}: pip install 'actorflow[onednn]'"
     return MissingExtraError(f"{text}{': ' if why else ''}{why}", name="libdnnl")
-
-
-def _load(path: str) -> ctypes.CDLL:
-    """Load it. GNU OpenMP reads how long to look for work as it is loaded, which may be now."""
-    is_set = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
-    if not is_set:
-        os.environ["GOMP_SPINCOUNT"] = _SPINS
-    try:
-        return ctypes.CDLL(path)
-    finally:
-        if not is_set:
-            del os.environ["GOMP_SPINCOUNT"]
 
 
 def _version(loaded: ctypes.CDLL) -> Any:

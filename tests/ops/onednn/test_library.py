@@ -76,7 +76,8 @@ def test_one_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_another_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_load", lambda path: ctypes.CDLL(None))
+    own = ctypes.CDLL(None)
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda path: own)
     assert fails().endswith(f"{FILE}: it is not oneDNN")
 
 
@@ -107,19 +108,6 @@ class Loaded:
 )
 def test_versions(version: tuple[int, int], runtime: int, problem: str | None) -> None:
     assert module._problem(Loaded(*version, runtime)) == problem  # type: ignore[arg-type]
-
-
-def test_how_long_threads_look_for_work_is_set_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str | None] = []
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda path: seen.append(module.os.environ.get("GOMP_SPINCOUNT")))
-    module._load("x")
-    assert "GOMP_SPINCOUNT" not in module.os.environ
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    module._load("x")
-    assert seen == ["10000", "7"]
-    assert module.os.environ["GOMP_SPINCOUNT"] == "7"
 
 
 @pytest.fixture
