@@ -22,6 +22,7 @@ from actorflow import ops
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU
 from tests.operations.table import TOLERANCE
+from tests.support import onednn
 from tests.support.effort import FULL, slow
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
@@ -47,6 +48,8 @@ if find_spec("torch") is not None:
     windows = ["Conv", "ConvDown", "ConvWeight", "AveragePool", "AveragePoolDown", "GlobalAverage"]
     windows += ["MaxPool", "MaxPoolDown"]  # of 0.0 and -0.0, either is the maximum
     SETTINGS.append(Setting(options={"libraries": ["torch"]}, inexact=frozenset(windows)))
+if not onednn.why_not():
+    SETTINGS.append(Setting(options={"libraries": ["onednn"]}, inexact=onednn.computed()))
 
 PLACES = sorted({setting.place for setting in SETTINGS})
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from actorflow.devices.cpu import CPU
-from actorflow.errors import MissingExtraError
 from actorflow.ops import Operation
-from actorflow.ops.onednn.library import libdnnl
 from actorflow.ops.registry import load_library, lookup
 from actorflow.spec import TensorSpec
+from tests.support.onednn import why_not
 
 Compute = Callable[..., list[np.ndarray]]
 
@@ -21,10 +20,9 @@ Compute = Callable[..., list[np.ndarray]]
 @pytest.fixture(scope="session")
 def loaded() -> None:
     """The library is there."""
-    try:
-        libdnnl()
-    except MissingExtraError as error:
-        pytest.skip(str(error))
+    problem = why_not()
+    if problem:
+        pytest.skip(problem)
     load_library("cpu", "numpy")
     load_library("cpu", "onednn")
 
