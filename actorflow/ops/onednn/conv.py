@@ -37,13 +37,12 @@ from actorflow.ops.onednn.steps import (
     Indirect,
     Piece,
     Reorder,
-    done,
+    finished,
     images,
     kernel,
     part_of,
     plain,
     steps,
-    written,
 )
 from actorflow.ops.onednn.weighted import Part, Product, by_first_axis, product
 from actorflow.spec import TensorSpec
@@ -152,10 +151,9 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     compute = Divisible(whole, 2, told.work_ns, cut)
 
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
-        g, weight = inputs
-        dx = written(outputs[0])
+        (g, weight), (dx,) = inputs, outputs
         compute(plain(g), derived.of((weight,), lambda: reorder(plain(weight))), dx)
-        done(outputs, dx, finish)
+        finished(dx, finish)
 
     return Indirect(call)
 
@@ -191,7 +189,7 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
 
     def call(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:
         g, x = map(plain, inputs)
-        sums, dweight = scratch("sums", (len(cuts), size_bytes // 4), np.float32), written(outputs[0])
+        sums = scratch("sums", (len(cuts), size_bytes // 4), np.float32)
 
         def part(index: int) -> None:
             cut = cuts[index]
@@ -200,7 +198,6 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
         spread(range(len(cuts)), part, work_ns)
         for each in sums[1:]:
             np.add(sums[0], each, out=sums[0])
-        reorder(sums[0], dweight)
-        done(outputs, dweight)
+        reorder(sums[0], outputs[0])
 
     return Indirect(call)

@@ -24,11 +24,9 @@ from actorflow.ops.onednn.steps import (
     Indirect,
     Piece,
     Plain,
-    done,
     kernel,
     part_of,
     plain,
-    written,
 )
 from actorflow.ops.onednn.weighted import columns_of, operands_of, post_ops_of
 from actorflow.ops.operation import Operation
@@ -128,11 +126,9 @@ class _Chain:
         self.direct = None if static else self._compute.directly([0, -1, *self._rows])
 
     def __call__(self, operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-        y = written(outputs[0])
         values = self._following.values({i: inputs[i] for i in self._static}) if self._operands else {}
         static = [columns_of(values[position], self._columns) for position in self._operands]
         try:
-            self._compute(plain(inputs[0]), *static, y, *[plain(inputs[i]) for i in self._rows])
+            self._compute(plain(inputs[0]), *static, outputs[0], *[plain(inputs[i]) for i in self._rows])
         except Exception as error:
             raise StepError(len(operation.steps) - 1) from error
-        done(outputs, y)

@@ -131,11 +131,6 @@ def plain(array: Array) -> Array:
     return array if array.flags.num & _PLAIN == _PLAIN else np.require(array, requirements=["C", "A"])
 
 
-def written(array: Array) -> Array:
-    """The array if its elements lie in C order, or one like it to write into instead."""
-    return array if array.flags.num & _PLAIN == _PLAIN else np.empty(array.shape, array.dtype)
-
-
 def memory(size_bytes: int) -> Array:
     """Memory that begins where a line of the cache does."""
     found = np.empty(size_bytes + _LINE, np.uint8)
@@ -262,15 +257,12 @@ class Plain:
         self.direct = self._compute.directly([*range(len(specs)), -1])
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
-        y = written(outputs[0])
-        self._compute(*map(plain, inputs), y)
-        done(outputs, y, finish)
+        self._compute(*map(plain, inputs), outputs[0])
+        finished(outputs[0], finish)
 
 
-def done(outputs: list[Array], y: Array, finish: Any = None) -> None:
-    """Hand the result on: to where it is wanted, and to what takes its rows."""
-    if y is not outputs[0]:
-        np.copyto(outputs[0], y)
+def finished(y: Array, finish: Any) -> None:
+    """Hand the rows of a result on, if something takes them."""
     if finish is not None:
         finish(0, y.size // y.shape[-1])
 

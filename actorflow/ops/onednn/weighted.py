@@ -23,12 +23,11 @@ from actorflow.ops.onednn.steps import (
     Indirect,
     Piece,
     Reorder,
-    done,
+    finished,
     kernel,
     others,
     part_of,
     plain,
-    written,
 )
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -123,10 +122,10 @@ class Weighted:
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
         self.direct = None
-        y, sources = written(outputs[0]), (inputs[1], *[inputs[i] for _, i in self._static])
+        y, sources = outputs[0], (inputs[1], *[inputs[i] for _, i in self._static])
         prepared = self._derived.of(sources, lambda: self._prepared(inputs))
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
-        done(outputs, y, finish)
+        finished(y, finish)
         if self._derived.is_held:
             places = [1, *[i for _, i in self._static]]
             self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
