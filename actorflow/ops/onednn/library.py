@@ -69,6 +69,7 @@ _FUNCTIONS = {
     "primitive_create": "pp",
     "primitive_execute": "ppnp",
     "primitive_destroy": "p",
+    "binary_primitive_desc_create": "ppnpppp",
     "eltwise_forward_primitive_desc_create": "ppnnppffp",
     "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
     "pooling_forward_primitive_desc_create": "ppnnpppppppp",

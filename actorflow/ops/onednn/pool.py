@@ -8,7 +8,7 @@ from typing import Any
 
 from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
-from actorflow.ops.nn.windows import Windows
+from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.onednn.library import (
     DIFF_DST,
     DIFF_SRC,
@@ -22,6 +22,8 @@ from actorflow.ops.onednn.library import (
     libdnnl,
 )
 from actorflow.ops.onednn.steps import Call, Plain, images, kernel
+from actorflow.ops.operation import Operation
+from actorflow.ops.reductions import ReduceMean
 from actorflow.spec import TensorSpec
 
 _MAX, _WITH_BORDER, _WITHOUT_BORDER = 0x1FF, 0x2FF, 0x3FF
@@ -86,8 +88,16 @@ def _average_pool_down(operation: AveragePoolDown, specs: Sequence[TensorSpec]) 
     return Plain(describe, specs, [DIFF_DST, DIFF_SRC], element_ns(2 * dx.size))
 
 
+@kernel(ReduceMean)
+def _mean(operation: ReduceMean, specs: Sequence[TensorSpec]) -> Call:
+    rank = len(specs[0].shape)
+    if not 3 <= rank <= 2 + MOST_AXES or operation.axes(rank) != tuple(range(1, rank - 1)):
+        raise UnsupportedError("other axes than those of images")
+    return _global_average(operation, specs)
+
+
 @kernel(GlobalAverage)
-def _global_average(operation: GlobalAverage, specs: Sequence[TensorSpec]) -> Call:
+def _global_average(operation: Operation, specs: Sequence[TensorSpec]) -> Call:
     def describe(specs: Sequence[TensorSpec]) -> Handle:
         batch, *size, channels = specs[0].shape
         lengths, ones = tuple(size), (1,) * len(size)

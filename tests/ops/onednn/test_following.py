@@ -123,6 +123,22 @@ def test_nan_stays_nan(name: str) -> None:
     assert np.isfinite(found[0, 4]).all()
 
 
+def test_what_follows_is_not_left_for_the_sake_of_a_reduction(left: list[str]) -> None:
+    """Squeeze-and-excite: the mean of an activation, which others read, too."""
+    found = {}
+    for library in ("onednn", "numpy"):
+        graph = af.Graph("g", libraries=[library])
+        x = graph.blob("x", X.shape)
+        y = hard_swish(bias(af.ops.conv(x, graph.constant(WEIGHTS), pad=1), graph.constant(COLUMNS[0])))
+        z = y * af.ops.mean(y, (1, 2), keepdims=True)
+        plan = graph.compile([z])
+        found[library] = [op.operation.kind for op in plan.ops], graph.run_sync({x: X})[z]
+    assert found["onednn"][0] == ["Followed", "ReduceMean", "Multiply"]
+    assert left == []
+    np.testing.assert_allclose(found["onednn"][1], found["numpy"][1], rtol=2e-5, atol=2e-5)
+    assert found["numpy"][0] == ["Conv", "Fused", "Multiply"]
+
+
 def test_another_library_that_goes_on_by_itself_has_the_product_too(
     left: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

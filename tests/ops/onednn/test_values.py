@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from actorflow.ops.cpu.kept import Kept, kept
+from actorflow.ops.elementwise import Multiply
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.activation import Elu, Gelu, GeluTanh, Sigmoid, Silu, Softplus
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax
+from actorflow.ops.reductions import ReduceMean
 from tests.operations import ROWS, Row
 from tests.ops.test_values import SPECIAL, check_values
 from tests.support.layouts import LAYOUTS
@@ -45,6 +47,31 @@ def test_values(compute: Any, left: list[str], row: Row) -> None:
     assert left == []
     for sample in row.samples[1:]:
         check_values(compute, row, sample, "float32", *LAYOUTS)
+
+
+def test_products_of_images_with_a_number_for_each_channel(compute: Any, left: list[str]) -> None:
+    random = np.random.default_rng(0)
+    for shape in ((2, 5, 4, 7), (1, 9, 3), (3, 1, 1, 1, 6)):
+        x = random.standard_normal(shape).astype("f")
+        factors = random.standard_normal((shape[0], *[1] * (len(shape) - 2), shape[-1])).astype("f")
+        for each in ((x, factors), (factors, x)):
+            np.testing.assert_array_equal(compute(Multiply(), *each)[0], x * factors)
+    assert left == []
+    for other in ((2, 1, 1, 1), (5, 4, 7), (2, 5, 4, 7), (1, 1, 1, 7)):
+        x, y = (random.standard_normal(each).astype("f") for each in ((2, 5, 4, 7), other))
+        np.testing.assert_array_equal(compute(Multiply(), x, y)[0], x * y)
+    assert left == ["Multiply"] * 4
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_means_of_images(compute: Any, left: list[str], keepdims: bool) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, 4, 7 + keepdims)).astype("f")
+    for axis in ((1, 2), (-2, 1)):
+        (found,) = compute(ReduceMean(axis, keepdims), x)
+        np.testing.assert_allclose(found, x.mean((1, 2), keepdims=keepdims), rtol=1e-5, atol=1e-6)
+    assert left == []
+    np.testing.assert_allclose(compute(ReduceMean((2, 3)), x)[0], x.mean((2, 3)), rtol=1e-5, atol=1e-6)
+    assert left == ["ReduceMean"]
 
 
 @pytest.mark.parametrize("row", [row for row in SPECIAL if row.kind in COMPUTED], ids=str)
