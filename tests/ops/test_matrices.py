@@ -72,6 +72,15 @@ async def test_transforms_of_half_precision_are_of_single(name: str) -> None:
     assert found.dtype == y.dtype
 
 
+def test_sums_over_a_stack_count_for_what_they_are_multiplied_in(compute: Any) -> None:
+    a, b = np.full((3, 30, 40), 599), np.full((3, 40, 20), 599)
+    a[0, 0, 0] = 600
+    (found,) = compute(ops.Matmul(batch=()), a, b)
+    np.testing.assert_array_equal(found, np.matmul(a, b).sum(0))
+    assert found[0, 0] > 1 << 25
+    assert found[0, 0] % 2
+
+
 #: Largest number of the operands, and the dtype that sums of 40 products fit in.
 LARGEST = [("int8", 127, "float32"), ("uint8", 255, "float32"), ("int32", 350, "float32"), ("int32", 10**6, "float64")]
 LARGEST += [

@@ -15,6 +15,8 @@ from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax
 from actorflow.ops.reductions import ReduceMean
+from actorflow.ops.registry import lookup
+from actorflow.spec import TensorSpec
 from tests.operations import ROWS, Row
 from tests.ops.test_values import SPECIAL, check_values
 from tests.support.layouts import LAYOUTS
@@ -91,6 +93,15 @@ def test_bits_are_the_same_from_run_to_run(compute: Any, row: Row) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+def called(operation: Any, *inputs: np.ndarray) -> np.ndarray:
+    """The result of the library's kernel for these very arrays."""
+    (spec,) = operation.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs])
+    found, y = lookup(operation, "cpu", "onednn", inputs[0].dtype), np.empty(spec.shape, spec.dtype)
+    assert found is not None
+    found.function(operation, [*inputs], [y])
+    return y
+
+
 def test_shapes_and_libraries_have_their_own_form_of_a_weight(compute: Any) -> None:
     operation, random = Conv(pad=1), np.random.default_rng(0)
     weight = random.standard_normal((3, 3, 8, 24)).astype("f")
@@ -98,8 +109,29 @@ def test_shapes_and_libraries_have_their_own_form_of_a_weight(compute: Any) -> N
     expected = [compute(Conv(pad=1), image, weight)[0] for image in images]
     for _ in range(3):
         for image, each in zip(images, expected, strict=True):
-            np.testing.assert_array_equal(compute(operation, image, weight)[0], each)
+            np.testing.assert_array_equal(called(operation, image, weight), each)
             np.testing.assert_array_equal(kept(operation).packed(weight, np.negative), -weight)
+    assert [each.is_held for each in kept(operation)._derived.values()].count(True) >= 2
+
+
+def test_arrays_of_a_step_may_lie_in_any_order(by_default: None) -> None:
+    """Directly, too: of a step whose weight stays, and of one without."""
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal((2, 6, 5, 8)).astype("f"), random.standard_normal((1, 1, 8, 8)).astype("f")
+    turned = np.asfortranarray(x)
+    for operation, more in ((Conv(), [weight]), (MaxPool(2), []), (Softmax(), [])):
+        inputs = [x, *more]
+        specs = [TensorSpec(each.shape, each.dtype) for each in inputs]
+        (spec,) = operation.infer(*specs)
+        found = lookup(operation, "cpu", "onednn", x.dtype)
+        assert found is not None
+        function = found.bound(operation, specs).function
+        results = []
+        for image in (x, x, x, turned, x):
+            results.append(np.empty(spec.shape, spec.dtype))
+            function(operation, [image, *more], [results[-1]])
+        for each in results[1:]:
+            np.testing.assert_array_equal(each, results[0])
 
 
 def test_a_new_weight_replaces_all_forms_of_the_one_before() -> None:
