@@ -317,6 +317,7 @@ def libdnnl() -> Library:
 
     Raises:
         MissingExtraError: if there is none, or none that will do; the message says which were found.
+        ActorflowError: if the one that `VARIABLE` names will not do.
     """
     if not IS_COMPILED:
         raise _missing("it is called by compiled code, and actorflow was installed without (see: actorflow doctor)")
@@ -325,13 +326,15 @@ def libdnnl() -> Library:
         try:
             loaded = ctypes.CDLL(path)
         except OSError as error:
-            if path != FILE:
+            if path != FILE or os.environ.get(VARIABLE):
                 problems.append(f"{path}: {error}")
             continue
         problem = _problem(loaded)
         if problem is None:
             return Library(path, loaded)
         problems.append(f"{path}: {problem}")
+    if os.environ.get(VARIABLE):
+        raise ActorflowError(f"{VARIABLE}: {'; '.join(problems)}")
     raise _missing("; ".join(problems))
 
 

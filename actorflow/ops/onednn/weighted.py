@@ -141,6 +141,8 @@ class Weighted:
             scale, shift = following.affine(values, self._product.columns)
             more.append(shift)
             if scale is not None:
+                if not np.isfinite(scale).all():  # an infinite weight times numbers of both signs would be NaN
+                    raise UnsupportedError("a factor that is not finite")
                 factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
                 weight = np.multiply(weight, factors)
         more += [columns_of(values[position], self._product.columns) for position in self._operands]
@@ -238,6 +240,9 @@ class _Followed:
         begin_ns = perf_counter_ns()
         try:
             self._call(operation, inputs, outputs)
+        except UnsupportedError:
+            others(operation, inputs[0].dtype).function(operation, inputs, outputs)
+            return
         except Exception as error:
             raise StepError(0) from error
         operation.main_ns[0] += perf_counter_ns() - begin_ns

@@ -151,6 +151,23 @@ def test_another_library_that_goes_on_by_itself_has_the_product_too(
     np.testing.assert_allclose(found, computed(LEFT["two values"], "numpy"), rtol=2e-5, atol=2e-5)
 
 
+def test_factors_that_are_not_finite_are_not_put_into_weights(left: list[str]) -> None:
+    found = {}
+    for library in ("onednn", "numpy"):
+        graph = af.Graph("g", libraries=[library])
+        x, factor = graph.blob("x", X.shape), graph.variable("factor", 12)
+        y = relu(af.ops.conv(x, graph.constant(WEIGHTS), pad=1) * factor)
+        found[library] = []
+        for number in (2.0, np.inf, 3.0):
+            factor.value = np.full(12, number, "f")
+            found[library].append(graph.run_sync({x: X})[y])
+    assert left == ["Followed"]
+    for mine, its in zip(found["onednn"], found["numpy"], strict=True):
+        np.testing.assert_allclose(mine, its, rtol=2e-5, atol=2e-5)
+    assert np.isinf(found["onednn"][1]).any()
+    assert not np.isnan(found["onednn"][1]).any()
+
+
 def test_values_that_are_fetched_on_the_way_are_there() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", X.shape)

@@ -71,8 +71,21 @@ def test_where_there_is_none_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_one_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "libdnnl.so.3"
     broken.write_bytes(b"no library")
-    monkeypatch.setenv(VARIABLE, str(broken))
+    monkeypatch.setattr(module, "candidates", lambda: [str(broken)])
     assert f"pip install 'actorflow[onednn]': {broken}: " in fails()
+
+
+def test_one_that_the_user_has_named_is_not_left_out_quietly(
+    without: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, "/nowhere/libdnnl.so.3")
+    with caplog.at_level(logging.INFO, "actorflow.ops.registry"):
+        assert run() == 1.0
+    (record,) = caplog.records
+    assert (
+        "kernel library 'onednn' of devices of kind 'cpu' is left out: ACTORFLOW_ONEDNN: /nowhere/"
+        in record.getMessage()
+    )
 
 
 def test_another_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
