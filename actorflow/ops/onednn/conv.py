@@ -63,7 +63,7 @@ def _weights(kernel: Sequence[int], own: int, out: int, groups: int) -> tuple[Ha
     shape, strides = (out, own, *kernel), (1, out, *lengths[:-2])
     if groups > 1:
         shape, strides = (groups, out // groups, own, *kernel), (out // groups, *strides)
-    return libdnnl().memory(shape, "float32", strides), libdnnl().memory(shape, "float32")
+    return libdnnl().memory(shape, strides), libdnnl().memory(shape)
 
 
 def _geometry(w: Windows) -> tuple[Any, ...]:

@@ -52,7 +52,7 @@ def _described(function: Eltwise, x: TensorSpec, post_ops: Sequence[tuple[Any, .
 def _matrix(x: TensorSpec) -> Handle:
     """Rows and columns of an array, whatever its number of axes."""
     columns = x.shape[-1] if x.shape else 1
-    return libdnnl().memory([x.size // columns, columns], "float32", [columns, 1])
+    return libdnnl().memory([x.size // columns, columns], [columns, 1])
 
 
 def _function(operation: Any, specs: Sequence[TensorSpec]) -> Call:

@@ -30,11 +30,11 @@ def _product(
     """The product with a weight (columns, depth) of such strides."""
     depth = specs[0].shape[-1]
     rows, found = specs[0].size // depth, libdnnl()
-    x, y = (found.memory([rows, n], "float32", [n, 1]) for n in (depth, columns))
+    x, y = (found.memory([rows, n], [n, 1]) for n in (depth, columns))
 
     def describe(weight: Handle | int, bias: Handle | None, attributes: Handle) -> Handle:
         return found.descriptor("inner_product_forward", FORWARD_INFERENCE, x, weight, bias, y, attributes)
 
-    memories = (found.memory([columns, depth], "float32", strides), found.memory([columns, depth], "float32"), y)
+    memories = (found.memory([columns, depth], strides), found.memory([columns, depth]), y)
     work_ns, pieces = product_ns(rows, depth, columns), partial(by_first_axis, tell, operation, specs)
     return Product(describe, *memories, 2, columns, strides[1] == 1, work_ns, pieces)

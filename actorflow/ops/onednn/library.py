@@ -18,8 +18,6 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from actorflow.core import IS_COMPILED, check_source
 from actorflow.errors import ActorflowError, MissingExtraError
 
@@ -32,19 +30,16 @@ _FILES = {"darwin": "libdnnl.3.dylib", "win32": "dnnl.dll"}
 FILE = _FILES.get(sys.platform, "libdnnl.so.3")
 #: Runtimes of the processor that a library may be made with: one thread, OpenMP. Others keep threads of their own.
 _RUNTIMES = {1: "one thread", 2: "OpenMP"}
-DTYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
-SRC, SRC_1, SRC_2, DST, DST_1, DST_2 = 1, 2, 3, 17, 18, 19
-WEIGHTS, WEIGHTS_1, BIAS = 33, 34, 41
-MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 49, 50, 51, 52, 64, 80
-DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
-ZERO_POINTS, POST_OP = 8192, 32768
-FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
+_FLOAT32, _ANY = 3, 1
+SRC, SRC_1, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, POST_OP = 129, 145, 161, 32768
+FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 _UNIMPLEMENTED, _INVALID = 3, 2
 _IMPLEMENTATION, _ARGUMENT = 8, 255  # queries: of its name, and of the memory of an argument
 _STRIDES, _COUNT_OF_AXES, _COUNT_OF_BLOCKS, _BLOCKS, _BLOCKED_AXES = 14, 256, 263, 264, 265  # queries of a memory
 _MOST_AXES = 12
 
-#: Types of the arguments of each function: p a pointer, n an int, u an unsigned one, f a float, l an int64, z a size_t.
+#: Types of the arguments of each function: p a pointer, n an int, u an unsigned one, f a float, z a size_t.
 _FUNCTIONS = {
     "engine_create": "pnz",
     "stream_create": "ppu",
@@ -62,7 +57,6 @@ _FUNCTIONS = {
     "primitive_attr_create": "p",
     "primitive_attr_set_post_ops": "pp",
     "primitive_attr_set_scratchpad_mode": "pn",
-    "primitive_attr_set_zero_points_mask": "pnn",
     "primitive_attr_destroy": "p",
     "primitive_desc_query": "pnnp",
     "primitive_desc_destroy": "p",
@@ -71,7 +65,6 @@ _FUNCTIONS = {
     "primitive_destroy": "p",
     "binary_primitive_desc_create": "ppnpppp",
     "eltwise_forward_primitive_desc_create": "ppnnppffp",
-    "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
     "pooling_forward_primitive_desc_create": "ppnnpppppppp",
     "pooling_backward_primitive_desc_create": "ppnppppppppp",
     "reorder_primitive_desc_create": "pppppp",
@@ -81,7 +74,7 @@ _FUNCTIONS = {
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
 }
-_TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "l": c_int64, "z": c_size_t}
+_TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
 
 
 class UnsupportedError(Exception):
@@ -183,16 +176,11 @@ class Library:
         finally:
             self.set_threads(before)
 
-    def memory(self, shape: Sequence[int], dtype: np.dtype[Any] | str, strides: Sequence[int] | None = None) -> Handle:
-        """Descriptor of an array by its strides in elements; without them in the order that a primitive likes best."""
-        kind = DTYPES[str(dtype)]
-        if strides is None:
-            return self.make(
-                "memory_desc_create_with_tag", "memory_desc_destroy", len(shape), dims(shape), kind, 1
-            )  # 1: any
-        return self.make(
-            "memory_desc_create_with_strides", "memory_desc_destroy", len(shape), dims(shape), kind, dims(strides)
-        )
+    def memory(self, shape: Sequence[int], strides: Sequence[int] | None = None) -> Handle:
+        """Descriptor of a float32 array by its strides, or in the order that a primitive likes best."""
+        name, order = ("tag", _ANY) if strides is None else ("strides", dims(strides))
+        made = f"memory_desc_create_with_{name}"
+        return self.make(made, "memory_desc_destroy", len(shape), dims(shape), _FLOAT32, order)
 
     def descriptor(self, kind: str, *arguments: Any) -> Handle:
         """Descriptor of a primitive, computed by code made for this processor.
@@ -239,17 +227,14 @@ class Library:
         """Descriptor of a copy from one order to another."""
         return self.descriptor("reorder", source, self._engine, target, self._engine, None)
 
-    def attributes(self, post_ops: Sequence[tuple[Any, ...]] = (), zero_points: Sequence[int] = ()) -> Handle:
+    def attributes(self, post_ops: Sequence[tuple[Any, ...]] = ()) -> Handle:
         """Attributes of a primitive, to which each call gives its scratchpad.
 
         Args:
             post_ops: Of each, what follows, in order: (kind, alpha, beta), or (kind, descriptor of what is read).
-            zero_points: Arguments from whose elements a call takes a number off.
         """
         made = self.make("primitive_attr_create", "primitive_attr_destroy")
         self.call("primitive_attr_set_scratchpad_mode", made, 1)
-        for argument in zero_points:
-            self.call("primitive_attr_set_zero_points_mask", made, argument, 0)
         if post_ops:
             chain = self.make("post_ops_create", "post_ops_destroy")
             for each in post_ops:

@@ -30,7 +30,7 @@ def _along(how: int, axis: int, specs: Sequence[TensorSpec]) -> Call:
 
     def describe(specs: Sequence[TensorSpec]) -> Handle:
         found, shape = libdnnl(), specs[0].shape
-        memory = found.memory(shape, "float32", steps(shape))
+        memory = found.memory(shape, steps(shape))
         return found.descriptor("softmax_forward", FORWARD_INFERENCE, how, memory, memory, axis, found.attributes())
 
     # Along the first axis, there is nothing to cut.

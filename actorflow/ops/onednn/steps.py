@@ -282,7 +282,7 @@ def steps(shape: Sequence[int]) -> list[int]:
 def images(shape: Sequence[int]) -> Handle:
     """Descriptor of images, whose channels lie last and are named second."""
     axes, strides = (0, len(shape) - 1, *range(1, len(shape) - 1)), steps(shape)
-    return libdnnl().memory([shape[i] for i in axes], "float32", [strides[i] for i in axes])
+    return libdnnl().memory([shape[i] for i in axes], [strides[i] for i in axes])
 
 
 class Reorder:

@@ -91,7 +91,7 @@ class Weighted:
         static, rows = ([], []) if following is None else operands_of(following)
         self._bias = None
         if following is not None and following.shifts:
-            self._bias = libdnnl().memory([product.columns], "float32", [1])
+            self._bias = libdnnl().memory([product.columns], [1])
         prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
         self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
         whole = self._part(product, product.any_weight)
@@ -170,7 +170,7 @@ def post_ops_of(
             found.append(tuple(each))
         elif following.is_static(int(each.operand)):
             shape, strides = [1, columns, *[1] * (rank - 2)], [columns, *[1] * (rank - 1)]
-            found.append((each.kind, libdnnl().memory(shape, "float32", strides)))
+            found.append((each.kind, libdnnl().memory(shape, strides)))
         else:
             found.append((each.kind, y))
     return found

@@ -164,7 +164,7 @@ def test_one_that_is_there() -> None:
 @pytest.mark.usefixtures("loaded")
 def test_it_is_called_with_as_many_arrays_as_it_wants() -> None:
     found = module.libdnnl()
-    order = found.memory([2, 3], "float32", [3, 1])
+    order = found.memory([2, 3], [3, 1])
     copy = found.primitive(found.reorder(order, order), [module.SRC, module.DST])
     with pytest.raises(TypeError, match="expected 2 arrays, got 1"):
         copy(1)
