@@ -8,8 +8,7 @@ theirs.
 Normalization by given statistics is elementwise: its factors are computed as the chain begins. They are not multiplied
 into weights beforehand, as weights are variables, which may get new values at any time (ADR 24).
 
-An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are joined, so
-no two steps wait for each other; a message has a higher level than those before it, which it may answer.
+No two steps wait for each other (`actorflow.plan.groups`). A message waits for those before it, which it may answer.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
 from actorflow.ops.transfer import Receive, Send, Transfer
+from actorflow.plan.groups import grouped
+from actorflow.plan.order import producers_of
 from actorflow.plan.plan import PlannedOp, Slot
 from actorflow.spec import TensorSpec
 
@@ -178,43 +179,20 @@ class _Numbers:
 
 def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _Link]) -> Iterator[Sequence[int]]:
     """Indices of the ops that are computed as one, ascending; at least two."""
-    levels = [0] * len(ops)
-    writers: dict[int, PlannedOp] = {}
-    groups: dict[int, list[int]] = {}
-    told = 0  # level from which on messages may depend on those of this rank so far
+    reads = producers_of(ops, slots)
+    last: PlannedOp | None = None
     for op in ops:
-        exchanges = isinstance(op.operation, Send | Receive | AllReduce)
-        index, level = op.index, told if exchanges else 0
-        link = links.get(index)
-        joined = []
-        for slot in op.inputs:
-            before = writers.get(slot)
-            if before is None:
-                continue
-            own = levels[before.index]
-            if link is not None and _follows(before, op, links, slots):
-                joined.append(before.index)
-            else:
-                own += 1
-            level = max(level, own)
-        levels[index] = level
-        if exchanges:
-            told = level + 1
-        for slot in op.outputs:
-            writers[slot] = op
-        if link is None:
-            continue
-        group = groups[index] = [index]
-        for other_index in joined:
-            other = groups[other_index]
-            if levels[other_index] == level and other is not group:
-                other.extend(group)
-                for member in group:
-                    groups[member] = other
-                group = other
-    for members in {id(group): group for group in groups.values()}.values():
-        if len(members) > 1:
-            yield from _parts([ops[index] for index in sorted(members)], links, slots)
+        if isinstance(op.operation, Send | Receive | AllReduce):
+            if last is not None:
+                reads[op.index].append(last.index)
+            last = op
+
+    def joins(before: int, index: int) -> bool:
+        return index in links and _follows(ops[before], ops[index], links, slots)
+
+    for group in grouped(reads, joins):
+        if len(group) > 1:
+            yield from _parts([ops[index] for index in group], links, slots)
 
 
 def _follows(before: PlannedOp, op: PlannedOp, links: dict[int, _Link], slots: Sequence[Slot]) -> bool:
