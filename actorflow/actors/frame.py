@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow import core
-from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.core import FrameState
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
@@ -253,9 +251,7 @@ class Frame(core.Frame):
         if self.state is RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
-            number = self.number
-            alone, replay = partial(graph_of_call, actor, inputs, number), partial(actor.replay, inputs, number)
-            self.stop_with(OpError.of(node or actor.node, cause, replay, alone))
+            self.stop_with(actor.error_of(cause, inputs, self.number, node))
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from sys import getrefcount
 from time import perf_counter_ns
@@ -24,8 +24,7 @@ import numpy as np
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
-from actorflow.actors.function import FunctionActor
-from actorflow.actors.op import KernelActor, OpActor, Wiring
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring
 from actorflow.core import UNSHARED, FrameState, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
@@ -159,8 +158,7 @@ class _OnStream(OpActor):
             release(self.late, frame)
         super()._take_end(frame, fence)
 
-    def _again(self, inputs: list[Any], call: Any) -> Any:
-        """Repeat a call, alone, and wait for its end."""
+    def _again(self, inputs: list[Any], call: Callable[[], Any]) -> Any:
         if any(value is None for value in inputs):
             raise GraphError(
                 f"op {self.what!r} on {self.device.place} cannot be replayed: the buffers of its inputs have been "
@@ -225,9 +223,6 @@ class StreamKernelActor(_OnStream, KernelActor):
         except TypeError:  # an operation with parameters that cannot be hashed
             return id(self)
         return signature
-
-    def replay(self, inputs: list[Any], number: int) -> Any:
-        return self._again(inputs, lambda: self._run_kernel(inputs, number))
 
 
 class StagingActor(KernelActor):
@@ -342,9 +337,6 @@ class StreamFunctionActor(_OnStream, FunctionActor):
     def launch(self, frame: Frame) -> None:
         result = frame.context.copy().run(self.fn, *self.read(frame.values))
         self.store(frame, (result,) if len(self.specs) == 1 else result)
-
-    def replay(self, inputs: list[Any], number: int) -> Any:
-        return self._again(inputs, lambda: self.fn(*inputs))
 
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         spec = self.specs[position]

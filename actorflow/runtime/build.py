@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from graphlib import TopologicalSorter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
-from actorflow.actors.checked import Checked, checked
-from actorflow.actors.function import AsyncActor, FunctionActor
+from actorflow.actors.finite import Look
 from actorflow.actors.joined import FusedActor, StreamFusedActor
-from actorflow.actors.op import KernelActor, OpActor, Wiring, kernel_inline_ns
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
+from actorflow.actors.task import AsyncActor
 from actorflow.core import FOREVER_NS
 from actorflow.devices import Bucket, Device
 from actorflow.devices.memory import RoomBucket
@@ -37,8 +37,6 @@ from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
-
-_Kind = TypeVar("_Kind", bound=OpActor)
 
 #: Operations whose ops exchange messages with other ranks.
 _MESSAGES = (Send, Receive, AllReduce)
@@ -259,14 +257,12 @@ class Builder:
             ChannelLane(op.lane) if speaks else device.lane(op.lane),
             profile,
             FOREVER_NS if is_sequential else self._inline_ns(op.operation),
+            self._look(op, device),
         )
         if speaks:
             return self._channel_actor(op, wiring)
         make = self._function_actor if isinstance(op.operation, Function) else self._kernel_actor
         actor: OpActor = make(op, device, wiring)
-        if isinstance(actor, Checked):
-            assert self._plan.check is not None
-            actor.check, actor.found = self._plan.check, resources.found
         if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
             self._next = actor
         return actor
@@ -304,9 +300,8 @@ class Builder:
         turnstile = self._resources.turnstile(op.node)
         if device.is_stream and not operation.is_async:
             more = self._on_stream(op, device)
-            on_stream = self._kind(self.stream_function_kind, op, device)
-            return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
-        kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
+            return self.stream_function_kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
+        kind = self.async_kind if operation.is_async else self.function_kind
         guarded = [i for i, index in enumerate(op.inputs) if not self._is_read_only(index)]
         return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
 
@@ -318,7 +313,7 @@ class Builder:
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots
         operation, kernel = op.operation, op.kernel
-        kind = self._kind(self.stream_kernel_kind if device.is_stream else self.kernel_kind, op, device)
+        kind = self.stream_kernel_kind if device.is_stream else self.kernel_kind
         more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
             kernel, kind = _made(operation.kind, device, np.copyto), stream.StagingActor
@@ -340,12 +335,12 @@ class Builder:
         reuses = self._reuses_input(op, buckets)
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
 
-    def _kind(self, kind: type[_Kind], op: PlannedOp, device: Device) -> type[_Kind]:
-        """The kind of an op's actor: one that looks at its results, if that is wanted."""
+    def _look(self, op: PlannedOp, device: Device) -> Look | None:
+        """The look at an op's results, if that is wanted; what is written down is meant."""
         check, is_function = self._plan.check, isinstance(op.operation, Function)
         if check is None or (check.kernels_of_host and (is_function or not device.is_host)):
-            return kind
-        return checked(kind) if op.inputs or is_function else kind  # what is written down is meant
+            return None
+        return Look(check, self._resources.found) if op.inputs or is_function else None
 
     def _is_own(self, slot: Slot) -> bool:
         """Return whether nobody writes into the arrays that a slot has, for as long as something refers to them."""

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from actorflow.actors.checked import look
+from actorflow.actors.finite import look
 from actorflow.errors import OpError
 from actorflow.ops.fills import Constant
 from actorflow.ops.transfer import Transfer

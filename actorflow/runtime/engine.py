@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
+from actorflow.actors.finite import check_here
 from actorflow.actors.frame import FINISHED, Frame
-from actorflow.actors.nesting import callers, within
+from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
 from actorflow.devices import Device
 from actorflow.devices.memory import give_back_to_system
@@ -31,7 +32,6 @@ from actorflow.ops.operation import KEPT
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
-from actorflow.plan.finite import check_here
 from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.plan.planner import planning

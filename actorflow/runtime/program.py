@@ -15,8 +15,9 @@ from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.joined import parts_of
-from actorflow.actors.nesting import Call, check_turns
+from actorflow.actors.nesting import check_turns
 from actorflow.actors.op import reader
+from actorflow.actors.task import Call
 from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.core import UNSHARED, fill
 from actorflow.devices.base import Lane

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from actorflow.actors.nesting import callers, within
+from actorflow.actors.task import callers, within
 from actorflow.errors import FeedError, GraphError, ShapeError
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.interchange import as_array

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Self
 
 from actorflow.actors.frame import Frame
-from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
+from actorflow.actors.task import AsyncActor
 from actorflow.errors import GraphError, seconds, whole
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op

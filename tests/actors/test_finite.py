@@ -11,9 +11,8 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.actors.alone import graph_of_call
+from actorflow.actors.finite import check_here
 from actorflow.graph.options import FiniteCheck
-from actorflow.plan.finite import check_here
 from tests.operations import EACH, PARTICULAR
 
 X = np.array([4.0, 0.0, -1.0, 1e30], "f")
@@ -473,7 +472,7 @@ class TestTakenElsewhere:
         async with graph:
             await graph.run({"x": np.ones(3, "f"), "z": np.ones(3, "f")}, fetch=y)
             (actor,) = graph.engine.program(None, {}).ops
-        alone = graph_of_call(actor, [np.ones(3, "f"), np.full(3, 2, "f")], 7)
+        alone = actor.to_graph([np.ones(3, "f"), np.full(3, 2, "f")], 7)
         async with alone:
             np.testing.assert_array_equal((await alone.run())[alone.sinks[0]], [4, 4, 4])
 
