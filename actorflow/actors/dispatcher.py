@@ -57,6 +57,9 @@ class Dispatcher:
 
     Attributes:
         ready: Actors that are ready, with the frame that they are ready in.
+        claims: Number of those that keep a graph on the loop: each run, from before its frame starts until its result
+            has been taken.
+        is_open: Whether it can be claimed: not while the graph moves here from another loop, or once it has left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
@@ -64,6 +67,8 @@ class Dispatcher:
         self.slice_ns = slice_ns
         self.ready = Ready()
         self.take: Callable[[], tuple[Any, Any]] | None = None  # picks the next one, where a test wants another order
+        self.claims = 0
+        self.is_open = True
         self._thread = get_ident()
         self._scheduled = False
         self._due_ns = 0  # when the loop is to have its turn
@@ -71,6 +76,20 @@ class Dispatcher:
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
         self._context = Context()
         self._context.run(np.seterr, all="ignore")
+
+    def claim(self) -> bool:
+        """Keep the graph on this loop until `release`; returns False if it is not here, or this loop does not run."""
+        is_kept = asyncio.get_running_loop() is self.loop and self.is_open
+        if is_kept:
+            self.claims += 1
+            is_kept = self.is_open
+            if not is_kept:  # it is being moved, and the thread that does so may not have seen this
+                self.claims -= 1
+        return is_kept
+
+    def release(self) -> None:
+        """Keep the graph no longer; once for each claim, on the loop's thread."""
+        self.claims -= 1
 
     def wake(self) -> None:
         """Have the loop run a slice if something is ready. Any thread may call it."""

@@ -1,15 +1,13 @@
 """Results that are not finite: a NaN or an infinity that no input has is an error, or pauses the graph.
 
-They are looked for where `np.errstate` says that errors raise, and where the graph is told to. Kernels compute with
-NumPy's errors ignored, wherever they run: what overflows inside of one may be right, as the exponential in a sigmoid,
-and a lane's thread knows nothing of the application's settings. So what an op has made is looked at instead, in
-programs of their own, which runs without a check do not pay for.
+Kernels compute with NumPy's errors ignored, wherever they run: what overflows inside of one may be right, as the
+exponential in a sigmoid, and a lane's thread knows nothing of the application's settings. So where errors are wanted
+(`Graph._check_here`) what an op has made is looked at, in programs of their own: others do not pay for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +15,6 @@ import numpy.typing as npt
 
 from actorflow.devices.stream import StreamLane
 from actorflow.errors import NotFiniteError, NotFiniteResultError
-from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
 from actorflow.graph.options import FiniteCheck
 from actorflow.interchange import to_numpy
@@ -25,35 +22,6 @@ from actorflow.trace.values import is_finite, is_number, statistics_of
 
 if TYPE_CHECKING:
     from actorflow.actors.op import OpActor
-
-
-def _settings() -> ContextVar[Any] | None:
-    """The variable in which NumPy keeps its settings; None where it has another place for them."""
-    with np.errstate(all="raise"):
-        inside = [*copy_context()]
-    return next((variable for variable in inside if variable.name == "numpy.ufunc.extobj"), None)
-
-
-_variable = _settings()
-
-
-def check_here(graph: Graph) -> FiniteCheck | None:
-    """What a run of the graph that the caller starts looks for in the results of its ops; None for nothing."""
-    own = graph.root._check_finite
-    if own is None and _variable is not None and _variable.get(None) is None:  # as nearly always
-        return None
-    traps = _traps_here()
-    if own is None or traps is None:
-        return own or traps
-    return FiniteCheck(own.nan or traps.nan, own.infinity or traps.infinity)
-
-
-def _traps_here() -> FiniteCheck | None:
-    """Results that `np.errstate` makes errors around the caller."""
-    state = np.geterr()
-    nan, infinity = state["invalid"] == "raise", "raise" in (state["divide"], state["over"])
-    # Functions raise by themselves, as they see the settings of the code that runs the graph.
-    return FiniteCheck(nan, infinity, kernels_of_host=True) if nan or infinity else None
 
 
 class Look(NamedTuple):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError, flag, seconds, time_limit, whole
@@ -72,6 +75,28 @@ class FiniteCheck(NamedTuple):
     infinity: bool = True
     pause: bool = False
     kernels_of_host: bool = False
+
+
+def _numpys() -> ContextVar[Any] | None:
+    """The variable in which NumPy keeps its settings; None where it has another place for them."""
+    with np.errstate(all="raise"):
+        inside = [*copy_context()]
+    return next((variable for variable in inside if variable.name == "numpy.ufunc.extobj"), None)
+
+
+#: It has no value where nobody has set any, as nearly always.
+NUMPYS = _numpys()
+
+
+def with_numpys(check: FiniteCheck | None) -> FiniteCheck | None:
+    """A check, and besides it one for what `np.errstate` around the caller makes errors."""
+    state = np.geterr()
+    nan, infinity = state["invalid"] == "raise", "raise" in (state["divide"], state["over"])
+    if not (nan or infinity):
+        return check
+    if check is None:  # functions raise by themselves, as they see the settings of the code that runs the graph
+        return FiniteCheck(nan, infinity, kernels_of_host=True)
+    return FiniteCheck(check.nan or nan, check.infinity or infinity)
 
 
 class GraphOptions(NamedTuple):

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
-from actorflow.actors.finite import check_here
 from actorflow.actors.frame import FINISHED, Frame
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
@@ -200,7 +199,7 @@ class Engine:
         known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
-        return targets, check_here(self.graph), lengths, ()
+        return targets, self.graph._check_here(), lengths, ()
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
         """Have ready what the first runs would wait for; see `Graph.warm_up`."""
@@ -239,7 +238,7 @@ class Engine:
         axes = self._open_axes(targets) if self._is_open else None
         taps = self.resources.taps
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
-        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds), tapped
+        return targets, self.graph._check_here(), None if axes is None else lengths or axes.of(feeds), tapped
 
     def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
         """The open axes, if there are any that all ranks must agree on the lengths of."""
@@ -433,8 +432,9 @@ class Engine:
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        resources = self.resources
-        claim = resources.claim()
+        dispatcher = self.resources.home
+        if dispatcher is None or not dispatcher.claim():
+            dispatcher = self.resources.claim()
         try:
             if feeds is None:
                 feeds = {}
@@ -442,7 +442,7 @@ class Engine:
             if program is not None:
                 frame = self.start(program, feeds, atomic)
                 if timeout_s is None and self.instrumentation is None and program.exchange is None:
-                    resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
+                    dispatcher.run_now()  # as `_begun`, of which each call would be felt
                 else:
                     self._begun(program, frame, timeout_s, True)
             elif self.graph.world.size > 1:
@@ -453,7 +453,7 @@ class Engine:
                 return program.result(frame)
             return await program.outcome(frame)
         finally:
-            claim.release()
+            dispatcher.release()
 
     def _ready_now(self, feeds: Feeds, fetch: Fetch) -> Program | None:
         """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""

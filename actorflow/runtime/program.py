@@ -358,7 +358,7 @@ class Program:
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
         start, resources = self._start, self._resources
-        if start is None or start.dispatcher is not resources.dispatcher or start.monitor is not resources.monitor:
+        if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
             start = self._start = self._beginning(observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)

@@ -11,7 +11,6 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.actors.finite import check_here
 from actorflow.graph.options import FiniteCheck
 from tests.operations import EACH, PARTICULAR
 
@@ -173,20 +172,20 @@ class TestWhoIsAsked:
 
     def test_when(self) -> None:
         graph = af.Graph("g")
-        assert check_here(graph) is None
+        assert graph._check_here() is None
         with np.errstate(all="raise"):
-            assert check_here(graph) == FiniteCheck(kernels_of_host=True)
+            assert graph._check_here() == FiniteCheck(kernels_of_host=True)
             with np.errstate(all="warn"):
-                assert check_here(graph) is None
+                assert graph._check_here() is None
             with np.errstate(invalid="ignore"):
-                assert check_here(graph) == FiniteCheck(nan=False, kernels_of_host=True)
+                assert graph._check_here() == FiniteCheck(nan=False, kernels_of_host=True)
         with np.errstate(under="raise", invalid="warn", divide="print", over="call"):
-            assert check_here(graph) is None
-        assert check_here(graph) is None
+            assert graph._check_here() is None
+        assert graph._check_here() is None
         graph.check_finite = FiniteCheck(infinity=False, pause=True)
-        assert check_here(graph) == FiniteCheck(infinity=False, pause=True)
+        assert graph._check_here() == FiniteCheck(infinity=False, pause=True)
         with np.errstate(all="raise"):
-            assert check_here(graph) == FiniteCheck()
+            assert graph._check_here() == FiniteCheck()
 
     async def test_feeds_and_variables_are_no_arithmetic(self, graph: af.Graph) -> None:
         with np.errstate(all="raise"):
