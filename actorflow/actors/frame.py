@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,7 +69,7 @@ class FrameStart(core.Start):
     """Counts, queue and callbacks that all frames of a program begin with, and share.
 
     Args:
-        pending, readers, slots, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
+        pending, readers, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
             and of variables' turns.
         dispatcher: Fires the actors.
         budget: Memory that ops must be admitted to, if there is a limit.
@@ -90,8 +90,7 @@ class FrameStart(core.Start):
     def __init__(
         self,
         pending: Sequence[int],
-        readers: Mapping[int, int],
-        slots: int,
+        readers: Sequence[int],
         open_ends: int,
         dispatcher: Dispatcher,
         budget: Budget | None,
@@ -110,7 +109,7 @@ class FrameStart(core.Start):
         # The frames of other ranks count theirs, and memory is given back where it is counted.
         quietly = len(listeners) == len(turnstiles) and budget is None and not weights
         queue = dispatcher.ready, dispatcher.wake
-        super().__init__(pending, readers, slots, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
+        super().__init__(pending, readers, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
         self.dispatcher = dispatcher
         self.observer = observer
         self.listeners = listeners

@@ -10,7 +10,7 @@ from functools import partial
 from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,8 @@ class OpActor(core.Op, ABC):
 
     __slots__ = ("look", "node", "read", "unread")
 
+    read: Callable[[list[Any]], Iterable[Any]]
+
     joins = False
     uses_lane = True
     #: Whether its calls are work that a lane's thread does from begin to end.
@@ -113,7 +115,6 @@ class OpActor(core.Op, ABC):
         self.followers = followers
         self.lane = lane
         self.inline_ns = INLINE_NS if ns is None else ns
-        self.read = reader([blob.slot for blob in inputs])
         self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
         self.delivery = _Delivery(self.updates) if self.updates else None
@@ -121,6 +122,15 @@ class OpActor(core.Op, ABC):
         self.turnstile = turnstile
         self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
         self.goes_on = self.is_work and self.attempts is None and isinstance(lane, WorkerLane)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "read":
+                return object.__getattribute__(self, name)  # which says what is missing
+            # Made when it is first asked for: the compiled core seldom does, and it is a tenth of an op's memory.
+            self.read = reader([blob.slot for blob in self.inputs])
+            return self.read
 
     @property
     def what(self) -> str:

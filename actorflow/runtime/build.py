@@ -250,7 +250,7 @@ class Builder:
             node_id,
             resources.trace.key(node_id, _track(op)),
             inputs,
-            tuple([blobs[i] for i in op.inputs if i not in self.kept]),
+            inputs if self.kept.isdisjoint(op.inputs) else tuple([blobs[i] for i in op.inputs if i not in self.kept]),
             tuple([blobs[slot] for slot in op.outputs]),
             tuple([blobs[slot] for slot in op.outputs if not slots[slot].readers]),
             tuple(followers),

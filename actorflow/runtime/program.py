@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
 from sys import getrefcount
@@ -211,7 +212,7 @@ class Program:
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         for index, value in built.constants.items():
             self._values[index] = value
-        counts = {slot.index: slot.readers for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept}
+        counts = array("i", [1 if slot.index in built.kept else max(slot.readers, 1) for slot in plan.slots])
         self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
         self._fits: dict[Blob | str, tuple[int, Any, Any]] = {}
         for source, slot_index in plan.feeds.items():
@@ -248,7 +249,7 @@ class Program:
             pending[op.index] = 1  # the frame's start
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
-        self._counts = pending, counts, len(plan.slots), ends
+        self._counts = pending, counts, ends
         self._start: FrameStart | None = None  # of the loop that it runs on, and of who watches now
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
