@@ -123,6 +123,8 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     Raises:
         GraphError: if a number is out of range.
     """
+    if timeout is None and type(retries) is int and type(backoff) is float and retries == backoff == 0:
+        return None
     limit_s, times = time_limit("timeout", timeout, positive=True), whole("retries", retries, 0)
     backoff_s = seconds("backoff", backoff)
     return Attempts(limit_s, times, backoff_s) if times or limit_s is not None else None
