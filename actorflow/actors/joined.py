@@ -11,7 +11,8 @@ from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamKernelActor
 from actorflow.devices.base import Lane
 from actorflow.errors import DeviceError
-from actorflow.ops.fused import Followed, Fused, StepError
+from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.step import StepError
 from actorflow.ops.together import Together
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
@@ -50,10 +51,9 @@ class FusedActor(Joined, KernelActor):
 
     operation: Fused | Followed | Together
 
-    def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
+    def __init__(self, *arguments: Any, parts: tuple[OpActor, ...], **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.parts = tuple(parts)
-        self.steps = steps  # for each of them, its last step in the operation
+        self.parts = parts
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         super().move_to(lane, trace)
@@ -61,9 +61,9 @@ class FusedActor(Joined, KernelActor):
             part.move_to(lane, trace)
 
     def times(self) -> Sequence[int]:
-        spent_ns = self.operation.times()
-        begins = [0, *[step + 1 for step in self.steps]]
-        found = [sum(spent_ns[begin : step + 1]) for begin, step in zip(begins, self.steps, strict=False)]
+        found = [0] * len(self.parts)
+        for step, spent_ns in zip(self.operation.steps, self.operation.times(), strict=True):
+            found[step.site] += spent_ns
         return found if any(found) else super().times()
 
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -89,7 +89,7 @@ class FusedActor(Joined, KernelActor):
         failed = next((each for each in (error, error.__cause__) if isinstance(each, StepError)), None)
         if failed is None:
             return self.parts[-1], error
-        part = next(part for part, last in zip(self.parts, self.steps, strict=True) if last >= failed.step)
+        part = self.parts[self.operation.steps[failed.step].site]
         cause = failed.__cause__ or failed
         if failed is error:
             return part, cause

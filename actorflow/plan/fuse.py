@@ -13,7 +13,7 @@ No two steps wait for each other (`actorflow.plan.groups`). A message waits for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from actorflow.ops.fused import (
     Followed,
     Fused,
     FusedColumns,
-    FusedStep,
     columns_of,
     may_follow,
     may_fuse,
@@ -41,6 +40,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
+from actorflow.ops.step import Step
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.plan.groups import grouped
 from actorflow.plan.order import producers_of
@@ -59,11 +59,11 @@ class _Link(NamedTuple):
     """What an op is in a chain.
 
     Attributes:
-        steps: The steps; arguments are the op's inputs, followed by the steps before. The last one is the op's result.
+        steps: What it computes, as a chain of its own: the last one is its result.
         columns: Along which it reduces; None if it is elementwise.
     """
 
-    steps: Sequence[FusedStep]
+    steps: Sequence[Step]
     columns: FusedColumns | None = None
 
 
@@ -124,7 +124,7 @@ def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
         return _Link(_normalization(operation, output.dtype)) if len(kinds) == 1 and output.dtype.itemsize > 2 else None
     if isinstance(operation, Bias):
         operation = Sum()
-    one = FusedStep(operation, tuple(range(len(inputs))))
+    one = Step(operation, tuple(range(len(inputs))))
     if may_fuse(operation, inputs, output):
         return _Link([one])
     if isinstance(operation, Reduction) and may_reduce(operation, *inputs):
@@ -142,17 +142,17 @@ def _may_be_joined(op: PlannedOp, slots: Sequence[Slot]) -> bool:
     return kernel.key.library in device_kind(op.place.kind).libraries and slots[op.outputs[0]].updates is None
 
 
-def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[FusedStep]:
+def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[Step]:
     """Steps of ``x, scale, shift, mean, variance``."""
     epsilon = Fill(operation.epsilon, TensorSpec((), dtype))
     return [
-        FusedStep(epsilon, ()),
-        FusedStep(Sum(), (4, 5)),
-        FusedStep(Sqrt(), (6,)),
-        FusedStep(Divide(), (1, 7)),
-        FusedStep(Subtract(), (0, 3)),
-        FusedStep(Multiply(), (9, 8)),
-        FusedStep(Sum(), (10, 2)),
+        Step(epsilon, ()),
+        Step(Sum(), (4, 5)),
+        Step(Sqrt(), (6,)),
+        Step(Divide(), (1, 7)),
+        Step(Subtract(), (0, 3)),
+        Step(Multiply(), (9, 8)),
+        Step(Sum(), (10, 2)),
     ]
 
 
@@ -296,8 +296,8 @@ class _Joiner:
         # Reductions alone are not faster together.
         if not inputs or all(self._links[op.index].columns is not None for op in part):
             return None
-        outputs = tuple([part[i].outputs[0] for i in results])
-        chain, steps = self._chain(part, inputs, constants, results)
+        outputs = [part[i].outputs[0] for i in results]
+        chain = self._chain(part, inputs, constants, results, first_site=main is not None)
         first = part[results[0]].kernel
         is_over = first is not None and first.inplace
         operation: Fused | Followed = chain
@@ -308,55 +308,66 @@ class _Joiner:
                 return None
             operation = Followed(main.operation, chain, len(main.inputs), main.kernel)
             read = [*main.inputs, *inputs[1:]]
-            part, steps = [main, *part], [0, *[1 + step for step in steps]]
+            part = [main, *part]
         kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
         if kernel is None:
             return None
         is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
-        for op in part:
-            for slot in op.inputs:
-                slots[slot].readers -= 1
-        waits = 0
-        for slot in read:
-            slots[slot].readers += 1
-            waits += not slots[slot].is_constant
-        return PlannedOp(
-            last.index,
-            last.node,
-            last.shown_as,
-            operation,
-            last.place,
-            replace(kernel, inplace=is_in_place),
-            tuple(read),
-            outputs,
-            waits,
-            parts=tuple(part),
-            steps=tuple(steps),
-        )
+        return as_one(part, operation, replace(kernel, inplace=is_in_place), read, outputs, slots)
 
     def _chain(
-        self, part: Sequence[PlannedOp], inputs: Sequence[int], constants: dict[int, Fill], results: Sequence[int]
-    ) -> tuple[Fused, list[int]]:
-        """The chain, and which step of it is the result of each op."""
+        self,
+        part: Sequence[PlannedOp],
+        inputs: Sequence[int],
+        constants: dict[int, Fill],
+        results: Sequence[int],
+        first_site: int,
+    ) -> Fused:
+        """The chain, whose steps have the positions of the ops as their sites, counted from the first one's."""
         positions = {slot: i for i, slot in enumerate(inputs)}
-        steps: list[FusedStep] = []
-        ends: list[int] = []
+        steps: list[Step] = []
 
-        def add(step: FusedStep) -> int:
-            steps.append(step)
+        def add(operation: Operation, arguments: Iterable[int], site: int) -> int:
+            steps.append(Step(operation, tuple(arguments), site=site))
             return len(inputs) + len(steps) - 1
 
-        for op in part:
+        for site, op in enumerate(part, first_site):
             values = []
             for slot in op.inputs:
                 if slot not in positions:
-                    positions[slot] = add(FusedStep(constants[slot], ()))
+                    positions[slot] = add(constants[slot], (), site)
                 values.append(positions[slot])
-            for operation, arguments in self._links[op.index].steps:
-                values.append(add(FusedStep(operation, tuple([values[position] for position in arguments]))))
+            for step in self._links[op.index].steps:
+                values.append(add(step.operation, [values[position] for position in step.inputs], site))
             positions[op.outputs[0]] = values[-1]
-            ends.append(len(steps) - 1)
-        return Fused(tuple(steps), tuple([ends[i] for i in results])), ends
+        ends = [positions[part[i].outputs[0]] - len(inputs) for i in results]
+        return Fused(tuple(steps), tuple(ends))
+
+
+def as_one(
+    parts: Sequence[PlannedOp],
+    operation: Operation,
+    kernel: Kernel,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    slots: Sequence[Slot],
+) -> PlannedOp:
+    """One op for several, in the place of the last one; slots have other readers from now on."""
+    for op in parts:
+        for slot in op.inputs:
+            slots[slot].readers -= 1
+    for slot in inputs:
+        slots[slot].readers += 1
+    return replace(
+        parts[-1],
+        operation=operation,
+        kernel=kernel,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        specs=tuple([slots[slot].spec for slot in outputs]),
+        waits=sum(not slots[slot].is_constant for slot in inputs),
+        parts=tuple(parts),
+    )
 
 
 def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: int, slots: Sequence[Slot]) -> list[int]:

@@ -380,7 +380,7 @@ class _Planner:
     def _add(
         self,
         node: Op,
-        shown_as: Node,
+        site: Node,
         operation: Operation,
         choice: Choice,
         inputs: Sequence[Slot],
@@ -403,17 +403,17 @@ class _Planner:
                     slot.consumers.append(index)
         steps.append(
             PlannedOp(
-                index,
-                node,
-                shown_as,
                 operation,
-                choice.place,
-                choice.kernel,
                 tuple([slot.index for slot in inputs]),
                 tuple([slot.index for slot in outputs]),
-                waits,
-                lane,
-                choice.note,
+                tuple([slot.spec for slot in outputs]),
+                site=site,
+                index=index,
+                node=node,
+                place=choice.place,
+                kernel=choice.kernel,
+                waits=waits,
+                lane=lane,
             )
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar
 
@@ -100,7 +99,7 @@ class Builder:
         if plan.graph.options.deterministic:
             resources.device(Place())  # from here on BLAS has one thread
         self.constants = constants_of(plan, resources)
-        resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
+        resources.show_constants({op.site.id for op in plan.folded if op.site is op.node})
         yield
         self._users = _users(plan, resources)
         self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
@@ -223,7 +222,7 @@ class Builder:
         device = self._resources.device(ops[0].place)
         assert isinstance(device, StreamDevice)
         usage = SegmentProfile(tuple([op.node.name for op in ops]))
-        usage = self._resources.segments.setdefault(tuple([op.shown_as.id for op in ops]), usage)
+        usage = self._resources.segments.setdefault(tuple([op.site.id for op in ops]), usage)
         return SegmentActor(wiring, parts=[self.ops[index] for index in segment], device=device, usage=usage)
 
     # -- ops -----------------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ class Builder:
         if is_sequential and self._next is not None:
             followers.append(self._next)
             self.pending[self._next.index] += 1
-        blobs, node_id = self.blobs, op.shown_as.id
+        blobs, node_id = self.blobs, op.site.id
         profile = resources.profile.get(node_id)
         if profile is None:
             profile = resources.profile[node_id] = OpProfile()
@@ -288,15 +287,13 @@ class Builder:
         at_once = self._resources.budget is None and op.node.attempts is None
         slots = [self._plan.slots[slot] for slot in op.inputs]
         here = [self.blobs[slot.index] for slot in slots if slot.place == op.place and not slot.is_constant]
-        label = f"copy of {op.shown_as.name}" if isinstance(op.operation, Transfer) else op.node.name
+        label = f"copy of {op.site.name}" if isinstance(op.operation, Transfer) else op.node.name
         return {"device": device, "label": label, "early": tuple(here) if at_once else ()}
 
     def _function_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> FunctionActor:
         operation = op.operation
         assert isinstance(operation, Function)
-        specs = operation.specs
-        if specs is None:
-            specs = tuple([self._plan.slots[slot].spec for slot in op.outputs])
+        specs = op.specs if operation.specs is None else operation.specs
         turnstile = self._resources.turnstile(op.node)
         if device.is_stream and not operation.is_async:
             more = self._on_stream(op, device)
@@ -327,7 +324,7 @@ class Builder:
         assert kernel is not None
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
-            more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
+            more["parts"] = tuple([self._part(op, wiring, site) for site in range(len(op.parts))])
         if kernel.keeps:
             strange = [i for i, slot in enumerate(op.inputs) if i and not self._is_own(slots[slot])]
             kernel = kernel.seeing_anew(strange) if strange else kernel
@@ -351,12 +348,14 @@ class Builder:
         writer = self._writers.get(slot.index)
         return writer is not None and writer.kernel is not None and not writer.kernel.returns
 
-    def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
-        """What is told of a part of a fused op is told of this."""
-        node_id, operation = part.shown_as.id, op.operation
+    def _part(self, op: PlannedOp, wiring: Wiring, site: int) -> KernelActor:
+        """The actor that a part of a fused op is traced and blamed under."""
+        part, operation = op.parts[site], op.operation
+        node_id = part.site.id
         assert isinstance(operation, Fused | Followed | Together)
         assert part.kernel is not None
-        written = tuple([wiring.outputs[position] for position in operation.outputs_of(step)])
+        of = [operation.steps[step].site for step in operation.results]
+        written = tuple([blob for blob, each in zip(wiring.outputs, of, strict=True) if each == site])
         profile = self._resources.profile.setdefault(node_id, OpProfile())
         key = self._resources.trace.key(node_id, _track(op))
         own = wiring._replace(node=part.node, node_id=node_id, key=key, inputs=(), freed=(), outputs=written, unread=())

@@ -407,17 +407,17 @@ class Engine:
                 _log.info("graph %r: %s (%s)", self.graph.name, text, shown)
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
-                self._is_new(NodeNote(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+                self._is_new(NodeNote(op.site.id, f"copied {op.operation}, lane {op.lane}"))
             elif op.parts:
                 self._note_fused(op)
             elif isinstance(op.operation, Send | Receive):
-                self._is_new(NodeNote(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
+                self._is_new(NodeNote(op.site.id, f"{op.operation.kind.lower()} {op.operation}"))
 
     def _note_fused(self, op: PlannedOp) -> None:
-        names = [part.shown_as.name for part in op.parts]
+        names = [part.site.name for part in op.parts]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         for part in op.parts:
-            self._is_new(NodeNote(part.shown_as.id, f"computed in one pass: {shown}"))
+            self._is_new(NodeNote(part.site.id, f"computed in one pass: {shown}"))
 
     def _is_new(self, note: NodeNote) -> bool:
         if note in self._noted:

@@ -89,7 +89,7 @@ class TestKernels:
             np.testing.assert_array_equal(result[blob], plain[blob])
 
     async def test_a_fused_one(self, graph: af.Graph) -> None:
-        fused = ops.Fused((ops.FusedStep(ops.Sqrt(), (0,)), ops.FusedStep(ops.Exp(), (1,))), (1,))
+        fused = ops.Fused((ops.Step(ops.Sqrt(), (0,)), ops.Step(ops.Exp(), (1,))), (1,))
         y = graph.apply(fused, graph["x"], name="chain")
         async with graph:
             assert (await failing(graph, y, invalid="raise")).op_name == "chain"
