@@ -230,6 +230,9 @@ class Operators(Methods["Blob"]):
                 return ufunc is np.not_equal
         raise GraphError(f"np.{ufunc.__name__} of a blob: {NO_VALUE}{in_graphs(ufunc.__name__)}")
 
+    def __array_function__(self, function: Callable[..., Any], *_: object) -> NoReturn:
+        raise GraphError(f"np.{function.__name__} of a blob: {NO_VALUE}{in_graphs(function.__name__)}")
+
     def __pos__(self) -> Self:
         return self
 

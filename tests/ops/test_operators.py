@@ -254,6 +254,13 @@ def test_functions_of_numpy_are_operators_of_blobs_or_name_the_operation() -> No
         name = function.__name__
         with pytest.raises(af.GraphError, match=rf"np\.{name} of a blob.*in graphs: af\.ops\.{name}"):
             function(x)
+    for call, ours in {
+        lambda: np.sum(x): "sum",
+        lambda: np.stack([x, x]): "stack",
+        lambda: np.dot(a, x): "matmul",
+    }.items():
+        with pytest.raises(af.GraphError, match=rf"^np\.\w+ of a blob: .*in graphs: af\.ops\.{ours}$"):
+            call()
     with pytest.raises(af.GraphError, match="no value"):
         a += x
 
