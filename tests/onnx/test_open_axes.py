@@ -39,7 +39,7 @@ CONSTANTS: dict[str, Any] = {
     "row": np.arange(4, dtype=np.float32), "rows": np.arange(4, dtype=np.float32)[np.newaxis],
     "column": np.arange(3, dtype=np.float32)[:, np.newaxis], "eye": np.eye(4, dtype=np.float32),
     "[0,-1]": _array(0, -1), "[3,4]": _array(3, 4), "[1,1,4]": _array(1, 1, 4), "[1,-1,4]": _array(1, -1, 4),
-    "cut": _array(-1, 0, 0, 0), "border": _array(1, 0, 1, 0),
+    "table": np.arange(256, dtype=np.float32).reshape(64, 4), "cut": _array(-1, 0, 0, 0), "border": _array(1, 0, 1, 0),
     "places": np.array([[0, -1, 0, 0]]), "pair": np.array([[-1], [0]]), "updates": np.ones((1, 4), np.float32),
 }  # fmt: skip
 #: The length of the first axis of x as a number and as an array, and with others in an array t.
@@ -72,6 +72,8 @@ PROGRAMS: list[list[str]] = [
     [*_with("nn", "one"), "Tile x t y"], [*_with("nn", "zero", "zero", "zero"), "Pad x t half y"],
     [*N, "Sub two nn k", "Concat zero zero k zero t axis=0", "Pad x t half y"], ["Pad x cut half y"],
     *[[f"Pad x border half y mode={mode}"] for mode in ("reflect", "edge")],
+    [*N, "Slice table zero nn zero p", "Add x p z", "Concat nn two -1 t axis=0", "Reshape z t h",
+     "Concat nn -1 u axis=0", "Reshape h u f", "MatMul f eye y"],
     [*N, "ConstantOfShape nn y"], [*N, "Sub nn two k", "ConstantOfShape k y"],
     [*N, "Range i0 n i1 y"], [*N, "Mul n i2 k", "Range i0 k i2 y"], [*N, "Range n i0 i-1 y"], [*N, "Range i3 n i1 y"],
     [*N, "Cast n f to=1", "Range f0 f f1 y"], [*N, "Cast n f to=11", "Range f d0 d-1 y"],
