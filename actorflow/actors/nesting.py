@@ -13,10 +13,10 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import Collection, Iterable
 
+from actorflow.actors.blob import VariableUse
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.task import Call, callers, within
-from actorflow.actors.variable import VariableUse
 from actorflow.core import Turnstile
 from actorflow.errors import GraphError
 

@@ -7,6 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
@@ -124,16 +125,16 @@ class OpActor(core.Op, ABC):
 
     @property
     def what(self) -> str:
-        """Name of the op in messages about frames."""
-        return self.node.name
+        """Name of the op, or those of its parts, in messages about frames."""
+        return " + ".join([part.what for part in self.parts]) or self.node.name
 
-    def under_way(self, frame: Frame) -> Op:
-        """The op that is called, while a call of ``frame`` is under way."""
-        return self.node
+    def times(self) -> Sequence[int]:
+        """Numbers that are to each other as the times of the parts in a call."""
+        return (1,) * len(self.parts)
 
-    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
-        """How far a call of ``frame`` that runs has come: `Node.id` of each op that it stands for, and its state."""
-        yield self.node_id, NodeState.RUNNING
+    def measure(self) -> None:
+        shares = [*accumulate(self.times())]
+        self.shares = [share / shares[-1] for share in shares]
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
@@ -396,6 +397,14 @@ class OpActor(core.Op, ABC):
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
         """As `dispatcher.leave_loop`, where the loop does not know of the error."""
         leave_loop(error)
+
+
+def parts_of(actor: OpActor) -> Iterator[OpActor]:
+    """The ops that an actor stands for."""
+    for part in actor.parts:
+        yield from parts_of(part)
+    if not actor.parts:
+        yield actor
 
 
 def _run_shift(shift: Shift) -> bool:

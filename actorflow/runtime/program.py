@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor
+from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
-from actorflow.actors.joined import parts_of
 from actorflow.actors.nesting import check_turns
-from actorflow.actors.op import reader
+from actorflow.actors.op import parts_of, reader
 from actorflow.actors.task import Call
-from actorflow.actors.variable import VariableActor, VariableUse
 from actorflow.core import UNSHARED, fill
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory

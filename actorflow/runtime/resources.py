@@ -11,10 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
+from actorflow.actors.blob import VariableActor
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
-from actorflow.actors.variable import VariableActor
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
