@@ -250,8 +250,8 @@ class OpActor(core.Op, ABC):
 
     def _follows(self, fence: Fence) -> bool:
         """Return whether work that is submitted to the lane now runs after ``fence``, and may be submitted."""
-        if self.attempts is not None and self.attempts.is_timed:  # from when it is submitted: not with what is in front
-            return False
+        if self.attempts is not None and self.attempts.policy.timeout_s is not None:
+            return False  # its time counts from when it is submitted, and what is in front is not to take it
         return fence.lane is self.lane or self.lane.wait(fence)
 
     def begin(self, frame: Frame) -> int:
@@ -344,9 +344,7 @@ class OpActor(core.Op, ABC):
         attempts = self.attempts
         if attempts is not None:
             error = attempts.end(frame, error)
-            if error is None:
-                attempts.succeeded(frame)
-            elif attempts.retry(frame, error):
+            if error is not None and attempts.retry(frame, error):
                 self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:

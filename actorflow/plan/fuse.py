@@ -25,15 +25,7 @@ from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
-from actorflow.ops.fused import (
-    Followed,
-    Fused,
-    FusedColumns,
-    columns_of,
-    may_follow,
-    may_fuse,
-    may_reduce,
-)
+from actorflow.ops.fused import Followed, Fused, FusedColumns, columns_of, may_follow, may_fuse, may_reduce
 from actorflow.ops.linalg import Bias
 from actorflow.ops.nn.norm import BatchNormInference
 from actorflow.ops.operation import Operation
@@ -156,27 +148,6 @@ def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[
     ]
 
 
-class _Numbers:
-    """Constants that are one number: part of the step that reads them."""
-
-    def __init__(self, slots: Sequence[Slot], folded: Sequence[PlannedOp]) -> None:
-        self._slots = slots
-        self._writers = {slot: op for op in folded for slot in op.outputs}
-
-    def of(self, index: int) -> Fill | None:
-        """The number that a slot always has."""
-        slot = self._slots[index]
-        if not slot.is_constant or slot.spec.shape != ():
-            return None
-        writer = self._writers[index]
-        while isinstance(writer.operation, Transfer):
-            writer = self._writers[writer.inputs[0]]
-        operation = writer.operation
-        if isinstance(operation, Constant):
-            operation = Fill(operation.value.item(), slot.spec)
-        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
-
-
 def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _Link]) -> Iterator[Sequence[int]]:
     """Indices of the ops that are computed as one, ascending; at least two."""
     reads = producers_of(ops, slots)
@@ -280,7 +251,7 @@ class _Joiner:
         self, slots: Sequence[Slot], folded: Sequence[PlannedOp], links: dict[int, _Link], choose: ChooseKernel
     ) -> None:
         self._slots = slots
-        self._numbers = _Numbers(slots, folded)
+        self._writers = {slot: op for op in folded for slot in op.outputs}
         self._links = links
         self._choose = choose
 
@@ -288,7 +259,7 @@ class _Joiner:
         """One op for a chain, and for what it follows; None where that cannot be, or does not pay."""
         slots, last = self._slots, part[-1]
         outer = _outer(part)
-        constants = {slot: number for slot in outer if (number := self._numbers.of(slot)) is not None}
+        constants = {slot: number for slot in outer if (number := self._number(slot)) is not None}
         results = _results(part, slots)
         inputs = _written_over_first([slot for slot in outer if slot not in constants], part, results[0], slots)
         if main is not None:
@@ -314,6 +285,19 @@ class _Joiner:
             return None
         is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
         return as_one(part, operation, replace(kernel, inplace=is_in_place), read, outputs, slots)
+
+    def _number(self, index: int) -> Fill | None:
+        """The one number that a slot always has: part of the step that reads it."""
+        slot = self._slots[index]
+        if not slot.is_constant or slot.spec.shape != ():
+            return None
+        writer = self._writers[index]
+        while isinstance(writer.operation, Transfer):
+            writer = self._writers[writer.inputs[0]]
+        operation = writer.operation
+        if isinstance(operation, Constant):
+            operation = Fill(operation.value.item(), slot.spec)
+        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
 
     def _chain(
         self,

@@ -10,9 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
 def grouped(
-    reads: Sequence[Iterable[int]],
-    joins: Callable[[int, int], bool | None],
-    keys: Sequence[Hashable] | None = None,
+    reads: Sequence[Iterable[int]], joins: Callable[[int, int], bool | None], keys: Sequence[Hashable] | None = None
 ) -> list[list[int]]:
     """Join items, each of which is named by its position.
 

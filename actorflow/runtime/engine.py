@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import FINISHED, Frame
+from actorflow.actors.nesting import check_turns
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
 from actorflow.devices import Device
@@ -632,7 +633,7 @@ class Engine:
                 raise asyncio.CancelledError("its run was cancelled or timed out before")
             call = outer = within.get()
             if call is not None:
-                outer = program.check_turns()
+                outer = check_turns(self.graph.name, program.ops, program.uses, self.resources.turnstiles.values())
             values = program.feed(feeds)
         except BaseException as error:
             if program.exchange is not None:

@@ -160,9 +160,7 @@ class Resources:
 
     def common_budget(self) -> Budget | None:
         """The budget, made if there is a limit, for others that take from it as well."""
-        options = self.graph.options
-        limits = [options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values())]
-        if self.budget is None and any(limit is not None for limit in limits):
+        if self.budget is None and self.graph.options.has_budget:
             self.budget = Budget()
         return self.budget
 

@@ -46,7 +46,6 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (OpAttempts, "begin"),
     (OpAttempts, "end"),
     (OpAttempts, "retry"),
-    (OpAttempts, "succeeded"),
     (OpActor, "fire"),
     (OpActor, "begin"),
     (OpActor, "leave"),
