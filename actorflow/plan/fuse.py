@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -367,26 +368,21 @@ def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: in
 def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
     """The ops, joined ones in the place of their parts, behind all that they read; consumers are set anew."""
     units = [joined.get(op.index, op) for op in ops]
-    distinct = [*{id(unit): unit for unit in units}.values()]
-    members = {id(unit): unit.parts or (unit,) for unit in distinct}
-    waits = dict.fromkeys(members, 0)
-    after: dict[int, list[PlannedOp]] = {key: [] for key in members}
-    for unit in distinct:
-        for output in dict.fromkeys(slot for part in members[id(unit)] for slot in part.outputs):
-            for consumer in {id(units[index]): units[index] for index in slots[output].consumers}.values():
-                if consumer is not unit:
-                    after[id(unit)].append(consumer)
-                    waits[id(consumer)] += 1
-    ready = [(unit.index, unit) for unit in distinct if not waits[id(unit)]]
-    heapify(ready)
+    distinct = {unit.index: unit for unit in units}
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(distinct, ()))
+    for op, unit in zip(ops, units, strict=True):
+        for consumer in [units[index] for slot in op.outputs for index in slots[slot].consumers]:
+            if consumer is not unit:
+                sorter.add(consumer.index, unit.index)
+    sorter.prepare()
+    ready: list[int] = []
     order: list[PlannedOp] = []
-    while ready:
-        _, unit = heappop(ready)
-        order.append(unit)
-        for follower in after[id(unit)]:
-            waits[id(follower)] -= 1
-            if not waits[id(follower)]:
-                heappush(ready, (follower.index, follower))
+    while sorter:
+        for index in sorter.get_ready():
+            heappush(ready, index)
+        first = heappop(ready)
+        order.append(distinct[first])
+        sorter.done(first)
     for position, unit in enumerate(order):
         unit.index = position
     for slot in slots:
