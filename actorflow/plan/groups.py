@@ -36,7 +36,8 @@ def grouped(
             joined = joins(before, item)
             if joined:
                 near.append(before)
-            level = max(level, levels[before] + (joined is False))
+            if (least := levels[before] + (joined is False)) > level:  # max() costs much more, for each edge
+                level = least
         key = None if keys is None else keys[item]
         group: list[int] = []
         if key is not None:
