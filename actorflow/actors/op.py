@@ -479,12 +479,11 @@ class KernelActor(OpActor):
 
     def _call(self, frame: Frame) -> None:
         values = frame.values
-        kept = None if self.look is None else [*self.read(values)]  # the kernel may do what it likes with its own list
         results = self._run_kernel([*self.read(values)], frame.number)
         for blob, value in zip(self.outputs, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
-        if kept is not None and self.look is not None:
-            self.look.at(self, kept, results, frame.number)
+        if self.look is not None:  # nothing is given back yet, nor written over
+            self.look.at(self, [*self.read(values)], results, frame.number)
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         return self._compute_into(self._take_buffers(inputs), inputs, number)
