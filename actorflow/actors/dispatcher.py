@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import Context
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,20 +15,6 @@ from actorflow.core import Ready
 
 #: Errors that end a program wherever they are raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
-
-
-class Actor(Protocol):
-    """Fired by the dispatcher: an op of a program, a stage of a pipeline."""
-
-    def fire(self, work: Any, /) -> int:
-        """Do what can be done now; returns the time, `perf_counter_ns`, at the end."""
-
-
-class Owner(Protocol):
-    """Owner of the work that an actor is fired for: a frame, a run of a pipeline."""
-
-    def fail(self, actor: Any, error: BaseException, /) -> None:
-        """End, as an actor has raised an error."""
 
 
 def leave_loop(error: BaseException | None) -> None:
@@ -48,8 +34,9 @@ def _raise(error: BaseException) -> None:
 class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
-    It knows no graph: an actor that is ready, of whatever program and frame, has been appended to ``ready``. Code that
-    appends from outside a slice calls `wake` afterwards.
+    It knows no graph: an actor that is ready, an op of a program or a stage of a pipeline, has been appended to
+    ``ready`` with its work, a frame or a run. Its ``fire(work)`` does what can be done now, and returns the time at the
+    end; an error ends the work, by ``work.fail(actor, error)``. Code that appends from outside a slice calls `wake`.
 
     Args:
         loop: The loop whose thread all actors run on.

@@ -13,10 +13,10 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import Collection, Iterable
 
+from actorflow.actors.blob import VariableUse
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.task import Call, callers, within
-from actorflow.actors.variable import VariableUse
 from actorflow.core import Turnstile
 from actorflow.errors import GraphError
 
@@ -105,7 +105,7 @@ def _stuck(
     for turnstile in turnstiles:
         for frame in turnstile.expected:
             for call in callers(frame.context):
-                if _runs(*call):
+                if _has_begun(*call) and not call[0].halted:
                     awaited.setdefault(call, set()).add(turnstile)
     stuck = {turnstile for turnstile in turnstiles if turnstile.running >= turnstile.limit}
     while free := {
@@ -122,11 +122,6 @@ def _has_begun(frame: Frame, caller: OpActor) -> bool:
     """Return whether a call of an async function is under way."""
     task = frame.outstanding.get(caller)
     return isinstance(task, Task) and not task.done()
-
-
-def _runs(frame: Frame, caller: OpActor) -> bool:
-    """Return whether a call of an async function is under way, and will go on."""
-    return _has_begun(frame, caller) and not frame.halted
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

@@ -7,6 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
@@ -134,16 +135,16 @@ class OpActor(core.Op, ABC):
 
     @property
     def what(self) -> str:
-        """Name of the op in messages about frames."""
-        return self.node.name
+        """Name of the op, or those of its parts, in messages about frames."""
+        return " + ".join([part.what for part in self.parts]) or self.node.name
 
-    def under_way(self, frame: Frame) -> Op:
-        """The op that is called, while a call of ``frame`` is under way."""
-        return self.node
+    def times(self) -> Sequence[int]:
+        """Numbers that are to each other as the times of the parts in a call."""
+        return (1,) * len(self.parts)
 
-    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
-        """How far a call of ``frame`` that runs has come: `Node.id` of each op that it stands for, and its state."""
-        yield self.node_id, NodeState.RUNNING
+    def measure(self) -> None:
+        shares = [*accumulate(self.times())]
+        self.shares = [share / shares[-1] for share in shares]
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
@@ -259,8 +260,8 @@ class OpActor(core.Op, ABC):
 
     def _follows(self, fence: Fence) -> bool:
         """Return whether work that is submitted to the lane now runs after ``fence``, and may be submitted."""
-        if self.attempts is not None and self.attempts.is_timed:  # from when it is submitted: not with what is in front
-            return False
+        if self.attempts is not None and self.attempts.policy.timeout_s is not None:
+            return False  # its time counts from when it is submitted, and what is in front is not to take it
         return fence.lane is self.lane or self.lane.wait(fence)
 
     def begin(self, frame: Frame) -> int:
@@ -353,9 +354,7 @@ class OpActor(core.Op, ABC):
         attempts = self.attempts
         if attempts is not None:
             error = attempts.end(frame, error)
-            if error is None:
-                attempts.succeeded(frame)
-            elif attempts.retry(frame, error):
+            if error is not None and attempts.retry(frame, error):
                 self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:
@@ -406,6 +405,14 @@ class OpActor(core.Op, ABC):
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
         """As `dispatcher.leave_loop`, where the loop does not know of the error."""
         leave_loop(error)
+
+
+def parts_of(actor: OpActor) -> Iterator[OpActor]:
+    """The ops that an actor stands for."""
+    for part in actor.parts:
+        yield from parts_of(part)
+    if not actor.parts:
+        yield actor
 
 
 def _run_shift(shift: Shift) -> bool:
@@ -482,12 +489,11 @@ class KernelActor(OpActor):
 
     def _call(self, frame: Frame) -> None:
         values = frame.values
-        kept = None if self.look is None else [*self.read(values)]  # the kernel may do what it likes with its own list
         results = self._run_kernel([*self.read(values)], frame.number)
         for blob, value in zip(self.outputs, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
-        if kept is not None and self.look is not None:
-            self.look.at(self, kept, results, frame.number)
+        if self.look is not None:  # nothing is given back yet, nor written over
+            self.look.at(self, [*self.read(values)], results, frame.number)
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         return self._compute_into(self._take_buffers(inputs), inputs, number)

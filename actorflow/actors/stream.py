@@ -20,8 +20,6 @@ from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
-import numpy as np
-
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring
@@ -225,38 +223,21 @@ class StreamKernelActor(_OnStream, KernelActor):
         return signature
 
 
-class StagingActor(KernelActor):
-    """A copy to host memory that a device can copy from. What was fed as an array of the device stays what it is."""
+class CopyActor(KernelActor):
+    """A copy by the host: to memory that a device copies from, or to or from a device without streams."""
 
-    __slots__ = ()
-
-    joins = False
-
-    def compute(self, frame: Frame) -> None:
-        (source,) = self.read(frame.values)
-        if isinstance(source, np.ndarray):
-            del source  # or its buffer, still referred to, would not go back to the pool
-            super().compute(frame)
-        else:
-            frame.values[self.outputs[0].slot] = source
-            release(self.freed, frame)
-
-
-class WorkerTransferActor(KernelActor):
-    """A copy to or from a device without streams. What was fed as an array of the target already stays what it is."""
-
-    __slots__ = ("target",)
+    __slots__ = ("_is_there",)
 
     joins = False
 
-    def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
+    def __init__(self, wiring: Wiring, *, is_there: Callable[[Any], bool], **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
-        self.target = target  # where the copy goes
+        self._is_there = is_there  # for what was fed as an array of the target, and stays what it is
 
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
-        if self.target.is_host or not self.target.is_array(source):
-            del source  # as above
+        if not self._is_there(source):
+            del source  # or its buffer, still referred to, would not go back to the pool
             super().compute(frame)
         else:
             frame.values[self.outputs[0].slot] = source

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import CheckpointError, require
+from actorflow.errors import CheckpointError, listed, require
 from actorflow.graph.nodes import Variable
 
 #: End of the names of folders that a killed process left behind, after the name of the file they were made for.
@@ -454,5 +454,4 @@ def _part(path: Path, outline: Outline) -> Part:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return listed([*map(repr, names)])

@@ -116,6 +116,12 @@ class GraphOptions(NamedTuple):
     trace_capacity: int = 1 << 16
     max_plans: int = 64
 
+    @property
+    def has_budget(self) -> bool:
+        """True if memory is limited, on whatever device."""
+        limits = (self.memory_budget_bytes, *[device.memory_budget for device in self.devices.values()])
+        return any(limit is not None for limit in limits)
+
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
     """Timeout and retries of an op, if it has any.

@@ -19,8 +19,7 @@ from actorflow.plan.plan import PlannedOp, Slot
 def captures(graph: Graph) -> bool:
     """Return whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
     options = graph.options
-    limits = (options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values()))
-    return options.capture and not options.sequential and all(limit is None for limit in limits)
+    return options.capture and not (options.sequential or options.has_budget)
 
 
 def may_be_captured(op: PlannedOp) -> bool:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,15 +26,7 @@ from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
-from actorflow.ops.fused import (
-    Followed,
-    Fused,
-    FusedColumns,
-    columns_of,
-    may_follow,
-    may_fuse,
-    may_reduce,
-)
+from actorflow.ops.fused import Followed, Fused, FusedColumns, columns_of, may_follow, may_fuse, may_reduce
 from actorflow.ops.linalg import Bias
 from actorflow.ops.nn.norm import BatchNormInference
 from actorflow.ops.operation import Operation
@@ -156,27 +149,6 @@ def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[
     ]
 
 
-class _Numbers:
-    """Constants that are one number: part of the step that reads them."""
-
-    def __init__(self, slots: Sequence[Slot], folded: Sequence[PlannedOp]) -> None:
-        self._slots = slots
-        self._writers = {slot: op for op in folded for slot in op.outputs}
-
-    def of(self, index: int) -> Fill | None:
-        """The number that a slot always has."""
-        slot = self._slots[index]
-        if not slot.is_constant or slot.spec.shape != ():
-            return None
-        writer = self._writers[index]
-        while isinstance(writer.operation, Transfer):
-            writer = self._writers[writer.inputs[0]]
-        operation = writer.operation
-        if isinstance(operation, Constant):
-            operation = Fill(operation.value.item(), slot.spec)
-        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
-
-
 def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _Link]) -> Iterator[Sequence[int]]:
     """Indices of the ops that are computed as one, ascending; at least two."""
     reads = producers_of(ops, slots)
@@ -280,7 +252,7 @@ class _Joiner:
         self, slots: Sequence[Slot], folded: Sequence[PlannedOp], links: dict[int, _Link], choose: ChooseKernel
     ) -> None:
         self._slots = slots
-        self._numbers = _Numbers(slots, folded)
+        self._writers = {slot: op for op in folded for slot in op.outputs}
         self._links = links
         self._choose = choose
 
@@ -288,7 +260,7 @@ class _Joiner:
         """One op for a chain, and for what it follows; None where that cannot be, or does not pay."""
         slots, last = self._slots, part[-1]
         outer = _outer(part)
-        constants = {slot: number for slot in outer if (number := self._numbers.of(slot)) is not None}
+        constants = {slot: number for slot in outer if (number := self._number(slot)) is not None}
         results = _results(part, slots)
         inputs = _written_over_first([slot for slot in outer if slot not in constants], part, results[0], slots)
         if main is not None:
@@ -314,6 +286,19 @@ class _Joiner:
             return None
         is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
         return as_one(part, operation, replace(kernel, inplace=is_in_place), read, outputs, slots)
+
+    def _number(self, index: int) -> Fill | None:
+        """The one number that a slot always has: part of the step that reads it."""
+        slot = self._slots[index]
+        if not slot.is_constant or slot.spec.shape != ():
+            return None
+        writer = self._writers[index]
+        while isinstance(writer.operation, Transfer):
+            writer = self._writers[writer.inputs[0]]
+        operation = writer.operation
+        if isinstance(operation, Constant):
+            operation = Fill(operation.value.item(), slot.spec)
+        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
 
     def _chain(
         self,
@@ -383,26 +368,21 @@ def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: in
 def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
     """The ops, joined ones in the place of their parts, behind all that they read; consumers are set anew."""
     units = [joined.get(op.index, op) for op in ops]
-    distinct = [*{id(unit): unit for unit in units}.values()]
-    members = {id(unit): unit.parts or (unit,) for unit in distinct}
-    waits = dict.fromkeys(members, 0)
-    after: dict[int, list[PlannedOp]] = {key: [] for key in members}
-    for unit in distinct:
-        for output in dict.fromkeys(slot for part in members[id(unit)] for slot in part.outputs):
-            for consumer in {id(units[index]): units[index] for index in slots[output].consumers}.values():
-                if consumer is not unit:
-                    after[id(unit)].append(consumer)
-                    waits[id(consumer)] += 1
-    ready = [(unit.index, unit) for unit in distinct if not waits[id(unit)]]
-    heapify(ready)
+    distinct = {unit.index: unit for unit in units}
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(distinct, ()))
+    for op, unit in zip(ops, units, strict=True):
+        for consumer in [units[index] for slot in op.outputs for index in slots[slot].consumers]:
+            if consumer is not unit:
+                sorter.add(consumer.index, unit.index)
+    sorter.prepare()
+    ready: list[int] = []
     order: list[PlannedOp] = []
-    while ready:
-        _, unit = heappop(ready)
-        order.append(unit)
-        for follower in after[id(unit)]:
-            waits[id(follower)] -= 1
-            if not waits[id(follower)]:
-                heappush(ready, (follower.index, follower))
+    while sorter:
+        for index in sorter.get_ready():
+            heappush(ready, index)
+        first = heappop(ready)
+        order.append(distinct[first])
+        sorter.done(first)
     for position, unit in enumerate(order):
         unit.index = position
     for slot in slots:

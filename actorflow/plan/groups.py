@@ -10,9 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
 def grouped(
-    reads: Sequence[Iterable[int]],
-    joins: Callable[[int, int], bool | None],
-    keys: Sequence[Hashable] | None = None,
+    reads: Sequence[Iterable[int]], joins: Callable[[int, int], bool | None], keys: Sequence[Hashable] | None = None
 ) -> list[list[int]]:
     """Join items, each of which is named by its position.
 
@@ -38,7 +36,8 @@ def grouped(
             joined = joins(before, item)
             if joined:
                 near.append(before)
-            level = max(level, levels[before] + (joined is False))
+            if (least := levels[before] + (joined is False)) > level:  # max() costs much more, for each edge
+                level = least
         key = None if keys is None else keys[item]
         group: list[int] = []
         if key is not None:

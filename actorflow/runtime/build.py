@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
 from actorflow.actors.finite import Look
-from actorflow.actors.joined import FusedActor, StreamFusedActor
+from actorflow.actors.fused import FusedActor, StreamFusedActor
 from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
 from actorflow.actors.task import AsyncActor
@@ -313,14 +313,17 @@ class Builder:
         kind = self.stream_kernel_kind if device.is_stream else self.kernel_kind
         more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
-            kernel, kind = _made(operation.kind, device, np.copyto), stream.StagingActor
+            kernel, kind = _made(operation.kind, device, np.copyto), stream.CopyActor
+            more["is_there"] = lambda source: not isinstance(source, np.ndarray)
         elif isinstance(operation, Transfer):
             target = resources.device(operation.target)
             kernel = _made(operation.kind, device, _copy(resources.device(operation.source), target))
-            kind = stream.TransferActor if device.is_stream else stream.WorkerTransferActor
-            more["target"] = target
-            if kind is stream.TransferActor:
-                more["for_segments"] = bool(self._plan.segments)
+            if device.is_stream:
+                kind = stream.TransferActor
+                more |= {"target": target, "for_segments": bool(self._plan.segments)}
+            else:
+                kind = stream.CopyActor
+                more["is_there"] = lambda source: not target.is_host and target.is_array(source)
         assert kernel is not None
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor
+from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
-from actorflow.actors.joined import parts_of
-from actorflow.actors.nesting import check_turns
-from actorflow.actors.op import reader
-from actorflow.actors.task import Call
-from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.actors.op import parts_of, reader
 from actorflow.core import UNSHARED, fill
 from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
@@ -385,14 +381,6 @@ class Program:
             node_ids=self._node_ids,
             lengths=self._lengths,
         )
-
-    def check_turns(self) -> Call | None:
-        """Check that a frame could end before the calls do that the current code is part of; returns the innermost.
-
-        Raises:
-            GraphError: if it could not.
-        """
-        return check_turns(self.graph.name, self.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

@@ -11,10 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
+from actorflow.actors.blob import VariableActor
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
-from actorflow.actors.variable import VariableActor
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
@@ -160,9 +160,7 @@ class Resources:
 
     def common_budget(self) -> Budget | None:
         """The budget, made if there is a limit, for others that take from it as well."""
-        options = self.graph.options
-        limits = [options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values())]
-        if self.budget is None and any(limit is not None for limit in limits):
+        if self.budget is None and self.graph.options.has_budget:
             self.budget = Budget()
         return self.budget
 

@@ -46,18 +46,7 @@ class Request:
         requester: The span that it came from, if frames have spans.
     """
 
-    __slots__ = (
-        "arrays",
-        "error",
-        "future",
-        "lengths",
-        "order",
-        "place",
-        "requester",
-        "rows",
-        "since_s",
-        "started",
-    )
+    __slots__ = ("arrays", "error", "future", "lengths", "order", "place", "requester", "rows", "since_s", "started")
 
     place: Group | Batch | None
     order: float

@@ -1,9 +1,8 @@
-"""Ops at run time that are computed, or launched, as one: what is told of such a call is told of its parts."""
+"""Ops at run time that are computed by one call, whose times and errors are those of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any
 
 from actorflow.actors.frame import Frame
@@ -20,33 +19,7 @@ from actorflow.trace.ring import Trace
 _CANCELLED = int(NodeState.CANCELLED)
 
 
-class Joined(OpActor):
-    """Base of ops that stand for several ones."""
-
-    # No slots: a class cannot have those of two bases.
-
-    @property
-    def what(self) -> str:
-        return " + ".join([part.what for part in self.parts])
-
-    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
-        for part in self.parts:
-            yield from part.progress(frame)
-
-    def times(self) -> Sequence[int]:
-        """Numbers that are to each other as the times of the parts in a call."""
-        return (1,) * len(self.parts)
-
-    def measure(self) -> None:
-        shares = [*accumulate(self.times())]
-        self.shares = [share / shares[-1] for share in shares]
-
-    def _key_of(self, part: OpActor, key: int) -> int:
-        """The key in the trace of a part of a call."""
-        return key - self.node_id + part.node_id
-
-
-class FusedActor(Joined, KernelActor):
+class FusedActor(KernelActor):
     """Ops that are computed in one pass."""
 
     operation: Fused | Followed | Together
@@ -77,7 +50,7 @@ class FusedActor(Joined, KernelActor):
 
     def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         part, error = self._own(error)
-        part._account_failed(frame, error, elapsed_ns, end_ns, self._key_of(part, key))
+        part._account_failed(frame, error, elapsed_ns, end_ns, key - self.node_id + part.node_id)
         if frame.monitor is not None:
             self.show(frame, _CANCELLED)
             part.show(frame, int(NodeState.FAILED))
@@ -101,11 +74,3 @@ class FusedActor(Joined, KernelActor):
 
 class StreamFusedActor(FusedActor, StreamKernelActor):
     """Ops that are computed in one pass on a stream."""
-
-
-def parts_of(actor: OpActor) -> Iterator[OpActor]:
-    """The ops that an actor stands for."""
-    for part in actor.parts:
-        yield from parts_of(part)
-    if not actor.parts:
-        yield actor
