@@ -171,7 +171,7 @@ async def left_without_a_loop(pipeline: Pipeline[Any]) -> None:
     await asyncio.to_thread(take)
 
 
-@pytest.mark.parametrize("end", [whole, left, dropped, cancelled, without_a_loop, left_without_a_loop])
+@pytest.mark.together("end", [whole, left, dropped, cancelled, without_a_loop, left_without_a_loop])
 @pytest.mark.parametrize("name", PIPELINES)
 async def test_pipeline(name: str, end: Callable[[Pipeline[Any]], Awaitable[None]]) -> None:
     await end(PIPELINES[name](items_of(Arrays())))

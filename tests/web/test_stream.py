@@ -393,7 +393,7 @@ class TestTail:
 
 
 class TestRequests:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "text",
         [
             "",
