@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 def _skip_without_gpu(items: list[pytest.Item]) -> None:
     """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does.
 
-    One test of each file says so for all, which are thousands.
+    One test of each file says so for all.
     """
     on_gpu = {item: None for item in items if item.get_closest_marker("gpu") is not None}
     problem = _gpu_problem() if on_gpu else None
