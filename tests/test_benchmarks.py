@@ -70,7 +70,7 @@ def test_missing_peer_is_left_out_and_said() -> None:
     assert "a_package_that_nobody_has" in harness.left_out[0]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("relation", "limit", "value", "met"),
     [
         (Relation.AT_MOST, 2.0, 2.0, True),

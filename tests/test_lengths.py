@@ -188,7 +188,7 @@ def test_equality_may_be_assumed() -> None:
     assert not may_equal((N,), (N, 1))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("formula", "number", "may"),
     [
         (N, 1, False),

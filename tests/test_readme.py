@@ -46,7 +46,7 @@ TOGETHER = [page for page in PAGES if is_one_folder(page)]
 SHORT = [page for page in TOGETHER if page.stem == "start"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.together("page", PAGES, ids=lambda page: page.stem)
 def test_every_program_has_its_output(page: Path) -> None:
     programs = [block for block in blocks(page) if block.language == "python"]
     assert len(programs) == page.read_text(encoding="utf-8").count("```python")

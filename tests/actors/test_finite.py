@@ -94,7 +94,7 @@ class TestKernels:
         async with graph:
             assert (await failing(graph, y, invalid="raise")).op_name == "chain"
 
-    @pytest.mark.parametrize("kind", EACH)
+    @pytest.mark.together("kind", EACH)
     async def test_nothing_is_an_error_of_what_is_none(self, kind: str) -> None:
         operation, inputs = EACH[kind]
         arrays = [np.asarray(each) for each in inputs]
@@ -195,7 +195,7 @@ class TestWhoIsAsked:
                 assert np.isinf((await graph.run({"x": [1e-50, 1e50, 0, 0]}))[y][1])
 
 
-@pytest.mark.parametrize("kind", sorted({*EACH} - PARTICULAR))
+@pytest.mark.together("kind", sorted({*EACH} - PARTICULAR))
 async def test_kernels_do_not_warn(kind: str, request: pytest.FixtureRequest) -> None:
     """On a lane and on the loop alike; warnings are errors here."""
     operation, inputs = EACH[kind]

@@ -230,7 +230,7 @@ class TestFill:
         assert not filled[1].flags.writeable
         assert x.flags.writeable
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "feeds",
         [
             {"x": np.ones(2, np.float32)},

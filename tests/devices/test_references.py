@@ -181,13 +181,13 @@ def test_what_nobody_holds_is_free(place: Callable[[], Place]) -> None:
 
 
 @places
-@pytest.mark.parametrize("hold", HOLDS + LOOKS)
+@pytest.mark.together("hold", HOLDS + LOOKS)
 def test_what_somebody_holds_is_not_free_until_it_is_let_go(place: Callable[[], Place], hold: Hold) -> None:
     check_hold(place, hold)
 
 
 @places
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.together("call", CALLS)
 def test_what_a_caller_holds_is_not_free(place: Callable[[], Place], call: Call) -> None:
     subject = place()
     assert not call(subject.make, subject.is_free)

@@ -251,7 +251,7 @@ def no_outputs():
     return proto
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "make",
     [cycle, reads_nothing, wrong_type, wrong_shape, unknown_operator, short_weights, negative_lengths, no_outputs],
 )
@@ -262,7 +262,7 @@ def test_what_is_no_valid_model_names_the_file(make, tmp_path: Path) -> None:
         af.onnx.load(path)
 
 
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.together("part", [0.0, 0.1, 0.5, 0.9, 0.99])
 def test_a_part_of_a_file_is_none(part: float, tmp_path: Path) -> None:
     path, whole = tmp_path / "part.onnx", small().SerializeToString()
     path.write_bytes(whole[: int(len(whole) * part)])

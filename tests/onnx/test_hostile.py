@@ -176,7 +176,7 @@ def load(*nodes: onnx.NodeProto, **constants: np.ndarray) -> af.Model:
     return af.onnx.load(model(nodes, [("x", (2, 3))], [("y", ())], constants, 18).SerializeToString())
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("nodes", "constants", "why"),
     [
         (

@@ -311,8 +311,8 @@ def test_reductions_are_numpys(case: tuple[Fused, list[np.ndarray]], is_turned: 
         check_reduced(operation, inputs, at_once(operation, inputs))
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 0), (0, 3), (3, 0), (2, 0, 0)])
-@pytest.mark.parametrize("axis", [None, (0,), (-1,), ()])
+@pytest.mark.together("shape", [(0,), (0, 0), (0, 3), (3, 0), (2, 0, 0)])
+@pytest.mark.together("axis", [None, (0,), (-1,), ()])
 def test_what_has_no_elements_is_reduced(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
     x = np.empty(shape, np.float32)
     kinds = (ops.ReduceSum, ops.ReduceProd, ops.ReduceMean, ops.CountNonzero)
@@ -325,8 +325,8 @@ def test_every_reduction_is_tried() -> None:
     assert {*REDUCTIONS} == {*_REDUCED_KINDS}
 
 
-@pytest.mark.parametrize("axis", [None, (0,), (1,)])
-@pytest.mark.parametrize("shape", [(3, 400_000), (400_000, 3), (1100, 1000)])
+@pytest.mark.together("axis", [None, (0,), (1,)])
+@pytest.mark.together("shape", [(3, 400_000), (400_000, 3), (1100, 1000)])
 def test_long_arrays_are_reduced_block_by_block(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
     x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
     operation = Fused(
@@ -347,7 +347,7 @@ def test_long_arrays_are_reduced_block_by_block(shape: tuple[int, ...], axis: tu
     np.testing.assert_array_equal(count, np.count_nonzero(x, axis))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "axes", "columns"),
     [
         ((), (), (1, 1, 1)),

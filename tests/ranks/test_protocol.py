@@ -204,9 +204,9 @@ async def test_a_timeout_names_the_message_that_is_missing() -> None:
     await ranks.aclose()
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
-@pytest.mark.parametrize("how", ["cancelled", "timed out"])
-@pytest.mark.parametrize("where", ["plan", "lengths", "pause"])
+@pytest.mark.together("seed", [None, 1, 2])
+@pytest.mark.together("how", ["cancelled", "timed out"])
+@pytest.mark.together("where", ["plan", "lengths", "pause"])
 async def test_a_run_that_is_given_up_before_it_starts_ends_on_the_other_ranks(
     where: str, how: str, seed: int | None
 ) -> None:

@@ -84,7 +84,7 @@ class TestFeedsAndFetches:
         assert result[y].dtype == np.float32
         np.testing.assert_array_equal(result[y], [2, 5, 6])
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("feeds", "error", "message"),
         [
             ({}, af.FeedError, r"needs values for 'x' float32\[3\]; fed: nothing"),

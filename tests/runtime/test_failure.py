@@ -287,7 +287,7 @@ class TestTimeouts:
         assert "op 'after' waits for 1 of 1 inputs: op 'forever'" in message
         assert isinstance(caught.value, TimeoutError)
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "message"),
         [
             ({"timeout": 0}, "timeout must be positive, got 0"),
@@ -436,8 +436,8 @@ class OutcomeError(BaseException):
     """No Exception, as those of pytest.fail and asyncio's CancelledError are none."""
 
 
-@pytest.mark.parametrize("name", ["stall_limit", "block_limit"])
-@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+@pytest.mark.together("name", ["stall_limit", "block_limit"])
+@pytest.mark.together("seconds", [0, -1.0, math.nan])
 def test_limits_that_are_none(name: str, seconds: float) -> None:
     limits: dict[str, Any] = {name: seconds}
     with pytest.raises(af.GraphError, match=rf"{name} must be (positive|a time in seconds), got {seconds}"):
@@ -445,9 +445,9 @@ def test_limits_that_are_none(name: str, seconds: float) -> None:
 
 
 class TestOddExceptions:
-    @pytest.mark.parametrize("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
-    @pytest.mark.parametrize("retries", [0, 1])
-    @pytest.mark.parametrize("where", ["loop", "lane", "task"])
+    @pytest.mark.together("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
+    @pytest.mark.together("retries", [0, 1])
+    @pytest.mark.together("where", ["loop", "lane", "task"])
     async def test_whatever_a_function_raises_fails_its_frame(
         self, error: BaseException, retries: int, where: str
     ) -> None:
@@ -555,8 +555,8 @@ CHAINS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["loop", "lane", "task"])
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.together("where", ["loop", "lane", "task"], at_once=25)
+@pytest.mark.together("name", CHAINS)
 async def test_chains_of_errors_are_harmless_however_they_are_linked(name: str, where: str) -> None:
     """Each is told, shown, copied and sent elsewhere as any other error, and is freed."""
     raised: list[BaseException] = []

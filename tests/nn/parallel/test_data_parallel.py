@@ -331,7 +331,7 @@ def refuse_hidden() -> None:
     model_of(Hiding(), ["cpu", "sim:0"]).minimize(nn.SGD(0.1))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: DataParallel(nn.MLP(4), ["cpu"], scheme="ring"), "scheme must be one of allreduce, server, aggregate"),

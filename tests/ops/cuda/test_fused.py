@@ -183,8 +183,8 @@ def test_reductions_of_columns(compute_cuda, launches, shape, axes, count, dtype
     assert launches == ["actorflow_fused_reduction"] * count
 
 
-@pytest.mark.parametrize("axis", [(0, 1), (0,), (1,)])
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.together("axis", [(0, 1), (0,), (1,)])
+@pytest.mark.together("dtype", ["float16", "float64"])
 def test_what_is_not_a_number_or_infinite_is_reduced_as_by_the_cpu(compute_cuda, axis, dtype) -> None:
     random = np.random.default_rng(0)
     x = random.choice([np.nan, 1.0, -1.0, 2.0, np.inf, -np.inf], (70, 9), p=[0.02, 0.3, 0.2, 0.3, 0.09, 0.09])

@@ -124,9 +124,9 @@ def block(dtype: str) -> Fused:
     return steps.chain(steps.add(ops.Multiply(), v, steps.add(ops.Scale(1 / 6), h)))
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("whole", [(3, 5, 16), (1, 16), (70_000, 3), (0, 4)])
-@pytest.mark.parametrize("dtype", DTYPES if FULL else DTYPES[:1])
+@pytest.mark.together("in_place", [False, True])
+@pytest.mark.together("whole", [(3, 5, 16), (1, 16), (70_000, 3), (0, 4)])
+@pytest.mark.together("dtype", DTYPES if FULL else DTYPES[:1])
 def test_blocks(dtype: str, whole: tuple[int, ...], in_place: bool) -> None:
     inputs = arrays(dtype, [whole, whole[-1:], (1,) * (len(whole) - 1) + whole[-1:], (), whole], 1)
     check(block(dtype), inputs, in_place)
