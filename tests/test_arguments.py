@@ -601,7 +601,7 @@ async def test_what_is_refused_leaves_nothing_behind(label: str, name: str, is_w
                 engine = bench.graph.engine
                 assert not engine.running
                 assert not engine.queue.closed
-                assert not engine.resources._claim.count
+                assert not engine.resources.dispatcher.claims
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
