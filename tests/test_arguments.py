@@ -339,7 +339,7 @@ ELSEWHERE = {
     "data.image_folder": "of ImageFiles",
     "data.read_i": "of ImageFiles, and files of tests/data",
     "onnx.load": "as load, and needs the package onnx: tests/onnx/test_files.py",
-    "onnx.save": "needs the package onnx: tests/onnx/test_export.py",
+    "onnx.save": "needs the package onnx: tests/onnx/test_saving.py",
     "serve.Server.drain": "a server that listens: tests/serve",
     "testing.check_": "conformance suites: they run for seconds",
     "nn.init.constant": "any value that an array may be filled with",
@@ -601,7 +601,7 @@ async def test_what_is_refused_leaves_nothing_behind(label: str, name: str, is_w
                 engine = bench.graph.engine
                 assert not engine.running
                 assert not engine.queue.closed
-                assert not engine.resources._claim.count
+                assert not engine.resources.dispatcher.claims
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

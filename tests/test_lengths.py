@@ -216,6 +216,10 @@ def test_open_axes_are_not_repeated() -> None:
     with assumed():
         assert broadcast_shapes((N // 2, 3), (1, 3)) == broadcast_shapes((1, 3), (N // 2, 1)) == (N // 2, 3)
         assert str(broadcast_shapes((N // 2,), (1,))) == "((n)//2,)"
+        cut = minimum(N, 64)
+        assert str(broadcast_shapes((cut,), (N,))) == str(broadcast_shapes((N,), (cut,))) == "(n,)"
+        assert broadcast_shapes((cut,), (32,)) == broadcast_shapes((32,), (cut,)) == (32,)
+        assert type(broadcast_shapes((cut,), (32,))[0]) is type(broadcast_shapes((32,), (cut,))[0]) is int
 
 
 def test_what_holds_lengths() -> None:

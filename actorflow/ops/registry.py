@@ -325,7 +325,6 @@ _logger = logging.getLogger(__name__)
 _modules: dict[tuple[str, str], str] = {
     ("cpu", "numpy"): "actorflow.ops.cpu",
     ("cpu", "numba"): "actorflow.ops.numba",
-    ("cpu", "torch"): "actorflow.ops.torch",
     ("sim", "sim"): "actorflow.ops.sim",
     ("cuda", "cupy"): "actorflow.ops.cuda",
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",

@@ -539,7 +539,7 @@ def test_functions_of_lengths_can_be_saved() -> None:
             minimum(axis("n"), 7),
             axis("a") // axis("b"),
         ),
-        *(Place.parse("1/cuda:2"), ops.Relu(), ops.FusedStep(ops.Relu(), (0,))),
+        *(Place.parse("1/cuda:2"), ops.Relu(), ops.Step(ops.Relu(), (0,))),
         *(nn.rates.Warmup(nn.rates.Cosine(0.1, 5), 3), following(SAVED, axis("n"))),
         *(numbers(half, axis("n"), shape=(axis("n"),)), len, np.tanh),
     ],

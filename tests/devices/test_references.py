@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.actors.blob import BlobActor, ViewActor
+from actorflow.actors.blob import BlobActor, VariableActor, ViewActor
 from actorflow.actors.op import KernelActor
 from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
-from actorflow.actors.variable import VariableActor
 from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.interchange import read_only
 from actorflow.runtime.program import _parted

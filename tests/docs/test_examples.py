@@ -33,7 +33,7 @@ WITHOUT = {
     "actorflow.devices.Stream": "a base: `actorflow.devices.sim.SimStream` has an example",
     "actorflow.devices.StreamDevice": "a base: `actorflow.devices.SimDevice` has an example",
     "actorflow.ops.Fused": "made by plans and by arrays",
-    "actorflow.ops.FusedStep": "made by plans and by arrays",
+    "actorflow.ops.Step": "made by plans and by arrays",
     "actorflow.ops.GeluTanh": "made by `gelu`, with ``tanh=True``",
     "actorflow.pipeline.torch_dataset": "needs torch, which the tests do without",
 }

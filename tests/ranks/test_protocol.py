@@ -240,7 +240,7 @@ async def test_a_run_that_is_given_up_before_it_starts_ends_on_the_other_ranks(
         for number, run in enumerate(behind, 2):
             await other.run(feeds(number))
             np.testing.assert_array_equal((await run)["c/out"], np.full(4, 30.0 * number))
-    assert graph.engine.resources._claim.count == 0
+    assert graph.engine.resources.dispatcher.claims == 0
     await ranks.aclose()
 
 

@@ -54,6 +54,15 @@ class TestRetries:
             assert (await graph.run())[z] == 40
         assert graph.engine.profile[graph["flaky"].id].calls == 2
 
+    async def test_nothing_is_kept_of_frames_with_failures(self, kind: str) -> None:
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(Flaky(2), kind), SPEC, retries=2)()
+        async with graph:
+            await graph.run()
+            (actor,) = graph.engine.program(None, {}).ops
+            assert actor.attempts is not None
+            assert not actor.attempts._failures
+
     async def test_the_last_failure_counts(self, kind: str) -> None:
         flaky = Flaky(3)
         graph = af.Graph("retries")

@@ -185,8 +185,7 @@ class TestTakenAway:
         assert list(inside.recording().names) == ["inside/relu"]
 
     async def test_what_the_ring_lost_is_counted(self, tmp_path: Path) -> None:
-        graph = af.Graph("long")
-        graph.engine.resources.trace = Trace(4)
+        graph = af.Graph("long", trace_capacity=4)
         graph.function("quick", lambda x: x, SQUARE)(graph.blob("x", (4, 4)))
         async with graph:
             for _ in range(7):

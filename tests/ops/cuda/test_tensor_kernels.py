@@ -37,7 +37,7 @@ def test_integers_of_numbers_out_of_range(compute_cuda, kind) -> None:
         assert compute_cuda(cast, x)[0].tolist() == nearest_integers(x, dtype), dtype
         if kind == "float16":  # which no chain converts
             continue
-        chain = ops.Fused((ops.FusedStep(ops.Negative(), (0,)), ops.FusedStep(cast, (1,))), (1,))
+        chain = ops.Fused((ops.Step(ops.Negative(), (0,)), ops.Step(cast, (1,))), (1,))
         assert compute_cuda(chain, -x)[0].tolist() == nearest_integers(x, dtype), dtype
 
 

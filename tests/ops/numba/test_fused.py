@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ops import Fused, FusedStep, Operation
+from actorflow.ops import Fused, Operation, Step
 from actorflow.ops.cpu import blocks
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.numba import compiled, fused
@@ -30,10 +30,10 @@ class Steps:
 
     def __init__(self, count: int, dtype: str) -> None:
         self.count, self.dtype = count, np.dtype(dtype)
-        self.steps: list[FusedStep] = []
+        self.steps: list[Step] = []
 
     def add(self, operation: Operation, *arguments: int) -> int:
-        self.steps.append(FusedStep(operation, arguments))
+        self.steps.append(Step(operation, arguments))
         return self.count + len(self.steps) - 1
 
     def number(self, value: float) -> int:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.errors import ShapeError
-from actorflow.ops.fused import Followed, Fused, FusedStep
+from actorflow.ops.fused import Followed, Fused, Step
 from actorflow.ops.linalg import Inner, InnerDown, InnerWeight
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.numba import (
@@ -396,11 +396,11 @@ def test_what_follows_is_numpys_to_the_bit(number: int, dtype: str) -> None:
 def normalized(main: Operation) -> Followed:
     """``relu((y - center) * sqrt(factor) + residual)``."""
     steps = [
-        FusedStep(ops.Sqrt(), (1,)),
-        FusedStep(ops.Subtract(), (0, 2)),
-        FusedStep(ops.Multiply(), (5, 4)),
-        FusedStep(ops.Sum(), (6, 3)),
-        FusedStep(ops.Relu(), (7,)),
+        Step(ops.Sqrt(), (1,)),
+        Step(ops.Subtract(), (0, 2)),
+        Step(ops.Multiply(), (5, 4)),
+        Step(ops.Sum(), (6, 3)),
+        Step(ops.Relu(), (7,)),
     ]
     return followed(main, Fused(tuple(steps), (4,)))
 
