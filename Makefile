@@ -71,7 +71,7 @@ MISSING := import sys; from importlib.util import find_spec; print(*[name for na
 
 help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
-	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
+	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: beside torch, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
 	@echo 'make test-plain  what runs by the core, on its form in plain Python   PLAIN=tests/actors: some of that'
 	@echo 'make test-slow   the tests marked slow                   BUDGET_S=120 SEED=x: those that this time is enough for'

@@ -21,7 +21,7 @@ def shown(module: str, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("module", "name"), EVERY)
+@pytest.mark.together(("module", "name"), EVERY)
 def test_every_hint_leads_to_what_is_there(module: str, name: str) -> None:
     text = shown(module, name)
     start = f"module {module!r} has no attribute {name!r}; here: "
@@ -38,7 +38,7 @@ def test_no_hint_is_of_what_is_there(module: str) -> None:
     assert HINTS[module].keys().isdisjoint(import_module(module).__all__)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("module", "name", "expected"),
     [
         ("actorflow.nn", "LazyLinear", "here: af.nn.Linear(features), on the last axis"),
@@ -46,6 +46,13 @@ def test_no_hint_is_of_what_is_there(module: str) -> None:
         ("actorflow.nn", "Sequential", "here: layers are joined with >>: "),
         ("actorflow.ops", "conv2d", "here: af.ops.conv(x, weight), "),
         ("actorflow.ops", "cat", "here: af.ops.concat"),
+        ("actorflow.array", "concatenate", "here: af.array.concat"),
+        ("actorflow.array", "vstack", "here: af.array.concat(arrays, axis=0)"),
+        ("actorflow.array", "dot", "here: x @ y, or af.array.matmul"),
+        ("actorflow.array", "random", "here: af.array.randn(shape)"),
+        ("actorflow.array", "copy", "here: af.array.asarray(x, copy=True)"),
+        ("actorflow.array", "softmax_loss", "it is af.ops.softmax_loss"),
+        ("actorflow.onnx", "export", "here: af.onnx.save"),
         ("actorflow", "Linear", "it is af.nn.Linear"),
         ("actorflow", "Conv", "it is af.nn.Conv"),
         ("actorflow", "softmax", "it is af.ops.softmax"),

@@ -63,7 +63,7 @@ def examine() -> list[Check]:
         _library("uvloop", needed=sys.platform != "win32"),
         _onednn(),
         _numba(),
-        _library("torch", extra="torch", purpose="its CPU kernels, as a second library"),
+        _library("torch", extra="torch", purpose="pipelines as datasets of its DataLoader"),
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         _library("safetensors", extra="checkpoint", purpose="checkpoints"),
         _library("pillow", module="PIL", extra="images", purpose="data sets of image files"),

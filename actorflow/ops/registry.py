@@ -334,7 +334,6 @@ _modules: dict[tuple[str, str], str] = {
     ("cpu", "numpy"): "actorflow.ops.cpu",
     ("cpu", "onednn"): "actorflow.ops.onednn.kernels",
     ("cpu", "numba"): "actorflow.ops.numba",
-    ("cpu", "torch"): "actorflow.ops.torch",
     ("sim", "sim"): "actorflow.ops.sim",
     ("cuda", "cupy"): "actorflow.ops.cuda",
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",

@@ -262,7 +262,7 @@ def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time
 SPEC = af.TensorSpec.of((2,))
 
 
-@pytest.mark.parametrize("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
+@pytest.mark.together("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
 def test_an_infer_that_does_not_return_types_is_named(found: Any) -> None:
     @dataclass(frozen=True, eq=False)
     class Wrong(ops.Operation):

@@ -15,8 +15,9 @@ from actorflow.array.record.primitives import Primitive
 from actorflow.array.record.record import OpStep
 from actorflow.devices.cpu import CPU
 from actorflow.errors import GraphError
-from actorflow.ops.fused import Fused, FusedStep
+from actorflow.ops.fused import Fused
 from actorflow.ops.registry import find_kernel, load_libraries
+from actorflow.ops.step import Step
 from actorflow.spec import TensorSpec
 
 #: Elements from which on a loop is quicker than NumPy's functions, whose calls cost less.
@@ -112,7 +113,7 @@ def _loop(
     results = {line.result for line in own}
     reads = [*dict.fromkeys([read for line in own for read in line.reads if read not in results])]
     places = {name: i for i, name in enumerate([*reads, *[line.result for line in own]])}
-    steps = [FusedStep(line.step.op.operation, tuple([places[read] for read in line.reads])) for line in own]
+    steps = [Step(line.step.op.operation, tuple([places[read] for read in line.reads])) for line in own]
     specs = [types.get(read) for read in reads]
     if None in specs or end.step.dtype not in _DTYPES:
         return None

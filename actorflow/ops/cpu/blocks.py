@@ -18,8 +18,9 @@ import numpy as np
 from actorflow.ops.cpu import buffers
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.fused import StepError, leading
+from actorflow.ops.fused import leading
 from actorflow.ops.reductions import is_certain, may_be_parted
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 #: Elements of a block.

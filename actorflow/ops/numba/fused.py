@@ -22,12 +22,13 @@ from actorflow.ops.cpu import fused as numpys
 from actorflow.ops.cpu.blocks import Chain, ChainStep
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import Finish
-from actorflow.ops.fused import Followed, Fused, StepError
+from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.nn import activation
 from actorflow.ops.numba.following import Following, bits_of, follower
 from actorflow.ops.numba.kernels import are_plain
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.operation import Operation
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 _LARGER = "{0} if {0} > {1} or {0} != {0} else {1}"

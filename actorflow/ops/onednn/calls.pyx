@@ -180,7 +180,7 @@ cdef class Direct:
         return not (status or self.primitive.run(own))
 
 
-cdef class Step:
+cdef class Bound:
     """The function of one step of a program: directly where that is possible.
 
     Args:

@@ -104,9 +104,9 @@ class Following:
         self._count = len(specs)
         self._is_static = [False, *[_has_no_rows(spec, specs[0]) for spec in specs[1:]]]
         self._moves = [True, *[False] * (len(specs) - 1)]
-        for _, arguments in chain.steps:
-            self._is_static.append(all(self._is_static[position] for position in arguments))
-            self._moves.append(any(self._moves[position] for position in arguments))
+        for step in chain.steps:
+            self._is_static.append(all(self._is_static[position] for position in step.inputs))
+            self._moves.append(any(self._moves[position] for position in step.inputs))
         steps = self._path(len(specs) + chain.results[0], 0)
         first = next((i for i, step in enumerate(steps) if not (folds and self._is_affine(step))), len(steps))
         self._affine = steps[:first]
@@ -171,7 +171,8 @@ class Following:
             return []
         if position < self._count:
             raise UnsupportedError("another value")
-        operation, arguments = self.chain.steps[position - self._count]
+        step = self.chain.steps[position - self._count]
+        operation, arguments = step.operation, step.inputs
         moving = [each for each in arguments if self._moves[each]]
         if type(operation) is ew.Multiply and len(moving) == 2:
             return self._gated(moving, base)

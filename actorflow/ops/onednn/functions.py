@@ -13,7 +13,7 @@ import numpy as np
 from actorflow.ops import elementwise as ew
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import element_ns, even_cuts
-from actorflow.ops.fused import Fused, StepError
+from actorflow.ops.fused import Fused
 from actorflow.ops.nn import activation
 from actorflow.ops.onednn.following import LONG, Eltwise, Following, function_of
 from actorflow.ops.onednn.library import DST, FORWARD_INFERENCE, SRC, Handle, UnsupportedError, libdnnl
@@ -30,6 +30,7 @@ from actorflow.ops.onednn.steps import (
 )
 from actorflow.ops.onednn.weighted import columns_of, operands_of, post_ops_of
 from actorflow.ops.operation import Operation
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 #: Time of a function, in elements that are read or written.

@@ -70,7 +70,7 @@ def kernel(
             return shared(operation, *specs)
 
         def bind(_: Any, specs: Sequence[TensorSpec]) -> Callable[..., None]:
-            found: Callable[..., None] = libdnnl().calls.Step(lambda operation: made(operation, specs))
+            found: Callable[..., None] = libdnnl().calls.Bound(lambda operation: made(operation, specs))
             return found
 
         @registry.kernel(

@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
-from actorflow.ops.fused import Followed, StepError
+from actorflow.ops.fused import Followed
 from actorflow.ops.onednn.following import Binary, Eltwise, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import (
@@ -30,6 +30,7 @@ from actorflow.ops.onednn.steps import (
     plain,
 )
 from actorflow.ops.operation import Operation
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 

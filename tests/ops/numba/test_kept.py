@@ -138,9 +138,9 @@ async def test_a_bound_call_keeps_no_buffer() -> None:
         assert graph.engine.resources.device(af.Place()).memory.used_bytes == 0
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("source", [fed, returned, viewed, assigned, updated])
+@pytest.mark.together("fuse", [True, False])
+@pytest.mark.together("kind", SHAPES)
+@pytest.mark.together("source", [fed, returned, viewed, assigned, updated])
 async def test_weights_that_are_written_over(source: Any, kind: str, fuse: bool) -> None:
     graph, parts = af.Graph("net", fuse=fuse), Parts(kind)
     x = graph.blob("x", X.shape)
