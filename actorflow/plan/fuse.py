@@ -234,9 +234,11 @@ def _following(
     if not slot.consumers or slot.consumers[0] in joined:
         return None
     part = parts.get(slot.consumers[0], [])
-    if slot.readers != sum(op.inputs.count(slot.index) for op in part):
+    if slot.readers != sum(op.inputs.count(slot.index) for op in part) or not all(_is_alike(main, op) for op in part):
         return None
-    return part if all(_is_alike(main, op) and links[op.index].columns is None for op in part) else None
+    follows = [op for op in part if links[op.index].columns is None]
+    # A primitive that has all that follows in it is worth more than a reduction in the same pass.
+    return follows if len(follows) == len(part) or (follows and main.kernel and main.kernel.bind) else None
 
 
 def _is_alike(one: PlannedOp, other: PlannedOp) -> bool:

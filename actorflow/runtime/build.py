@@ -325,6 +325,7 @@ class Builder:
                 kind = stream.CopyActor
                 more["is_there"] = lambda source: not target.is_host and target.is_array(source)
         assert kernel is not None
+        kernel = kernel.bound(operation, [slots[slot].spec for slot in op.inputs])
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
             more["parts"] = tuple([self._part(op, wiring, site) for site in range(len(op.parts))])
