@@ -359,7 +359,8 @@ class Engine:
                 )
 
     def _expect_work(self) -> None:
-        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+        programs = self._programs.values()
+        self.resources.expect_work({op.lane for program in programs for op in program.ops if op.uses_lane})
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""

@@ -17,7 +17,6 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.op import parts_of, reader
 from actorflow.core import UNSHARED, fill
-from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
@@ -295,11 +294,6 @@ class Program:
             ]
         )
         self.looks_on = bool(self.tapped or self._scalars)
-
-    @property
-    def used(self) -> frozenset[Lane]:
-        """The lanes that there is work for."""
-        return frozenset([op.lane for op in self.ops if op.uses_lane])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
