@@ -1195,7 +1195,7 @@ class Graph:
         self.root._check_finite = options.finite_check_of(check)
 
     def _check_here(self) -> options.FiniteCheck | None:
-        """What a run that the caller starts looks for in the results of its ops; None for nothing."""
+        """The check that a run of the caller makes of the results of its ops; None for no check."""
         check = self.root._check_finite
         if check is None and options.NUMPYS is not None and options.NUMPYS.get(None) is None:
             return None

@@ -38,7 +38,7 @@ class _Allowance:
         self.in_all = _MOST_TIMES * _FREE
 
     def grow(self, size: int) -> None:
-        """The file has so many bytes of constants."""
+        """Allow more for bytes of the file's own constants."""
         self.at_once += _TIMES * size
         self.in_all += _MOST_TIMES * _TIMES * size
 
@@ -51,12 +51,12 @@ class _Allowance:
         return may_be
 
     def give_back(self, size: int) -> None:
-        """So many bytes were made, and are there no more."""
+        """Count bytes that were made, and have gone, no longer."""
         self.at_once += size
 
 
 class _Loading(NamedTuple):
-    """What one file may have made, and what was: arrays that there are views of, with the blobs, by address."""
+    """The allowance of one file, and the constants made so far: their arrays' owners and blobs, by address."""
 
     allowance: _Allowance
     made: dict[Any, tuple[weakref.ref[Array], Blob]]

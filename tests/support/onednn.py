@@ -11,7 +11,7 @@ _IN_CHAINS = frozenset(["Erf", "Exp", "Log", "NormalCdf", "Tanh"])
 
 
 def why_not() -> str:
-    """What is missing; empty where it is there."""
+    """The reason why the library is not there; empty where it is."""
     try:
         libdnnl()
     except MissingExtraError as error:

@@ -39,7 +39,7 @@ class Part(tuple[Case, ...]):
 
 
 class Outcomes:
-    """What comes of the cases of one test."""
+    """Outcomes of the cases of one test."""
 
     def __init__(self) -> None:
         self._failed: list[tuple[str, BaseException]] = []

@@ -1,4 +1,4 @@
-"""What kernels keep for an operation, as long as it lives, so that calls have little left to do."""
+"""Memory of kernels for an operation: kept as long as it lives, so that calls have little left to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Kept:
-    """What the kernels of one operation keep: what is made for arrays of some shapes, and what follows from weights."""
+    """Memory of one operation's kernels: objects for arrays of some shapes, and arrays computed from weights."""
 
     __slots__ = ("_derived", "_made", "_made_bytes")
 
@@ -28,7 +28,7 @@ class Kept:
         self._derived: dict[Hashable, Derived] = {}
 
     def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What has been made for a key."""
+        """The object of a key, made at its first use."""
         found: _T | None = self._made.get(key)
         if found is None:
             found = make()
@@ -40,7 +40,7 @@ class Kept:
         return found
 
     def derived(self, form: Hashable) -> Derived:
-        """What follows from the weights, in a form: that of a library, and its order in memory."""
+        """Arrays computed from the weights, in a form: that of a library, and its order in memory."""
         return self._derived.setdefault(form, Derived(self._derived))
 
     def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
@@ -49,7 +49,7 @@ class Kept:
 
 
 class Derived:
-    """What follows from some arrays, weights say, in one form.
+    """Arrays computed from others, weights say, in one form.
 
     Args:
         forms: All forms of them.
@@ -68,7 +68,7 @@ class Derived:
         return self._found is not None and not any(isinstance(one, ref) for one in self._found[0])
 
     def of(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
-        """What follows from the arrays.
+        """The arrays computed from others.
 
         From their second use on that is kept, and the arrays with it: what is referred to is not written again. A
         weight that each step of a training replaces is used once, and its memory goes back.
@@ -99,7 +99,7 @@ def _reference(array: Array) -> Callable[[], Array | None]:
 
 
 def kept(operation: Operation) -> Kept:
-    """What is kept for an operation, as long as it lives."""
+    """The memory of an operation's kernels."""
     own = operation.__dict__
     found: Kept | None = own.get(KEPT)
     if found is None:

@@ -96,7 +96,7 @@ class _Described:
 
     @property
     def hint(self) -> Handle:
-        """What gradients are described with."""
+        """The type of value that gradients are described with."""
         return self.forward(self.any_weight, kind=FORWARD_TRAINING)
 
 

@@ -1,4 +1,4 @@
-"""What follows a product or a convolution, as the library's primitives compute it with their results.
+"""Chains behind a product or a convolution, as the library's primitives compute them with their results.
 
 A chain of elementwise steps is read from its end to its beginning. At the beginning, sums and products with what has no
 rows of its own are put into the weight and the bias (a bias, normalization by given statistics); all else becomes a
@@ -145,7 +145,7 @@ class Following:
         return known
 
     def affine(self, values: Mapping[int, Any], columns: int) -> tuple[Array | None, Array]:
-        """What each column is multiplied by, None for 1, and what is then added to it."""
+        """Factors of the columns, None for 1, and the numbers that are then added to them."""
         scale, shift = np.ones(columns), np.zeros(columns)
         for step in self._affine:
             if isinstance(step, Eltwise):

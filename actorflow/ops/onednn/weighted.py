@@ -220,7 +220,7 @@ def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
 
 
 def _left(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    """What follows, by another library; and the product, too, if that library has its own way to go on from there."""
+    """The chain by another library; and the product, too, if that library has its own way to go on from there."""
     own = others(operation.main, specs[0].dtype)
     if own.key.library == "numpy":
         raise UnsupportedError("a chain")

@@ -1,4 +1,4 @@
-"""What follows a product is computed in its primitive, and where it cannot be, as it was."""
+"""Chains behind a product: computed in its primitive, and where that cannot be, as before."""
 
 from __future__ import annotations
 

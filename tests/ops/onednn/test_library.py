@@ -31,7 +31,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def fails() -> str:
-    """What is said where there is no library."""
+    """The message where there is no library."""
     with pytest.raises(MissingExtraError) as failure:
         module.libdnnl.__wrapped__()
     return str(failure.value)

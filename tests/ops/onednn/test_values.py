@@ -1,4 +1,4 @@
-"""What the library computes, beside the NumPy of each row of the table of operations."""
+"""Results of the library, beside the NumPy of each row of the table of operations."""
 
 from __future__ import annotations
 
