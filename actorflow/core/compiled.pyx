@@ -361,6 +361,11 @@ cdef class Frame:
     def close_end(self):
         self.end()
 
+    def rewind(self, number, list values):
+        memcpy(self._pending, self.start.counts, (self.start.mailboxes + self.start.slots + 1) * sizeof(int32_t))
+        self.number, self.values, self.open, self.state = number, values, self.start.open_ends, in_flight
+        self.halted = self.has_ended = False
+
     def finish(self):
         raise NotImplementedError
 

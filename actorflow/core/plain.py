@@ -470,6 +470,17 @@ class Frame:
             turnstile.expect(self)
         self.send(self.start.first)
 
+    def rewind(self, number: int, values: list[Any]) -> None:
+        """Be as at the start again, on other values: nothing of it runs."""
+        start = self.start
+        self._pending = start.pending.copy()
+        self._readers = start.unshared.copy()
+        for slot, tokens in start.shared:
+            self._readers[slot] = bytearray(tokens)
+        self.number, self.values = number, values
+        self.open = start.open_ends
+        self.state, self.halted, self.has_ended = _RUNNING, False, False
+
     def finish(self) -> None:
         """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
         raise NotImplementedError

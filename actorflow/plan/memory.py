@@ -66,6 +66,8 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
             viewed = max((charges[index] for index in op.inputs), default=0)
             for index in op.outputs:
                 charges[index] = max(charges[index], viewed)
+        if op.bodies:  # what it needs while it computes them counts for as long as its first output is there
+            charges[op.outputs[0]] += max(body.footprint().peak_bytes for body in op.bodies)
     return charges
 
 

@@ -58,6 +58,7 @@ class PlannedOp(Step):
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
         parts: The steps that it computes by one call; it has the node of the last one. Their positions are the sites of
             the steps of its operation.
+        bodies: Plans of the parts of the graph that it computes by itself.
     """
 
     site: Node = field(repr=False)
@@ -68,6 +69,7 @@ class PlannedOp(Step):
     waits: int = 0
     lane: str | None = None
     parts: tuple[PlannedOp, ...] = ()
+    bodies: tuple[Plan, ...] = ()
 
 
 @dataclass(slots=True)

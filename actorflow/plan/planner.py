@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError
+from actorflow.graph.flow import WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.loop import Steps
@@ -85,9 +86,30 @@ def planning(
         kept = plan.fetches
         plan.fetches = {blob: kept[blob] for blob in fetched if blob in kept}
         plan.tapped = {blob: kept[blob] for blob in tapped if blob in kept}
+    for op in plan.ops:
+        if isinstance(op.operation, WithBodies):
+            op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse)))
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
+
+
+def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None) -> Steps[list[Plan]]:
+    """Plans of what an op computes by itself."""
+    made = []
+    for body in operation.bodies:
+        part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=plan.lengths or None)
+        elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
+        if elsewhere:
+            raise PlaceError(
+                f"blob {elsewhere[0].name!r} is on {elsewhere[0].place}, but op {op.node.name!r}, which computes it, is "
+                f"on rank {op.place.rank}: branches and loops have one rank; created at {op.node.site}"
+            )
+        for text, names in part.notes.items():
+            known = plan.notes.setdefault(text, [])
+            known.extend(name for name in names if name not in known)
+        made.append(part)
+    return made
 
 
 def _check_budget(plan: Plan, place: Place) -> None:
@@ -193,7 +215,7 @@ class _Planner:
             slot = values.get(blob)
             if slot is None or not slot.is_constant:
                 return None
-        if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce):
+        if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce | WithBodies):
             return None
         specs = [self._spec(blob) for blob in op.outputs]
         if any(is_gathered(blob) or blob.dtype.hasobject for blob in op.outputs):
@@ -213,7 +235,7 @@ class _Planner:
         operation, choice = self._operation(op), once
         if choice is None:
             typed = op.inputs or op.outputs
-            if isinstance(operation, AllReduce):
+            if isinstance(operation, AllReduce | WithBodies):
                 choice = Choice(Place(self._rank), None)
             else:
                 choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)

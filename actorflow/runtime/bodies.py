@@ -1,0 +1,541 @@
+"""Branches and loops at run time: each call of a body is a frame inside that of the op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from actorflow.actors.frame import FINISHED, Frame, FrameStart
+from actorflow.actors.op import OpActor, Wiring
+from actorflow.core import UNSHARED, Turnstile, release
+from actorflow.devices.base import Fence
+from actorflow.devices.memory import Bucket
+from actorflow.errors import ActorflowError, OpError
+from actorflow.graph.body import Body
+from actorflow.graph.flow import Loop, Switch, WithBodies
+from actorflow.interchange import read_only, to_numpy
+from actorflow.ops.operation import Operation
+from actorflow.plan.plan import Plan
+from actorflow.runtime.program import Program
+from actorflow.spec import TensorSpec
+from actorflow.trace.counters import NodeState
+
+_RUNNING, _FAILED = int(NodeState.RUNNING), int(NodeState.FAILED)
+#: How long bodies that have nothing to compute are gone through, one after the other.
+_SLICE_NS = 500_000
+#: Bits of a frame's number that are the number of the run; those above count the calls of a body whose random numbers
+#: differ from call to call.
+RUN_BITS = 40
+_MOST_CALLS = 1 << 22
+
+
+class InnerFrame(Frame):
+    """A frame of a body.
+
+    Attributes:
+        part: What it computes.
+        op: Whose call it is a part of.
+        parent: The frame of that.
+        call: That call.
+    """
+
+    part: Part
+    op: BodyActor
+    parent: Frame
+    call: _Call
+    #: As of what a lane has to do.
+    argument = None
+
+    def begin(self) -> None:
+        """As of other frames, but that it is no run of the graph."""
+        for turnstile in self.start.turnstiles:
+            turnstile.expect(self)
+        self.send(self.start.first)
+
+    def finish(self) -> None:
+        if self.outstanding:  # whose ends the loop has yet to see
+            super().finish()
+        else:
+            self.state, self.halted = FINISHED, True
+            self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self.op.passed(self)  # which may begin with it once more
+
+    def stop(self) -> None:
+        """Start nothing further, as the frame around it has stopped."""
+        self.cancel()
+
+    def hurry(self) -> None:
+        """Say soon that it has ended, which it does anyway."""
+
+    def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
+        if self.state.value == "running":
+            self.error = error
+            self._stop(type(self.state).FAILED)
+
+
+class _Observer:
+    """Observer of inner frames."""
+
+    def ended(self, frame: InnerFrame) -> None:
+        """Its op knows."""
+
+    def abandoned(self, frame: InnerFrame) -> None:
+        """Nobody waits for it but its op."""
+
+    def fault(self, frame: InnerFrame, error: BaseException) -> None:
+        frame.parent.fail(frame.op, error)
+
+
+_observer: Any = _Observer()
+
+
+class Part:
+    """The program of a body, and where its inputs and outputs are.
+
+    Attributes:
+        inputs: Positions among the op's inputs, each with the slot that the value goes to.
+        outputs: Slots of the outputs.
+        buckets: Where the buffer of each output comes from, and can go back to; None where it is another's memory.
+        is_random: Whether it draws random numbers.
+        guards: Whether functions of the user's are called, which must not write into what they are given.
+    """
+
+    def __init__(self, body: Body, positions: Sequence[int], plan: Plan, program: Program) -> None:
+        self.program = program
+        slots = plan.feeds
+        self.inputs = [(i, slots[blob]) for i, blob in zip(positions, body.inputs, strict=True) if blob in slots]
+        self.outputs = [plan.fetches[blob] for blob in body.outputs]
+        self.buckets = [program.bucket_of(slot) for slot in self.outputs]
+        self.is_random = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
+            isinstance(op, BodyActor) and any(part.is_random for part in op.bodies) for op in program.ops
+        )
+        self.guards = any(actor.turnstile is not None for actor in program.ops)
+        self._start: FrameStart | None = None
+        self._at_rest: list[InnerFrame] = []
+
+    def values(self, given: Sequence[Any]) -> list[Any]:
+        """Values that a frame begins with, from those of the op's inputs; None for what is given later."""
+        values = self.program.begin_values()
+        for position, slot in self.inputs:
+            values[slot] = given[position]
+        return values
+
+    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame:
+        """Begin a frame."""
+        parent, program = call.parent, self.program
+        start = program.beginning(_observer, is_inner=True)
+        if self._at_rest and start is self._start:
+            frame = self._at_rest.pop()
+            frame.context = parent.context
+            frame.rewind(number, values)
+        else:
+            if start is not self._start:
+                self._start, self._at_rest = start, []
+            frame = InnerFrame(start, number, values, parent.context)
+            frame.ends_quietly = False
+        frame.part, frame.op, frame.parent, frame.call = self, call.op, parent, call
+        call.inner = parent.outstanding[call.op] = frame
+        program.begin(frame)
+        return frame
+
+    def rest(self, frame: InnerFrame) -> None:
+        """Keep a frame that has ended well for another call."""
+        frame.values = []
+        del frame.op, frame.parent, frame.call
+        self._at_rest.append(frame)
+
+
+class _Call:
+    """A call of an op with bodies."""
+
+    __slots__ = ("begun_ns", "ended", "inner", "is_busy", "op", "parent", "slice_ns", "steps")
+
+    def __init__(self, op: BodyActor, parent: Frame) -> None:
+        self.op = op
+        self.parent = parent
+        self.begun_ns = self.slice_ns = perf_counter_ns()
+        self.inner: InnerFrame | None = None
+        self.ended: InnerFrame | None = None
+        self.is_busy = True
+        self.steps = 0  # bodies computed so far
+
+
+class _Passed:
+    """Goes on behind an inner frame that has ended, in a later slice of the loop's time."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: InnerFrame) -> None:
+        self._inner = inner
+
+    def fire(self, frame: Frame) -> int:
+        """Do so."""
+        self._inner.op.passed(self._inner)
+        return perf_counter_ns()
+
+
+class _Settled:
+    """Tells a frame that has stopped of the end of an op's call, when the code that stops it is done."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: BodyActor) -> None:
+        self._op = op
+
+    def fire(self, frame: Frame) -> int:
+        """Do so."""
+        frame.settle(self._op)
+        return perf_counter_ns()
+
+
+class BodyActor(OpActor):
+    """An op that computes bodies."""
+
+    uses_lane = False
+
+    __slots__ = ("bodies", "operation")
+
+    def __init__(
+        self, wiring: Wiring, operation: WithBodies, bodies: Sequence[Part], turnstile: Turnstile | None
+    ) -> None:
+        super().__init__(wiring._replace(inline_ns=-1), turnstile)
+        self.operation = operation
+        self.bodies = tuple(bodies)
+
+    def _follows(self, fence: Fence) -> bool:
+        return False  # the loop hands the values on
+
+    def begin(self, frame: Frame) -> int:
+        if frame.monitor is not None:
+            self.show(frame, _RUNNING)
+        call = self.new_call(frame)
+        try:
+            goes_on = self.first(call, [*self.read(frame.values)])
+            call.is_busy = False
+            if not goes_on:
+                self.release_inputs(frame)
+                self._conclude_call(call, None)
+            elif call.ended is not None:
+                ended, call.ended = call.ended, None
+                self.passed(ended)
+        except BaseException as error:  # noqa: BLE001
+            self._conclude_call(call, error)
+        return perf_counter_ns()
+
+    def new_call(self, frame: Frame) -> _Call:
+        """What is noted of a call."""
+        return _Call(self, frame)
+
+    def first(self, call: Any, given: list[Any]) -> bool:
+        """Begin with the first body; return whether there is one, and not only outputs to be written."""
+        raise NotImplementedError
+
+    def more(self, call: Any, frame: InnerFrame) -> bool:
+        """A body has been computed: begin with the next one, or write the outputs; return which it was."""
+        raise NotImplementedError
+
+    def number(self, call: _Call, part: Part) -> int:
+        """Number of the next inner frame."""
+        number = call.parent.number
+        if not part.is_random:
+            return number
+        before = number >> RUN_BITS
+        return ((before * 1_000_003 + call.steps + 1) % _MOST_CALLS) << RUN_BITS | number & (1 << RUN_BITS) - 1
+
+    def passed(self, frame: InnerFrame) -> None:
+        """An inner frame has ended, in whatever way."""
+        call = frame.call
+        if call.is_busy:  # with what has begun it, as it has nothing to compute
+            call.ended = frame
+            return
+        call.is_busy = True
+        try:
+            while self._goes_on(call, frame):
+                if call.ended is None:
+                    ready = call.parent.ready
+                    if ready.at is None:  # no slice of the loop's time is under way, in which what is ready would run
+                        call.parent.wake()
+                    return
+                if perf_counter_ns() - call.slice_ns > _SLICE_NS:  # others have their turn
+                    frame, call.ended = call.ended, None
+                    call.slice_ns = perf_counter_ns()
+                    call.parent.ready.append((_Passed(frame), call.parent))
+                    call.parent.wake()
+                    return
+                frame, call.ended = call.ended, None
+        finally:
+            call.is_busy = False
+
+    def _goes_on(self, call: _Call, frame: InnerFrame) -> bool:
+        """Begin with what follows an inner frame; return whether anything does."""
+        error, frame.error = frame.error, None
+        if frame.state is FINISHED and not call.parent.halted:
+            try:
+                if self.more(call, frame):
+                    return True
+                self.release_inputs(call.parent)
+            except BaseException as failure:  # noqa: BLE001
+                error = failure
+        self._conclude_call(call, error)
+        return False
+
+    def _conclude_call(self, call: _Call, error: BaseException | None) -> None:
+        frame, end_ns = call.parent, perf_counter_ns()
+        elapsed_ns = end_ns - call.begun_ns
+        was_halted = frame.halted
+        try:
+            if error is not None:
+                if was_halted:
+                    self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
+                else:
+                    self.failed(frame, self._told(call, error), elapsed_ns, end_ns, self.key)
+            elif not was_halted:
+                self._succeeded(frame, elapsed_ns, end_ns, self.key)
+                frame.wake()
+            self.leave()
+        except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
+            frame.fail(self, failure)
+        if was_halted:
+            frame.ready.append((_Settled(self), frame))
+            frame.wake()
+        else:
+            frame.settle(self)
+
+    def _told(self, call: _Call, error: BaseException) -> BaseException:
+        if isinstance(error, OpError):
+            error.add_note(f"{self.where(call)} of op {self.node.name!r}, created at {self.node.site}")
+        return error
+
+    def where(self, call: _Call) -> str:
+        """Which of its bodies is computed, for messages."""
+        return "in a body"
+
+    def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        if not isinstance(error, OpError):
+            super().failed(frame, error, elapsed_ns, end_ns, key)
+            return
+        self._account_failed(frame, error, elapsed_ns, end_ns, key)
+        if frame.monitor is not None:
+            self.show(frame, _FAILED)
+        frame.stop_with(error)  # which names the op inside
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        raise NotImplementedError(f"op {self.node.name!r} computes parts of the graph: repeat the op inside that failed")
+
+    def compute(self, frame: Frame) -> None:
+        raise AssertionError("its bodies are computed, it has nothing to compute itself")
+
+    def release_inputs(self, frame: Frame) -> None:
+        """Give back what it has read."""
+        release(self.freed, frame)
+
+
+class SwitchActor(BodyActor):
+    """An op that computes one of several bodies."""
+
+    __slots__ = ()
+
+    def first(self, call: _Call, given: list[Any]) -> bool:
+        index, count = int(to_numpy(given[0])), len(self.bodies)
+        if not 0 <= index < count:
+            raise IndexError(f"the index is {index}, and there are {count} branches")
+        part = self.bodies[index]
+        call.steps = index
+        part.start(call, self.number(call, part), part.values(given))
+        return True
+
+    def more(self, call: _Call, frame: InnerFrame) -> bool:
+        values, inner = call.parent.values, frame.values
+        for blob, slot in zip(self.outputs, frame.part.outputs, strict=True):
+            values[blob.slot] = inner[slot]
+        del inner
+        frame.part.rest(frame)
+        return False
+
+    def where(self, call: _Call) -> str:
+        return f"in branch {call.steps}"
+
+
+class _LoopCall(_Call):
+    """A call of a loop.
+
+    Attributes:
+        template: Values that each frame of the body begins with.
+        carried: What it is given the next time.
+        scanned: Arrays whose entries it is given, with the slots that these go to.
+        taken: Arrays that take what it gives, each with the position among its outputs.
+        kept: Arrays that take what it is given, each with the position.
+        length: How often it is computed at most; negative for no limit.
+    """
+
+    __slots__ = ("carried", "kept", "length", "scanned", "taken", "template")
+
+
+class LoopActor(BodyActor):
+    """An op that computes a body again and again.
+
+    Attributes:
+        carry_slots: Slots of the body's inputs that are carried; None for what it does not read.
+        scan_slots: Positions among the op's inputs of what is scanned, and the slots.
+        stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
+            among the body's outputs for what is taken, among what is carried for what is kept.
+        recycled: Positions of what is carried whose buffers go back, and where.
+    """
+
+    __slots__ = ("carry_slots", "operation", "recycled", "scan_slots", "stacks")
+
+    operation: Loop
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        operation: Loop,
+        bodies: Sequence[Part],
+        turnstile: Turnstile | None,
+        specs: Sequence[TensorSpec],
+    ) -> None:
+        super().__init__(wiring, operation, bodies, turnstile)
+        slots = dict(bodies[0].inputs)
+        c, s = operation.carries, operation.scanned
+        self.carry_slots = [slots.get(i) for i in range(c)]
+        self.scan_slots = [(i, slots[i]) for i in range(c, c + s) if i in slots]
+        self.recycled = [(i, bucket) for i, bucket in enumerate(bodies[0].buckets[:c]) if bucket is not None]
+        n = len(bodies[0].outputs) - operation.tests
+        positions = [*range(c, n), *range(c)]
+        self.stacks = [
+            (blob, spec, position)
+            for blob, spec, position in zip(self.outputs[c:], specs[c:], positions, strict=False)
+            if blob not in self.unread
+        ]
+
+    def new_call(self, frame: Frame) -> _Call:
+        return _LoopCall(self, frame)
+
+    def first(self, call: Any, given: list[Any]) -> bool:
+        operation, part = self.operation, self.bodies[0]
+        c, length = operation.carries, operation.length
+        call.length = -1 if length is None else length
+        call.carried = given[:c]
+        call.template = part.values(given)
+        call.scanned = [(read_only(given[i]) if part.guards else given[i], slot) for i, slot in self.scan_slots]
+        values, call.taken, call.kept = call.parent.values, [], []
+        for blob, spec, position in self.stacks:
+            values[blob.slot] = array = (np.zeros if operation.tests else np.empty)(*spec)
+            (call.taken if position >= c else call.kept).append((array, position))
+        if not call.length:
+            return self._end(call)
+        if operation.tests:
+            condition = self.bodies[1]
+            call.steps = -1
+            condition.start(call, self.number(call, condition), condition.values(given))
+        else:
+            part.start(call, self.number(call, part), self._next_values(call))
+        return True
+
+    def _next_values(self, call: Any) -> list[Any]:
+        """What a frame of the body begins with."""
+        values: list[Any] = call.template.copy()
+        guards = self.bodies[0].guards
+        for slot, value in zip(self.carry_slots, call.carried, strict=True):
+            if slot is not None:
+                values[slot] = read_only(value) if guards and type(value) is np.ndarray else value
+        if call.scanned:
+            entry = self._entry(call)
+            for array, slot in call.scanned:
+                values[slot] = array[entry]
+        return values
+
+    def _entry(self, call: Any) -> Any:
+        at: int = call.length - 1 - call.steps if self.operation.reverse else call.steps
+        return (at, ...)  # an array, also where it has no axes
+
+    def more(self, call: Any, frame: InnerFrame) -> bool:
+        part, operation = frame.part, self.operation
+        inner = frame.values
+        if call.steps < 0:  # of the condition
+            goes_on = bool(inner[part.outputs[0]])
+            part.rest(frame)
+            call.steps = 0
+            if not goes_on:
+                return self._end(call)
+            part = self.bodies[0]
+            part.start(call, self.number(call, part), self._next_values(call))
+            return True
+        c = operation.carries
+        if self.stacks:
+            entry = self._entry(call)
+            for array, position in call.taken:
+                array[entry] = inner[part.outputs[position]]
+            for array, position in call.kept:
+                array[entry] = call.carried[position]
+        call.steps += 1
+        carried, call.carried = call.carried, [inner[slot] for slot in part.outputs[:c]]
+        goes_on = call.steps != call.length and (not operation.tests or bool(inner[part.outputs[-1]]))
+        frame.values = inner = []
+        if call.steps > 1:
+            for i, bucket in self.recycled:
+                buffer, carried[i] = carried[i], None
+                if getrefcount(buffer) == UNSHARED:
+                    bucket.give_back(buffer)
+        if not goes_on:
+            part.rest(frame)
+            return self._end(call)
+        frame.rewind(self.number(call, part), self._next_values(call))
+        frame.begin()
+        frame.close_end()
+        return True
+
+    def _end(self, call: Any) -> bool:
+        """Write the outputs."""
+        values, outputs, operation = call.parent.values, self.outputs, self.operation
+        for i, blob in enumerate(outputs[: operation.carries]):
+            value = call.carried[i]
+            if not call.steps and blob.bucket is not None:  # what it was given is not a buffer that can go there
+                value, given = blob.bucket.take(), value
+                np.copyto(value, given)
+            values[blob.slot] = value
+        if operation.hidden:
+            values[outputs[-1].slot] = np.array(call.steps)
+        call.carried = ()
+        return False
+
+    def where(self, call: _Call) -> str:
+        return "in the condition" if call.steps < 0 else f"in iteration {call.steps}"
+
+
+def parts_for(operation: WithBodies, plans: Sequence[Plan], programs: Sequence[Program]) -> list[Part]:
+    """What an op with bodies computes."""
+    first = 1 if isinstance(operation, Switch) else 0
+    return [
+        Part(body, [*range(first, first + len(body.parameters)), *reads], plan, program)
+        for body, reads, plan, program in zip(operation.bodies, operation.reads, plans, programs, strict=True)
+    ]
+
+
+def bucket_of_output(operation: Operation, parts: Sequence[Part], position: int) -> Bucket | None:
+    """Where the buffers of an output come from, whichever body has given it; None where that differs."""
+    if isinstance(operation, Loop):
+        return parts[0].buckets[position] if position < operation.carries else None
+    buckets = {part.buckets[position] for part in parts}
+    return buckets.pop() if len(buckets) == 1 else None
+
+
+def body_actor(
+    wiring: Wiring,
+    operation: WithBodies,
+    parts: Sequence[Part],
+    turnstile: Turnstile | None,
+    specs: Sequence[TensorSpec],
+) -> BodyActor:
+    """The actor of an op with bodies."""
+    if isinstance(operation, Switch):
+        return SwitchActor(wiring, operation, parts, turnstile)
+    assert isinstance(operation, Loop)
+    return LoopActor(wiring, operation, parts, turnstile, specs)
