@@ -50,18 +50,12 @@ class InnerFrame(Frame):
     #: As of what a lane has to do.
     argument = None
 
-    def begin(self) -> None:
-        """As of other frames, but that it is no run of the graph."""
-        for turnstile in self.start.turnstiles:
-            turnstile.expect(self)
-        self.send(self.start.first)
-
     def finish(self) -> None:
         if self.outstanding:  # whose ends the loop has yet to see
             super().finish()
         else:
-            self.state, self.halted = FINISHED, True
-            self._end()
+            self.state, self.halted, self.has_ended = FINISHED, True, True
+            self.op.passed(self)
 
     def _end(self) -> None:
         self.has_ended = True
@@ -127,23 +121,23 @@ class Part:
             values[slot] = given[position]
         return values
 
-    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame:
-        """Begin a frame."""
+    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
+        """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
         parent, program = call.parent, self.program
         start = program.beginning(_observer, is_inner=True)
         if self._at_rest and start is self._start:
             frame = self._at_rest.pop()
             frame.context = parent.context
-            frame.rewind(number, values)
         else:
             if start is not self._start:
                 self._start, self._at_rest = start, []
             frame = InnerFrame(start, number, values, parent.context)
             frame.ends_quietly = False
-        frame.part, frame.op, frame.parent, frame.call = self, call.op, parent, call
-        call.inner = parent.outstanding[call.op] = frame
-        program.begin(frame)
-        return frame
+        frame.op, frame.part, frame.parent, frame.call = call.op, self, parent, call
+        parent.outstanding[call.op] = frame
+        if start.monitor is not None:
+            start.monitor.show_all(start.node_ids, NodeState.WAITING)
+        return None if frame.begin_again(number, values) else frame
 
     def rest(self, frame: InnerFrame) -> None:
         """Keep a frame that has ended well for another call."""
@@ -155,15 +149,12 @@ class Part:
 class _Call:
     """A call of an op with bodies."""
 
-    __slots__ = ("begun_ns", "ended", "inner", "is_busy", "op", "parent", "slice_ns", "steps")
+    __slots__ = ("begun_ns", "op", "parent", "steps")
 
     def __init__(self, op: BodyActor, parent: Frame) -> None:
         self.op = op
         self.parent = parent
-        self.begun_ns = self.slice_ns = perf_counter_ns()
-        self.inner: InnerFrame | None = None
-        self.ended: InnerFrame | None = None
-        self.is_busy = True
+        self.begun_ns = perf_counter_ns()
         self.steps = 0  # bodies computed so far
 
 
@@ -215,18 +206,7 @@ class BodyActor(OpActor):
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
             self.show(frame, _RUNNING)
-        call = self.new_call(frame)
-        try:
-            goes_on = self.first(call, [*self.read(frame.values)])
-            call.is_busy = False
-            if not goes_on:
-                self.release_inputs(frame)
-                self._conclude_call(call, None)
-            elif call.ended is not None:
-                ended, call.ended = call.ended, None
-                self.passed(ended)
-        except BaseException as error:  # noqa: BLE001
-            self._conclude_call(call, error)
+        self._follow(self.new_call(frame), None)
         return perf_counter_ns()
 
     def new_call(self, frame: Frame) -> _Call:
@@ -234,11 +214,11 @@ class BodyActor(OpActor):
         return _Call(self, frame)
 
     def first(self, call: Any, given: list[Any]) -> bool:
-        """Begin with the first body; return whether there is one, and not only outputs to be written."""
+        """Begin with the first body; return whether there is one to wait for, else the outputs are written."""
         raise NotImplementedError
 
     def more(self, call: Any, frame: InnerFrame) -> bool:
-        """A body has been computed: begin with the next one, or write the outputs; return which it was."""
+        """A body has been computed: likewise begin with the next one, or write the outputs."""
         raise NotImplementedError
 
     def number(self, call: _Call, part: Part) -> int:
@@ -251,40 +231,30 @@ class BodyActor(OpActor):
 
     def passed(self, frame: InnerFrame) -> None:
         """An inner frame has ended, in whatever way."""
-        call = frame.call
-        if call.is_busy:  # with what has begun it, as it has nothing to compute
-            call.ended = frame
-            return
-        call.is_busy = True
-        try:
-            while self._goes_on(call, frame):
-                if call.ended is None:
-                    ready = call.parent.ready
-                    if ready.at is None:  # no slice of the loop's time is under way, in which what is ready would run
-                        call.parent.wake()
-                    return
-                if perf_counter_ns() - call.slice_ns > _SLICE_NS:  # others have their turn
-                    frame, call.ended = call.ended, None
-                    call.slice_ns = perf_counter_ns()
-                    call.parent.ready.append((_Passed(frame), call.parent))
-                    call.parent.wake()
-                    return
-                frame, call.ended = call.ended, None
-        finally:
-            call.is_busy = False
-
-    def _goes_on(self, call: _Call, frame: InnerFrame) -> bool:
-        """Begin with what follows an inner frame; return whether anything does."""
-        error, frame.error = frame.error, None
+        call, error = frame.call, frame.error
         if frame.state is FINISHED and not call.parent.halted:
-            try:
-                if self.more(call, frame):
-                    return True
-                self.release_inputs(call.parent)
-            except BaseException as failure:  # noqa: BLE001
-                error = failure
-        self._conclude_call(call, error)
-        return False
+            self._follow(call, frame)
+        else:
+            frame.error = None
+            self._conclude_call(call, error)
+
+    def _follow(self, call: _Call, frame: InnerFrame | None) -> None:
+        """Begin with what follows an inner frame, or with the first one."""
+        parent = call.parent
+        try:
+            if frame is None:
+                goes_on = self.first(call, [*self.read(parent.values)])
+            else:
+                goes_on = self.more(call, frame)
+            if not goes_on:
+                release(self.freed, parent)
+        except BaseException as error:  # noqa: BLE001
+            self._conclude_call(call, error)
+            return
+        if not goes_on:
+            self._conclude_call(call, None)
+        elif parent.ready.at is None:  # no slice of the loop's time is under way, in which what is ready would run
+            parent.wake()
 
     def _conclude_call(self, call: _Call, error: BaseException | None) -> None:
         frame, end_ns = call.parent, perf_counter_ns()
@@ -332,10 +302,6 @@ class BodyActor(OpActor):
     def compute(self, frame: Frame) -> None:
         raise AssertionError("its bodies are computed, it has nothing to compute itself")
 
-    def release_inputs(self, frame: Frame) -> None:
-        """Give back what it has read."""
-        release(self.freed, frame)
-
 
 class SwitchActor(BodyActor):
     """An op that computes one of several bodies."""
@@ -348,8 +314,8 @@ class SwitchActor(BodyActor):
             raise IndexError(f"the index is {index}, and there are {count} branches")
         part = self.bodies[index]
         call.steps = index
-        part.start(call, self.number(call, part), part.values(given))
-        return True
+        ended = part.start(call, self.number(call, part), part.values(given))
+        return ended is None or self.more(call, ended)
 
     def more(self, call: _Call, frame: InnerFrame) -> bool:
         values, inner = call.parent.values, frame.values
@@ -386,7 +352,7 @@ class LoopActor(BodyActor):
         scan_slots: Positions among the op's inputs of what is scanned, and the slots.
         stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
             among the body's outputs for what is taken, among what is carried for what is kept.
-        recycled: Positions of what is carried whose buffers go back, and where.
+        recycled: Positions of what the body gives whose buffers go back, and where.
     """
 
     __slots__ = ("carry_slots", "operation", "recycled", "scan_slots", "stacks")
@@ -406,7 +372,7 @@ class LoopActor(BodyActor):
         c, s = operation.carries, operation.scanned
         self.carry_slots = [slots.get(i) for i in range(c)]
         self.scan_slots = [(i, slots[i]) for i in range(c, c + s) if i in slots]
-        self.recycled = [(i, bucket) for i, bucket in enumerate(bodies[0].buckets[:c]) if bucket is not None]
+        self.recycled = [(i, bucket) for i, bucket in enumerate(bodies[0].buckets) if bucket is not None]
         n = len(bodies[0].outputs) - operation.tests
         positions = [*range(c, n), *range(c)]
         self.stacks = [
@@ -434,10 +400,10 @@ class LoopActor(BodyActor):
         if operation.tests:
             condition = self.bodies[1]
             call.steps = -1
-            condition.start(call, self.number(call, condition), condition.values(given))
+            ended = condition.start(call, self.number(call, condition), condition.values(given))
         else:
-            part.start(call, self.number(call, part), self._next_values(call))
-        return True
+            ended = part.start(call, self.number(call, part), self._next_values(call))
+        return ended is None or self.more(call, ended)
 
     def _next_values(self, call: Any) -> list[Any]:
         """What a frame of the body begins with."""
@@ -457,40 +423,45 @@ class LoopActor(BodyActor):
         return (at, ...)  # an array, also where it has no axes
 
     def more(self, call: Any, frame: InnerFrame) -> bool:
-        part, operation = frame.part, self.operation
-        inner = frame.values
+        part, c = frame.part, self.operation.carries
         if call.steps < 0:  # of the condition
-            goes_on = bool(inner[part.outputs[0]])
+            goes_on = bool(frame.values[part.outputs[0]])
             part.rest(frame)
             call.steps = 0
             if not goes_on:
                 return self._end(call)
             part = self.bodies[0]
-            part.start(call, self.number(call, part), self._next_values(call))
-            return True
-        c = operation.carries
-        if self.stacks:
-            entry = self._entry(call)
-            for array, position in call.taken:
-                array[entry] = inner[part.outputs[position]]
-            for array, position in call.kept:
-                array[entry] = call.carried[position]
-        call.steps += 1
-        carried, call.carried = call.carried, [inner[slot] for slot in part.outputs[:c]]
-        goes_on = call.steps != call.length and (not operation.tests or bool(inner[part.outputs[-1]]))
-        frame.values = inner = []
-        if call.steps > 1:
+            ended = part.start(call, self.number(call, part), self._next_values(call))
+            if ended is None:
+                return True
+            frame = ended
+        begun_ns = perf_counter_ns()
+        while True:
+            outputs, values = [*map(frame.values.__getitem__, part.outputs)], call.carried
+            frame.values = []
+            if self.stacks:
+                entry = self._entry(call)
+                for array, position in call.taken:
+                    array[entry] = outputs[position]
+                for array, position in call.kept:
+                    array[entry] = values[position]
+            call.steps = steps = call.steps + 1
+            goes_on = steps != call.length and (not self.operation.tests or bool(outputs[-1]))
+            call.carried = outputs[:c]
+            outputs[:c] = values if steps > 1 else [None] * c  # what it began with is another's
+            del values
             for i, bucket in self.recycled:
-                buffer, carried[i] = carried[i], None
+                buffer, outputs[i] = outputs[i], None
                 if getrefcount(buffer) == UNSHARED:
                     bucket.give_back(buffer)
-        if not goes_on:
-            part.rest(frame)
-            return self._end(call)
-        frame.rewind(self.number(call, part), self._next_values(call))
-        frame.begin()
-        frame.close_end()
-        return True
+            if not goes_on:
+                part.rest(frame)
+                return self._end(call)
+            if frame.begin_again(self.number(call, part), self._next_values(call)):
+                return True
+            if perf_counter_ns() - begun_ns > _SLICE_NS:  # it has nothing to compute: others have their turn
+                frame.ready.append((_Passed(frame), call.parent))
+                return True
 
     def _end(self, call: Any) -> bool:
         """Write the outputs."""
