@@ -143,6 +143,8 @@ class Loop(WithBodies):
         c, s, n = self.carries, self.scanned, len(self.bodies[0].outputs) - self.tests - self.carries
         if not any(wanted) or all(g is None for g in grads):
             return [None] * len(wanted)
+        if self.length == 0:
+            return [*grads[:c], *[None] * (len(wanted) - c)]
         start, scanned, outer = op.inputs[:c], op.inputs[c : c + s], op.inputs[c + s :]
         *kept, count = op.outputs[c + n :]
         smooth = [i for i in range(c) if _is_smooth(start[i])]

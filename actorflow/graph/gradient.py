@@ -233,7 +233,8 @@ class _Builder:
         self.scope = scope
         self.root = scope.root
         self.path = path
-        self._scopes: dict[Graph, Graph] = {self.root: scope}
+        outermost = self.root if scope.body is None else scope.body.scope
+        self._scopes: dict[Graph, Graph] = {outermost: scope}
 
     def run(
         self, order: Sequence[Op], results: Sequence[Blob], grads: Sequence[Blob], targets: Sequence[Blob]
