@@ -114,7 +114,7 @@ def _checked(kind: str, indices: Array, low: int, high: int) -> Indices:
     return indices.astype(np.intp, copy=False)
 
 
-def from_front(kind: str, indices: Array, length: int) -> Indices:
+def _from_front(kind: str, indices: Array, length: int) -> Indices:
     """Indices that count from the front, of an axis of this length; ValueError if one is not there."""
     checked = _checked(kind, indices, -length, length)
     return np.where(checked < 0, checked + length, checked) if indices.dtype.kind == "i" else checked
@@ -135,7 +135,7 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     dx.fill(0)
     if not g.size:
         return
-    places = from_front("TakeDown", indices, operation.length).reshape(-1)
+    places = _from_front("TakeDown", indices, operation.length).reshape(-1)
     outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
     parts = g.reshape(outer, places.size, -1)
     target = dx.reshape(outer, dx.shape[axis], -1)
@@ -170,7 +170,7 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
 def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
     x, indices = inputs
     axis = operation.axis % x.ndim
-    places = from_front("TakeAlongAxis", indices, x.shape[axis])
+    places = _from_front("TakeAlongAxis", indices, x.shape[axis])
     if places.size:
         np.take(x.reshape(-1), _flat(places, axis, x.shape[axis]), out=outputs[0], mode="wrap")
 
@@ -178,7 +178,7 @@ def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs:
 @kernel(ops.TakeAlongAxisDown)
 def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,) = inputs, outputs
-    places = from_front("TakeAlongAxisDown", indices, operation.length)
+    places = _from_front("TakeAlongAxisDown", indices, operation.length)
     narrow = g.dtype.kind in "fV" and g.dtype.itemsize < 4
     total = np.zeros(dx.size, np.float32) if narrow else dx.reshape(-1)
     total.fill(0)

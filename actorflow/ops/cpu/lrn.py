@@ -14,7 +14,7 @@ from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.registry import kernel
 
 #: Most channels beside one that are added up one by one.
-MOST_SHIFTS = 64
+_MOST_SHIFTS = 64
 
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
@@ -23,7 +23,7 @@ def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 def _window_sum(x: Array, before: int, after: int, out: Array) -> None:
     """``out[:, i] = x[:, i - before] + ... + x[:, i + after]``; ``out`` is not ``x``."""
-    if before + after > MOST_SHIFTS:
+    if before + after > _MOST_SHIFTS:
         _wide_window_sum(x, before, after, out)
         return
     np.copyto(out, x)
