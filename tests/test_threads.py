@@ -418,9 +418,8 @@ CASES = {
         (DeviceError, "thread 'actorflow-conf"),
     ),
 }
-#: Where threads are started, too: for what compiles, and in programs without a loop, both of which have tests of their
-#: own, and as a rank begins.
-OTHERS = {"ops.numba.compile_queue", "pipeline.sync", "transport.mpi.deaths"}
+#: Where threads are started, too: in programs without a loop, which has tests of its own, and as a rank begins.
+OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):
