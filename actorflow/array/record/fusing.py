@@ -1,4 +1,7 @@
-"""Fusing: elementwise operations of a tape that follow each other, as one pass over memory."""
+"""Fusing: elementwise operations of a tape that follow each other, as one compiled loop over memory.
+
+Compiled loops compute what NumPy does to the bit, so it makes no difference which of them are compiled yet.
+"""
 
 from __future__ import annotations
 

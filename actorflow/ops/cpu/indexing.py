@@ -99,9 +99,6 @@ def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array])
     np.copyto(dx, whole[inside(operation, g.shape)], casting="unsafe")
 
 
-#: At most this many sums are completed one by one.
-_FEW = 16
-
 Indices = npt.NDArray[np.intp]
 
 
@@ -154,8 +151,9 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
     counts = np.diff(starts, append=order.size)
     totals = parts[:, order[starts]].astype(wide)
     rank, left = 1, np.flatnonzero(counts > 1)
-    # All second ones at once, all third ones, ...: a loop over the sums would cost more, until few are left.
-    while left.size > _FEW:
+    # All second ones at once, all third ones, ..., until so few sums are left that a loop over them takes fewer steps.
+    few = np.argmin(np.append(np.sort(counts)[::-1], 1) + np.arange(counts.size + 1))
+    while left.size > few:
         totals[:, left] += parts[:, order[starts[left] + rank]]
         rank += 1
         left = left[counts[left] > rank]
