@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from actorflow import core
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
-from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.frame import Frame
 from actorflow.core import Shift, Turnstile, release
 from actorflow.devices.base import Fence, Lane, Stopped
@@ -340,7 +339,7 @@ class OpActor(core.Op, ABC):
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
         """As `dispatcher.leave_loop`, where the loop does not know of the error."""
-        leave_loop(error)
+        frame.leave_loop(error)
 
 
 def _run_shift(shift: Shift) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, ClassVar, TypeVar
@@ -333,6 +334,9 @@ class Builder:
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
             more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
+            bind = getattr(kernel.function, "bind", None)
+            bound = None if bind is None else bind(operation, [slots[slot].spec for slot in op.inputs])
+            kernel = kernel if bound is None else replace(kernel, function=bound)
         if kernel.keeps:
             strange = [i for i, slot in enumerate(op.inputs) if i and not self._is_own(slots[slot])]
             kernel = kernel.seeing_anew(strange) if strange else kernel

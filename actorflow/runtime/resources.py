@@ -322,6 +322,11 @@ class Resources:
         finally:
             self._claim = claim
 
+    def run_on(self, dispatcher: Dispatcher) -> None:
+        """Have frames run by a dispatcher that belongs to no loop: by the thread that starts them."""
+        self._dispatcher = dispatcher
+        dispatcher.ready.running = self.running
+
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
         running = (work for frame in self.running for _, work in frame.at_work)

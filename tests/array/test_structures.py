@@ -123,7 +123,7 @@ def test_loops_compute_what_numpy_does_compiled_or_not(
 
 
 def _names(unit: Any) -> list[str]:
-    return [getattr(each, "name", "") for key, each in unit._structure.tape._scope.items() if key[0] == "f"]
+    return [op.what for op in unit._structure.program._program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:
@@ -350,7 +350,7 @@ def test_threads_share_structures() -> None:
         assert all(pool.map(work, range(12)))
 
 
-def test_cached_gradients_and_the_steps_around_them_are_one_tape(known: list[Any]) -> None:
+def test_cached_gradients_and_the_steps_around_them_are_one_program(known: list[Any]) -> None:
     def loss(weights: Any, x: Any, y: Any) -> Any:
         w, b = weights
         return xp.mean(xp.square(xp.tanh(x @ w + b) - y))
@@ -375,8 +375,8 @@ def test_cached_gradients_and_the_steps_around_them_are_one_tape(known: list[Any
     assert known
 
 
-def test_a_stage_that_others_read_does_not_keep_the_steps_before_it_from_tapes(known: list[Any]) -> None:
-    """The last step's stages have results that nobody has asked for yet, so as a whole they are values of their own."""
+def test_what_a_step_keeps_for_later_does_not_keep_the_steps_before_it_from_programs(known: list[Any]) -> None:
+    """Of the last step some results are kept that nobody has asked for yet."""
 
     def loss(weights: Any, x: Any, y: Any) -> Any:
         w, v, b = weights

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Most operations of a sequence.
 _MOST_STEPS = 4_096
-#: Least and most operations whose structure is looked at: a tape's text is compiled, some 50 us for each.
+#: Least and most operations whose structure is looked at: a program is planned, some 300 us for each.
 _FEWEST_KNOWN, _MOST_KNOWN = 4, 512
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
@@ -152,8 +152,8 @@ def _records(node: Record) -> list[Record]:
 
 
 def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
-    """Make units for records: tapes, for those of structures that were seen before; else see `_make_units`."""
-    if len(nodes) < _FEWEST_KNOWN or not nodes[0].evaluator.takes_tapes:
+    """Make units for records: programs, for those of structures that were seen before; else see `_make_units`."""
+    if len(nodes) < _FEWEST_KNOWN or not nodes[0].evaluator.takes_programs:
         return _make_units(nodes, roots, units)
     if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         return _make_units(nodes, roots, units)
@@ -178,11 +178,11 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
         wanted.update([each for each in description.given if type(each) is Record])
     shared = 0
     for own, description, structure, is_known in reversed(found):
-        if is_known and structure.tape is None and structure.may_be_bound:
+        if is_known and structure.program is None:
             repeated = common(own)
             structure.bind(description, [i for i, node in enumerate(own) if node in repeated])
             structures.begin(own[0])
-        if is_known and structure.tape is not None:
+        if is_known and structure.program is not None:
             units.append(KnownSequence(own, description, structure))
             shared += structure.repeats
         else:

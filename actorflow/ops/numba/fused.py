@@ -400,18 +400,20 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
-def in_one_loop(operation: Fused, specs: Sequence[TensorSpec]) -> Callable[..., None] | None:
-    """A chain with one result as a loop that is called with its inputs and ``out``; None if it is not one."""
-    calls = prepared(operation, specs, False).chain.calls  # type: ignore[arg-type]
-    (_, loop, order), *more = calls
-    if more or not isinstance(loop, _Loop):
+def _bound(operation: Fused, specs: Sequence[TensorSpec]) -> Callable[..., None] | None:
+    """The kernel for inputs of these types, with nothing left to look at; None where it is more than one short loop."""
+    chain = prepared(operation, specs, False).chain  # type: ignore[arg-type]
+    (_, loop, order), *more = chain.calls
+    if more or not isinstance(loop, _Loop) or not chain.is_short or max(order) >= len(specs):
         return None
-    if [*order] == [*range(len(specs))]:
-        return loop
-    return lambda *inputs, out: loop(*[inputs[i] for i in order], out=out)
+
+    def compute(_: Fused, inputs: list[Array], outputs: list[Array]) -> None:
+        loop(*[inputs[i] for i in order], out=outputs[0])
+
+    return compute
 
 
-_fused.in_one_loop = in_one_loop  # type: ignore[attr-defined]
+_fused.bind = _bound  # type: ignore[attr-defined]
 
 
 #: Computes an operation with what follows: called with x, y, and `Following.call`.
