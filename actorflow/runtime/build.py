@@ -74,6 +74,8 @@ class Builder:
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
     stream_kernel_kind: ClassVar[type[stream.StreamKernelActor]] = stream.StreamKernelActor
     stream_function_kind: ClassVar[type[stream.StreamFunctionActor]] = stream.StreamFunctionActor
+    #: Whether one thread computes all, so that no others take part in a kernel.
+    is_alone: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self._plan = plan
@@ -334,8 +336,9 @@ class Builder:
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
             more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
-            bind = getattr(kernel.function, "bind", None)
-            bound = None if bind is None else bind(operation, [slots[slot].spec for slot in op.inputs])
+        bind = getattr(kernel.function, "bind", None)
+        if bind is not None:
+            bound = bind(operation, [slots[slot].spec for slot in op.inputs], self.is_alone)
             kernel = kernel if bound is None else replace(kernel, function=bound)
         if kernel.keeps:
             strange = [i for i, slot in enumerate(op.inputs) if i and not self._is_own(slots[slot])]

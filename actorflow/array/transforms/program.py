@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
 from sys import getrefcount
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from actorflow.loop import at_once
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.place import Place
-from actorflow.plan.plan import PlannedOp, Slot
+from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import make_plan
 from actorflow.runtime.build import Builder, building
 from actorflow.runtime.resources import Resources
@@ -143,18 +142,31 @@ class _Nobody:
 class _Builder(Builder):
     """Makes ops that all run on the thread that asks, into memory that it brings."""
 
+    is_alone = True
+
+    def __init__(self, plan: Plan, resources: Resources) -> None:
+        super().__init__(plan, resources)
+        self._result: dict[int, int] = {}  # for slots whose memory a result may be written over: the result's
+        for op in reversed(plan.ops):
+            if op.outputs and op.inputs and op.kernel is not None and op.kernel.inplace:
+                to, read = plan.slots[op.outputs[0]], plan.slots[op.inputs[0]]
+                if (to.is_fetched or to.index in self._result) and read.spec == to.spec and not read.is_fetched:
+                    self._result[read.index] = self._result.get(to.index, to.index)
+
     def _inline_ns(self, operation: Operation) -> int:
         return FOREVER_NS
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
         bucket = super()._bucket(slot, writer)
-        return _Results(bucket, slot.index) if slot.is_fetched else bucket
+        index = slot.index if slot.is_fetched else self._result.get(slot.index)
+        return bucket if index is None else _Results(bucket, index)
 
 
 class _Brought(threading.local):
     """Memory for the results of the program that a thread runs, by slot."""
 
-    rooms: Mapping[int, Value] = MappingProxyType({})
+    def __init__(self) -> None:
+        self.rooms: dict[int, Value] = {}
 
 
 _brought = _Brought()
@@ -170,7 +182,7 @@ class _Results(Bucket):
         self._slot = slot
 
     def take(self) -> Value:
-        found = _brought.rooms.get(self._slot)
+        found = _brought.rooms.pop(self._slot, None)
         return np.empty(*self.spec) if found is None else found
 
     def give_back(self, buffer: Value) -> None:

@@ -192,6 +192,11 @@ class Chain:
         """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
         return not (self.is_cut or self.folds)
 
+    @property
+    def has_static_calls(self) -> bool:
+        """True if values of steps are the same for all blocks: `begin` computes them."""
+        return bool(self._static_calls)
+
     def is_sampled(self) -> bool:
         """Return whether the times of a short call are measured: of every eighth one."""
         self._calls_made += 1

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import count
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
@@ -400,17 +401,38 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
-def _bound(operation: Fused, specs: Sequence[TensorSpec]) -> Callable[..., None] | None:
-    """The kernel for inputs of these types, with nothing left to look at; None where it is more than one short loop."""
-    chain = prepared(operation, specs, False).chain  # type: ignore[arg-type]
-    (_, loop, order), *more = chain.calls
-    if more or not isinstance(loop, _Loop) or not chain.is_short or max(order) >= len(specs):
+def _bound(operation: Fused, specs: Sequence[TensorSpec], is_alone: bool) -> Callable[..., None] | None:
+    """The kernel for inputs of these types, which has nothing to look at; None where it is not that simple.
+
+    Args:
+        operation: The chain.
+        specs: Types of its inputs.
+        is_alone: Whether nobody else takes part, so that one loop is not cut into blocks.
+    """
+    chain, origins = prepared(operation, specs, False)  # type: ignore[arg-type]
+    is_one_loop = len(chain.calls) == 1 and isinstance(chain.calls[0][1], _Loop)
+    if not (chain.is_short or (is_alone and is_one_loop and not chain.folds)) or chain.has_static_calls:
         return None
+    places: dict[int | str, int] = {i: k for k, i in enumerate(chain.results)}
+    calls: list[tuple[int, Any, tuple[int, ...], int | None, Any]] = []
+    for i, compute, arguments in chain.calls:
+        where = chain.kept.get(i, i)
+        calls.append((i, compute, arguments, places.get(where), (where, chain.whole, chain.steps[i].dtype)))
+    first, template, number = chain.first, chain.template, count()
 
-    def compute(_: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-        loop(*[inputs[i] for i in order], out=outputs[0])
+    def compute_all(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
+        if next(number) & 7 == 1:  # to know how the time is shared out among the steps
+            _fused(operation, inputs, outputs)
+            return
+        values = inputs + template
+        for i, compute, arguments, place, memory in calls:
+            values[first + i] = out = scratch(*memory) if place is None else outputs[place]
+            try:
+                compute(*[values[position] for position in arguments], out=out)
+            except Exception as error:
+                raise StepError(origins[i][-1]) from error
 
-    return compute
+    return compute_all
 
 
 _fused.bind = _bound  # type: ignore[attr-defined]
