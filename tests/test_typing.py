@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import actorflow
+import actorflow.array as xp
 
 pytest.importorskip("mypy")
 
@@ -204,6 +205,17 @@ async def main() -> None:
         assert_type(data, bytes)
 """
 
+ARRAYS = """
+from typing import assert_type
+
+import actorflow.array as xp
+
+x = xp.exp(xp.asarray([1.0, 2.0]))
+assert_type(x, xp.Array)
+assert_type(xp.where(xp.less(x, 2.0), xp.add(x, 1), xp.atan2(x, x)), xp.Array)
+"""
+ARRAYS += "\n".join([f"xp.{name}" for name in xp.__all__])
+
 #: Programs that must not pass, and what is said of them.
 WRONG = {
     "import actorflow as af\naf.Graph('g', trace_capacity='many')": "arg-type",
@@ -235,8 +247,9 @@ def complaints(programs: list[str], folder: Path) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_programs_of_users(tmp_path: Path) -> None:
-    programs = [GRAPHS, LAYERS, EXPRESSIONS, PIPELINES, *WRONG]
-    graphs, layers, expressions, pipelines, *wrong = complaints(programs, tmp_path)
-    assert (graphs, layers, expressions, pipelines) == ([], [], [], [])
+    right = [GRAPHS, LAYERS, EXPRESSIONS, PIPELINES, ARRAYS]
+    said_of = complaints([*right, *WRONG], tmp_path)
+    wrong = said_of[len(right) :]
+    assert said_of[: len(right)] == [[] for _ in right]
     for (program, code), said in zip(WRONG.items(), wrong, strict=True):
         assert [line for line in said if code in line], f"{program}: {said}"

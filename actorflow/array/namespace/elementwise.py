@@ -38,13 +38,12 @@ def _function(kind: Any, name: str) -> Callable[..., Array]:
     return function  # type: ignore[no-any-return]
 
 
-FUNCTIONS = {
+_FUNCTIONS = {
     name: _function(form.operation, name)
     for known, form in vars(rows).items()
     if hasattr(form, "operation") and known not in _OTHERS
     for name in [_RENAMED.get(known, known)]
 }
-abs, pow = FUNCTIONS["abs"], FUNCTIONS["pow"]
 
 
 def add(x1: Any, x2: Any, /) -> Array:
@@ -67,7 +66,19 @@ def add(x1: Any, x2: Any, /) -> Array:
 
 
 _ADD = elementwise_primitive(rows.Sum())
-FUNCTIONS.update(add=add, where=_function(rows.Where, "where"))
+_FUNCTIONS.update(add=add, where=_function(rows.Where, "where"))
+
+# By their names, in alphabetical order, for tools that read the source.
+# fmt: off
+(
+    abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
+    bitwise_or, bitwise_right_shift, bitwise_xor, ceil, conj, copysign, cos, cosh, divide, equal, erf, exp, expm1,
+    floor, floor_divide, fmod, greater, greater_equal, hypot, imag, isfinite, isinf, isnan, less, less_equal, log,
+    log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply,
+    negative, nextafter, not_equal, positive, pow, real, reciprocal, remainder, round, sign, signbit, sin, sinh, sqrt,
+    square, subtract, tan, tanh, trunc, trunc_divide, where,
+) = [_FUNCTIONS[name] for name in sorted(_FUNCTIONS)]
+# fmt: on
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
