@@ -119,6 +119,39 @@ _OPERATIONS = {
     "constant": "af.ops.fill, or a variable that nothing updates",
 }
 
+_JOINED = "concat(arrays, axis=0)"
+_ARRAYS = {
+    **dict.fromkeys(["concatenate", "cat"], "concat"),
+    **dict.fromkeys(["vstack", "row_stack", "append"], f"af.array.{_JOINED}"),
+    **dict.fromkeys(["hstack", "column_stack"], "af.array.concat(arrays, axis=1)"),
+    **dict.fromkeys(["dot", "inner", "mm", "bmm"], "x @ y, or af.array.matmul, vecdot, tensordot"),
+    **dict.fromkeys(["random", "rand", "normal", "uniform"], "af.array.randn(shape), af.array.randb(shape)"),
+    **dict.fromkeys(["copy", "clone", "ascontiguousarray"], "af.array.asarray(x, copy=True)"),
+    **dict.fromkeys(["transpose", "swapaxes"], "af.array.permute_dims(x, axes), x.T, x.mT"),
+    **dict.fromkeys(["ravel", "flatten", "view"], "x.reshape(-1), x.flatten()"),
+    **dict.fromkeys(["amax", "nanmax"], "max"),
+    **dict.fromkeys(["amin", "nanmin"], "min"),
+    "absolute": "abs",
+    "power": "pow",
+    "true_divide": "divide",
+    "mod": "remainder",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+    "conjugate": "conj",
+    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    "arctan2": "atan2",
+    "cumsum": "cumulative_sum",
+    "cumprod": "cumulative_prod",
+    "unique": "unique_values",
+    "clamp": "clip",
+    "split": "af.array.unstack(x), or parts: x[:n], x[n:]",
+    **dict.fromkeys(["norm", "inv", "det", "svd", "solve"], "af.array.linalg"),
+    **dict.fromkeys(["einsum", "dtype", "ndarray"], "af.ops.einsum(text, x, y), x.dtype, af.array.Array"),
+    **dict.fromkeys(["Tensor", "tensor"], "af.array.asarray(values)"),
+    **{name: f"af.array.nn.{name}(x)" for name in ("relu", "sigmoid", "softmax", "log_softmax")},
+}
+
 _ROOT = {
     **dict.fromkeys(["Tensor", "tensor"], _BLOB),
     "placeholder": "graph.blob(name, shape, dtype)",
@@ -140,12 +173,12 @@ _ROOT = {
     "distributed": "af.world(), and places such as 1/cuda:0",
 }
 
-_RESULT = "a blob has no value while the graph is defined: result = graph.run_sync(feeds), then result[blob]"
+NO_VALUE = "a blob has no value while the graph is defined: result = graph.run_sync(feeds), then result[blob]"
 #: By the module of its functions, what a method of an array elsewhere is called here.
 METHODS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "actorflow.ops": dict.fromkeys(
-            ["item", "tolist", "numpy", "to_numpy", "eval", "detach", "cpu", "cuda"], _RESULT
+            ["item", "tolist", "numpy", "to_numpy", "eval", "detach", "cpu", "cuda"], NO_VALUE
         ),
         "actorflow.array": {
             **dict.fromkeys(["numpy", "cpu", "detach", "get"], "x.to_numpy()"),
@@ -175,7 +208,13 @@ METHODS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 #: By module, what a foreign name is called here: the name of an attribute of the same module, or what to use instead.
 HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"actorflow": _ROOT, "actorflow.nn": _LAYERS, "actorflow.ops": _OPERATIONS}
+    {
+        "actorflow": _ROOT,
+        "actorflow.nn": _LAYERS,
+        "actorflow.ops": _OPERATIONS,
+        "actorflow.array": _ARRAYS,
+        "actorflow.onnx": {"export": "save", **dict.fromkeys(["import_model", "load_model"], "load")},
+    }
 )
 #: Where a name that one of these modules lacks is looked for.
 _HOMES = ("actorflow", "actorflow.nn", "actorflow.ops", "actorflow.data", "actorflow.pipeline", "actorflow.array")
@@ -200,6 +239,12 @@ def missing(module: str, name: str) -> NoReturn:
     if is_import:
         raise ImportError(f"cannot import name {name!r} from {module!r}: {text}", name=module)
     raise AttributeError(text, name=name)
+
+
+def in_graphs(name: str) -> str:
+    """The function of blobs that NumPy's function of this name is, for a message; empty if there is none."""
+    ours = name if name in _public("actorflow.ops", is_loaded=True) else _OPERATIONS.get(name, "")
+    return f"; in graphs: af.ops.{ours}" if ours.isidentifier() else ""
 
 
 def missing_method(owner: type, module: str, name: str) -> NoReturn:

@@ -338,7 +338,7 @@ ELSEWHERE = {
     "data.image_folder": "of ImageFiles",
     "data.read_i": "of ImageFiles, and files of tests/data",
     "onnx.load": "as load, and needs the package onnx: tests/onnx/test_files.py",
-    "onnx.save": "needs the package onnx: tests/onnx/test_export.py",
+    "onnx.save": "needs the package onnx: tests/onnx/test_saving.py",
     "serve.Server.drain": "a server that listens: tests/serve",
     "testing.check_": "conformance suites: they run for seconds",
     "nn.init.constant": "any value that an array may be filled with",

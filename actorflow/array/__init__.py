@@ -10,6 +10,8 @@ Example:
     (2, 2) 1.0
 """
 
+from typing import TYPE_CHECKING
+
 from actorflow.array import namespace, nn
 from actorflow.array.array import Array
 from actorflow.array.engine.session import Session, current, session
@@ -31,3 +33,10 @@ def wait_for_all() -> None:
 
 __all__ = ["Array", "Session", "current", "nn", "session", "wait_for_all"]
 __all__ += namespace.__all__
+
+if not TYPE_CHECKING:  # for which any name would be one that is there
+
+    def __getattr__(name: str) -> object:
+        from actorflow.foreign import missing
+
+        missing(__name__, name)

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import helper
 
 from actorflow.graph.nodes import Blob, Op
-from actorflow.onnx.export import Exporter, UnsupportedError, channels_first
+from actorflow.onnx.saving import Exporter, UnsupportedError, channels_first
 from actorflow.onnx.values import Order, usual
 from actorflow.ops.fills import Fill
 from actorflow.ops.indexing import INDEX

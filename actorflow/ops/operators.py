@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import GraphError, ShapeError
-from actorflow.foreign import missing_method
+from actorflow.foreign import NO_VALUE, in_graphs, missing_method
 from actorflow.interchange import as_array
 from actorflow.ops import elementwise as ew
 from actorflow.ops import indexing, linalg, reductions, shaping
@@ -49,6 +49,35 @@ def _beside(blob: Any, array: npt.NDArray[Any], form: Callable[[Blob, Blob], Blo
     """The result for a blob and the constant of an array."""
     values = as_array(array, TensorSpec(array.shape, blob.dtype), f"an array beside blob {blob.name!r}")
     return form(blob, blob.literal(values))
+
+
+#: Operators by NumPy's functions, with the blob on the left and on the right.
+_OPERATORS = {
+    np.add: ("__add__", "__radd__"),
+    np.subtract: ("__sub__", "__rsub__"),
+    np.multiply: ("__mul__", "__rmul__"),
+    np.divide: ("__truediv__", "__rtruediv__"),
+    np.floor_divide: ("__floordiv__", "__rfloordiv__"),
+    np.remainder: ("__mod__", "__rmod__"),
+    np.power: ("__pow__", "__rpow__"),
+    np.matmul: ("__matmul__", "__rmatmul__"),
+    np.bitwise_and: ("__and__", "__rand__"),
+    np.bitwise_or: ("__or__", "__ror__"),
+    np.bitwise_xor: ("__xor__", "__rxor__"),
+    np.less: ("__lt__", "__gt__"),
+    np.less_equal: ("__le__", "__ge__"),
+    np.greater: ("__gt__", "__lt__"),
+    np.greater_equal: ("__ge__", "__le__"),
+}
+
+
+def _has_no_value(what: str) -> Callable[..., NoReturn]:
+    """A method that raises, as a blob has no value: Python or NumPy asks for one."""
+
+    def method(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise GraphError(f"{what} blob {self.name!r}: {NO_VALUE}")
+
+    return method
 
 
 def _power(a: Any, b: Any) -> Blob:
@@ -161,10 +190,11 @@ class Operators(Methods["Blob"]):
 
     __slots__ = ()
 
-    #: NumPy's arrays leave operators with a blob to the blob.
-    __array_ufunc__ = None
     __iter__ = None
     __contains__ = None
+    __array__ = _has_no_value("np.asarray of")
+    __float__, __int__, __complex__ = map(_has_no_value, ("float() of", "int() of", "complex() of"))
+    __len__ = _has_no_value("len() of")
 
     __add__, __radd__ = _operators(ew.add, *_NUMBERS)
     __sub__, __rsub__ = _operators(ew.subtract, *_NUMBERS)
@@ -185,6 +215,20 @@ class Operators(Methods["Blob"]):
             "a blob has no value while the graph is defined, so it is neither true nor false: "
             "use af.ops.where(condition, a, b), (a < x) & (x < b) for a < x < b, and `is None` for a missing blob"
         )
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Leave operators of NumPy's arrays with a blob to the blob.
+
+        Raises:
+            GraphError: for other functions of NumPy; it names that of `actorflow.ops`.
+        """
+        if method == "__call__" and not options:
+            if ufunc in _OPERATORS:
+                is_right = inputs[0] is not self
+                return getattr(self, _OPERATORS[ufunc][is_right])(inputs[not is_right])
+            if ufunc is np.equal or ufunc is np.not_equal:  # of identities, as `==` is
+                return ufunc is np.not_equal
+        raise GraphError(f"np.{ufunc.__name__} of a blob: {NO_VALUE}{in_graphs(ufunc.__name__)}")
 
     def __pos__(self) -> Self:
         return self

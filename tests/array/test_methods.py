@@ -75,3 +75,13 @@ def test_what_is_said_of_other_names(name: str, hint: str) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(xp.asarray(1.0), name)
     assert str(caught.value) == f"'Array' object has no attribute {name!r}{hint}"
+
+
+def test_array_copies_as_numpys_does() -> None:
+    x = xp.array([[1, 2], [3, 4]], "float32")
+    y, same = xp.array(x), xp.array(x, copy=None)
+    x[0, 0] = 7
+    assert (x[0, 0].item(), y[0, 0].item()) == (7.0, 1.0)
+    assert xp.array(x, copy=None) is x
+    assert same is x
+    assert xp.array(np.arange(3)).dtype == np.int64

@@ -234,16 +234,28 @@ def test_a_blob_is_itself_and_has_no_value() -> None:
     for truth in (lambda: bool(x), lambda: 1 if x else 2, lambda: positive and y, lambda: 0 < x < 1):
         with pytest.raises(af.GraphError, match=r"no value while the graph is defined.*use af\.ops\.where"):
             truth()
-    for unknown in (
-        lambda: iter(x),
-        lambda: len(x),
-        lambda: 1.0 in x,
-        lambda: float(x),
-        lambda: x + "y",
-        lambda: x @ 2,
-    ):
+    for unknown in (lambda: iter(x), lambda: 1.0 in x, lambda: x + "y", lambda: x @ 2):
         with pytest.raises(TypeError):
             unknown()
+    for value in (len, float, int, complex, np.asarray, np.add.reduce):
+        with pytest.raises(af.GraphError, match=r"blob.*no value while the graph is defined: result = graph.run_sync"):
+            value(x)
+
+
+def test_functions_of_numpy_are_operators_of_blobs_or_name_the_operation() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", (2,))
+    a = np.array([1.0, 4.0], np.float32)
+    sums = [np.add(x, a), np.add(a, x), np.float32(2) - x, np.less(a, x), np.add(x, x)]
+    result = graph.run_sync({x: [2.0, 3.0]}, fetch=sums)
+    assert [result[each].tolist() for each in sums] == [[3, 7], [3, 7], [0, -1], [True, False], [4, 6]]
+    assert (a == x) is False
+    for function in (np.exp, np.absolute):
+        name = function.__name__
+        with pytest.raises(af.GraphError, match=rf"np\.{name} of a blob.*in graphs: af\.ops\.{name}"):
+            function(x)
+    with pytest.raises(af.GraphError, match="no value"):
+        a += x
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,22 @@ def _entered(what: str, value: Value, kind: np.dtype[Any], device: _Device, copy
     return made_on(device, given(target, evaluator, counted=True))
 
 
+def array(obj: Any, /, dtype: _DType = None, *, device: _Device = None, copy: bool | None = True) -> Array:
+    """An array of numbers, as NumPy's function of this name: a copy, unless ``copy`` says otherwise. See `asarray`.
+
+    Args:
+        obj: The numbers, nested sequences of them, or an array.
+        dtype: Of the elements; that of ``obj`` if left out.
+        device: Where the array is to live, as for `asarray`.
+        copy: As for `asarray`; None copies only what has to be.
+    Example:
+        >>> xp.array([[1, 2], [3, 4]], "float32")
+        Array([[1., 2.],
+               [3., 4.]], dtype=float32)
+    """
+    return asarray(obj, dtype=dtype, device=device, copy=copy)
+
+
 def _converted(x: Array, dtype: _DType, copy: bool | None, device: _Device) -> Array:
     moved = x if device is None else x.to_device(device)
     if moved is not x:

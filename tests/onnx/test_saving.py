@@ -486,7 +486,7 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = af.Graph("g")
     nn.MLP(10)(graph.blob("x", (1, 100)), training=False)
-    monkeypatch.setattr("actorflow.onnx.export._MOST_BYTES", 1000)
+    monkeypatch.setattr("actorflow.onnx.saving._MOST_BYTES", 1000)
     with pytest.raises(af.GraphError, match=r"takes 1\d\d,\d\d\d bytes as ONNX, a file can have 2 GB"):
         af.onnx.save(graph, tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
@@ -502,7 +502,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
         where.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr("actorflow.onnx.export.save_model", fail)
+    monkeypatch.setattr("actorflow.onnx.saving.save_model", fail)
     with pytest.raises(OSError, match="disk full"):
         af.onnx.save(graph, path)
     assert path.read_bytes() == b"old"
