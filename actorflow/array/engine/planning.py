@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MOST_STEPS = 4_096
 #: Least and most operations whose structure is looked at: a program is planned, some 300 us for each.
 _FEWEST_KNOWN, _MOST_KNOWN = 4, 512
+#: Elements that an operation may touch to be part of a program: what touches more is worth a thread of its own.
+_BRIEF = 1 << 19
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
 _number = attrgetter("number")
@@ -169,7 +171,8 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
         if structure is None:
             measured = [*map(_measure, own)]
             work = sum([touched for _, touched in measured])
-            is_fit = all(kind == JOINED for kind, _ in measured) and work <= MOST_WORK and len(own) <= _MOST_KNOWN
+            is_fit = all(kind == JOINED or (kind == ALONE and touched <= _BRIEF) for kind, touched in measured)
+            is_fit = is_fit and work <= MOST_WORK and len(own) <= _MOST_KNOWN
             structure = Structure(is_fit, work)
             structures.put(description.key, structure)
         if not structure.is_fit:
