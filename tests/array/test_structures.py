@@ -33,6 +33,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
     "root": lambda ns, x, y, k: ns.sqrt(ns.abs(x)) / y,
     "exp": lambda ns, x, y, k: ns.exp(x) - 1.0,
     "centred": lambda ns, x, y, k: x - ns.sum(x, axis=-1, keepdims=True),
+    "whole": lambda ns, x, y, k: x - ns.sum(x) * ns.sum(y * y, axis=0, keepdims=True),
     "row": lambda ns, x, y, k: x + y[:1, :] * 2.0 if len(y) else x,
     "rolled": lambda ns, x, y, k: ns.concat([x[k:, :], x[:k, :]], axis=0),
     "part": lambda ns, x, y, k: x + x[min(k, max(len(x) - 1, 0)) :, :][:1, :] if len(x) else x,

@@ -18,7 +18,7 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameStart
 from actorflow.actors.op import OpActor
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import PART, Value
+from actorflow.array.record.primitives import PART, Value, as_recorded
 from actorflow.array.record.record import COPIED_BYTES, OpStep, StepError, quiet
 from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.core import FOREVER_NS, FrameState, Ready
@@ -221,7 +221,8 @@ class Program:
         plan = make_plan(graph, [*dict.fromkeys(each for found in wanted for each in _several(found))])
         self._program = program = at_once(building(plan, resources, _Builder))
         self._idle: list[FrameStart] = []  # those that no thread uses now: each has a queue
-        self._values, self._fed = program.layout([made.blobs[i] for i in range(len(given))])
+        self._values, fed = program.layout([made.blobs[i] for i in range(len(given))])
+        self._fed = [(i, slot) for i, slot in enumerate(fed) if slot is not None]
         self._results = [
             tuple([plan.fetches[each] for each in found]) if isinstance(found, tuple) else plan.fetches[found]
             for found in wanted
@@ -253,9 +254,8 @@ class Program:
             StepError: if a step fails.
         """
         slots = self._values.copy()
-        for slot, value in zip(self._fed, values, strict=True):
-            if slot is not None:
-                slots[slot] = value
+        for position, slot in self._fed:
+            slots[slot] = values[position]
         self._number += 1
         try:
             start = self._idle.pop()  # atomic, unlike a test before it
@@ -335,10 +335,12 @@ class _Translated:
 
 def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
     """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise."""
-    if step.op.bound(step.params, step.shape) is None:
+    if step.op.reduction:
+        return True
+    if not step.op.elementwise and step.op.bound(step.params, step.shape) is None:
         return False
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
-    return most < _LEAST or step.op.reduction
+    return most < _LEAST
 
 
 def _call_of(step: OpStep) -> Callable[..., Any]:
@@ -356,7 +358,7 @@ def _call_of(step: OpStep) -> Callable[..., Any]:
 
         return into
     more = {"owned": False} if op.owns else {}
-    return lambda *inputs: op.compute(*inputs, *params, **more)
+    return lambda *inputs: as_recorded(op.compute(*inputs, *params, **more), shape, dtype)
 
 
 def _several(found: Any) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,7 @@ class Recipe:
         self._kept = _shared(self._steps, self._given, self._outputs)
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
+        self._rest: list[int] = []  # steps that are recorded where others are computed at once
         self._short = _Short(nodes, [TensorSpec(node.shape, node.dtype) for node in (*inputs, *before)])
 
     def bind(self, first: Sequence[int]) -> None:
@@ -71,24 +72,24 @@ class Recipe:
             first: Positions of the outputs that are worth it; others are recorded in any case.
         """
         wanted = [self._outputs[i] for i in first]
-        own = set(_reached(self._steps, self._given, wanted))
-        self._short.results = [*[i for i in self._kept if i in own], *wanted]
+        own = {*_reached(self._steps, self._given, wanted)}
+        self._short.results = known = [*[i for i in self._kept if i in own], *wanted]
+        others = [i for i in self._outputs if i not in known]
+        self._rest = sorted(_reached(self._steps, self._given, others, known))
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Record it on arrays, for the inputs."""
+        given, steps = self._given, self._steps
         nodes: list[Any] = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
-        computed = self._short.compute(self._steps, nodes, evaluator)
-        needed: Collection[int] = range(self._given, self._given + len(self._steps))
-        if computed:
-            rest = [i for i in self._outputs if i not in computed]
-            needed = {*_reached(self._steps, self._given, rest, computed)}
+        computed = self._short.compute(steps, nodes, evaluator)
+        nodes += [None] * len(steps)
+        for i, x in computed.items():
+            nodes[i] = x._node
         place = HOST
-        for i, (op, inputs, params, shape, dtype, origin) in enumerate(self._steps, self._given):
-            if i in computed or i not in needed:
-                nodes.append(computed[i]._node if i in computed else None)
-                continue
+        for i in self._rest if computed else range(given, len(nodes)):
+            op, inputs, params, shape, dtype, origin = steps[i - given]
             if not op.pure:
                 inputs, params = op.again(inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[each] if type(each) is int else each for each in inputs])
@@ -96,7 +97,7 @@ class Recipe:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
-            nodes.append(Record(op, reads, shape, dtype, params, evaluator, place, origin))
+            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
         if not evaluator.dry_run:
             for i in self._kept:
                 if i not in computed and nodes[i] is not None:
