@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import overload
+from typing import Any, overload
 
 from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Hints
+from actorflow.ops.backward import Backward
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Application
@@ -76,7 +77,7 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
                 f"({op.operation}), which has no gradient; created at {op.site}"
             )
     with root._store.all_or_nothing(), root.unique_subgraph("gradient") as scope:
-        found = _Backward(scope, path, loss).run(order, targets)
+        found = _Builder(scope, path, loss).run(order, targets)
     return found[0] if isinstance(wrt, Blob) else found
 
 
@@ -187,8 +188,8 @@ def _application(op: Op) -> Application:
     return Application(op.inputs, again, op.name)
 
 
-class _Backward:
-    """One walk back from the loss.
+class _Builder:
+    """Makes the ops of one backward pass.
 
     Attributes:
         scope: Where everything is made.
@@ -201,30 +202,23 @@ class _Backward:
         self.path = path
         self.loss = loss
         self._scopes: dict[Graph, Graph] = {self.root: scope}
-        self._terms: dict[Blob, list[tuple[Op, Blob]]] = {}  # contributions by consumer
-        self._grads: dict[Blob, Blob | None] = {}
 
     def run(self, order: Sequence[Op], targets: Sequence[Blob]) -> list[Blob]:
         """Build everything; the gradients of ``targets``."""
+        backward = Backward(self.path, self._through, self._total)
         with self.root._made_for(next(iter(self.loss.producers), None)), self.root.at(self.loss.place):
-            self._grads[self.loss] = self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one")
-        for op in reversed(order):
-            if any(blob in self.path for blob in op.outputs) and any(blob in self.path for blob in _smooth(op)):
-                self._through(op)
-        found = []
+            backward.seed(self.loss, self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one"))
+        backward.walk(op for op in reversed(order) if any(blob in self.path for blob in op.outputs))
+        found: dict[Blob, Blob] = {}
         for blob in targets:
-            grad = self._grad(blob)
+            grad = found[blob] if blob in found else backward.grad(blob)
             if grad is None:  # an operation said that the gradient is zero
                 with self.root.at(blob.place):
-                    grad = self._grads[blob] = self.root.apply(Fill(0.0, blob.spec), name="zero")
-            found.append(grad)
-        return found
+                    grad = self.root.apply(Fill(0.0, blob.spec), name="zero")
+            found[blob] = grad
+        return [found[blob] for blob in targets]
 
-    def _through(self, op: Op) -> None:
-        grads = [self._grad(blob) if blob in self.path else None for blob in op.outputs]
-        if all(grad is None for grad in grads):
-            return
-        wanted = [blob in self.path and not op.operation.is_constant(i) for i, blob in enumerate(op.inputs)]
+    def _through(self, op: Op, grads: list[Any], wanted: list[bool]) -> Sequence[Any]:
         hints = op.hints or Hints()
         with (
             self._scope_like(op.graph),
@@ -238,32 +232,23 @@ class _Backward:
                 f"{len(op.inputs)}, got {len(results)}, for op {op.name!r}"
             )
         for blob, grad, want in zip(op.inputs, results, wanted, strict=True):
-            if grad is not None and want:
-                if grad.spec != blob.spec and not (grad.dtype == blob.dtype and may_equal(grad.shape, blob.shape)):
-                    raise ShapeError(
-                        f"{op.operation.kind}.gradient() must give {blob.spec} for {blob.name!r}, "
-                        f"got {grad.spec}, for op {op.name!r}"
-                    )
-                self._terms.setdefault(blob, []).append((op, grad))
+            is_wrong = grad is not None and want and grad.spec != blob.spec
+            if is_wrong and not (grad.dtype == blob.dtype and may_equal(grad.shape, blob.shape)):
+                raise ShapeError(
+                    f"{op.operation.kind}.gradient() must give {blob.spec} for {blob.name!r}, "
+                    f"got {grad.spec}, for op {op.name!r}"
+                )
+        return results
 
-    def _grad(self, blob: Blob) -> Blob | None:
-        """The whole gradient of a blob, all of whose consumers have been walked through; None if it is zero."""
-        if blob in self._grads:
-            return self._grads[blob]
-        terms = self._terms.pop(blob, [])
-        grad: Blob | None
-        if len(terms) > 1:
-            rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
-            terms.sort(key=lambda term: rank[term[0]])
-            # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
-            places = {term.place for _, term in terms}
-            place = places.pop() if len(places) == 1 else blob.place
-            maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
-            with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[0][0].lane):
-                grad = self.root.apply(Sum(), *(term for _, term in terms))
-        else:
-            grad = terms[0][1] if terms else None
-        self._grads[blob] = grad
+    def _total(self, blob: Blob, terms: list[Any]) -> Blob:
+        rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
+        terms.sort(key=lambda term: rank[term[0]])
+        # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
+        places = {term.place for _, term in terms}
+        place = places.pop() if len(places) == 1 else blob.place
+        maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
+        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[0][0].lane):
+            grad: Blob = self.root.apply(Sum(), *(term for _, term in terms))
         return grad
 
     def _scope_like(self, graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
+from actorflow.ops.backward import Backward
 from actorflow.ops.elementwise import plus
 from actorflow.ops.operation import Application, Grads, Operation, apply, inferred
 from actorflow.ops.operators import Operators
@@ -29,21 +30,19 @@ def composed_gradient(
     steps = _Steps()
     inputs = [steps.given(x) for x in op.inputs]
     outputs = formula(*inputs)
-    found: dict[_Symbol, list[Any]] = {}
-    for y, g in zip(outputs if isinstance(outputs, list | tuple) else [outputs], grads, strict=True):
-        if g is not None and y is not None:
-            found.setdefault(y, []).append(steps.given(g))
     active = {x for x, asked in zip(inputs, wanted, strict=True) if asked}
     forward = [step for step in steps.all if step.reach(active)]
-    for step in reversed(forward):
-        by_outputs, kind = [plus(*found[y]) if y in found else None for y in step.outputs], step.operation
-        if kind is not None and any(g is not None for g in by_outputs):
-            asked = [x in active and not kind.is_constant(i) for i, x in enumerate(step.inputs)]
-            results = kind.gradient(Application(step.inputs, step.outputs, op.name), by_outputs, asked)
-            for x, g, is_asked in zip(step.inputs, results, asked, strict=True):
-                if is_asked and g is not None:
-                    found.setdefault(x, []).append(g)
-    by_inputs: list[Any] = [plus(*found[x]) if x in active and x in found else None for x in inputs]
+
+    def through(step: _Step, grads: list[Any], asked: list[bool]) -> Sequence[Any]:
+        assert step.operation is not None
+        return step.operation.gradient(Application(step.inputs, step.outputs, op.name), grads, asked)
+
+    backward = Backward(active, through, lambda _, terms: plus(*[g for _, g in terms]))
+    for y, g in zip(outputs if isinstance(outputs, list | tuple) else [outputs], grads, strict=True):
+        if g is not None and y is not None:
+            backward.seed(y, steps.given(g))
+    backward.walk(reversed(forward))
+    by_inputs: list[Any] = [backward.grad(x) if x in active else None for x in inputs]
     return steps.apply(by_inputs)
 
 

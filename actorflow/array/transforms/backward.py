@@ -9,6 +9,8 @@ Complex numbers follow PyTorch's convention: the gradient of a real loss by ``z 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from actorflow.array.array import Array
@@ -16,6 +18,7 @@ from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART
 from actorflow.array.record.record import SEVERAL, Record, given, parts_of, site_of
 from actorflow.errors import GraphError
+from actorflow.ops.backward import Backward
 from actorflow.ops.operation import Application
 from actorflow.ops.rows import fit
 
@@ -34,16 +37,24 @@ def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | No
             without a gradient; it names the operation and the line that recorded it.
     """
     targets = {x._node for x in wanted}
-    grads: dict[Record, Any] = {y._node: seed}
     active = _active(y._node, targets)
     if not active and y._node not in targets:
         raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
-    reached = {*targets, *active}
-    for node in reversed(active):
-        if node in grads:
-            for each, g in _through(node, grads.pop(node), reached):
-                _add(grads, each, g)
-    return [grads.get(x._node) for x in wanted]
+    backward = Backward({*targets, *active}, _through, _total)
+    backward.seed(y._node, seed)
+    backward.walk(map(_Step, reversed(active)))
+    return [backward.grad(x._node) for x in wanted]
+
+
+class _Step:
+    """A record as the backward pass sees it. The gradient of several results is a dict of those by position."""
+
+    def __init__(self, node: Record) -> None:
+        assert node.op is not None
+        self.node = node
+        self.operation = None if node.op is PART or node.op is TRANSFER else node.op.operation
+        self.inputs = [each if isinstance(each, Record) else None for each in node.inputs]
+        self.outputs = (node,)
 
 
 def _active(result: Record, targets: set[Record]) -> list[Record]:
@@ -65,39 +76,28 @@ def _active(result: Record, targets: set[Record]) -> list[Record]:
     return found
 
 
-def _add(grads: dict[Record, Any], node: Record, grad: Any) -> None:
-    before = grads.get(node)
-    if before is None:
-        grads[node] = grad
-    elif isinstance(grad, dict):
-        for i, g in grad.items():
-            before[i] = before[i] + g if i in before else g
-    else:
-        grads[node] = before + grad
+def _total(node: Record, terms: list[Any]) -> Any:
+    grads = [grad for _, grad in terms]
+    if node.dtype != SEVERAL:
+        return reduce(add, grads)
+    parts = dict.fromkeys([i for grad in grads for i in grad])
+    return {i: reduce(add, [grad[i] for grad in grads if i in grad]) for i in parts}
 
 
-def _through(node: Record, grad: Any, active: set[Record]) -> list[tuple[Record, Any]]:
-    op = node.op
+def _through(step: _Step, grads: list[Any], wanted: list[bool]) -> Sequence[Any]:
+    node, (grad,), op = step.node, grads, step.node.op
     assert op is not None
-    if op is PART or op is TRANSFER:
-        [read] = node.inputs
-        assert type(read) is Record
-        return [(read, {node.params[0]: grad} if op is PART else grad.to_device(node.params[0]))]
+    if op is PART:
+        return [{node.params[0]: grad}]
+    if op is TRANSFER:
+        return [grad.to_device(node.params[0])]
     operation = op.operation
     if operation is None or not operation.differentiable:
         raise GraphError(f"{operation or op.name} has no gradient; recorded at {site_of(node.origin)}")
     inputs = [each.unheld() if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs]
-    wanted = [
-        isinstance(each, Record) and each in active and not operation.is_constant(i)
-        for i, each in enumerate(node.inputs)
-    ]
-    outputs, grads = [node.unheld()], [grad]
+    outputs, by_output = [node.unheld()], grads
     if node.dtype == SEVERAL:
         outputs = parts_of(node, operation.infer(*[x.spec for x in inputs]))
-        grads = [grad.get(i) for i in range(len(outputs))]
-    found = operation.gradient(Application(inputs, outputs, op.name), grads, wanted)
-    return [
-        (each, fit(g, x))
-        for each, x, g, want in zip(node.inputs, inputs, found, wanted, strict=True)
-        if g is not None and want and isinstance(each, Record)
-    ]
+        by_output = [grad.get(i) for i in range(len(outputs))]
+    found = operation.gradient(Application(inputs, outputs, op.name), by_output, wanted)
+    return [None if g is None else fit(g, x) for x, g in zip(inputs, found, strict=True)]
