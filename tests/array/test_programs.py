@@ -17,7 +17,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import OpStep, StepError
-from actorflow.array.transforms.program import Program
+from actorflow.array.transforms.program import Program, _device
 from actorflow.ops import elementwise as ew
 from actorflow.spec import TensorSpec
 from tests.support.numbers import with_specials as numbers
@@ -210,6 +210,17 @@ def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() ->
         y = xp.asarray([1.0, 2.0]) + 1.0
         assert y._node.done
         assert session.computed == 1
+
+
+def test_programs_of_many_sizes_hold_little_memory() -> None:
+    pool = _device().memory
+    for size in range(1_600, 2_000, 2):
+        for _ in range(3):
+            with xp.session(run_ahead=False):
+                x, w = xp.asarray(np.ones((4, size))), xp.asarray(np.eye(4))
+                y = w @ (w @ x) - x
+                assert float(xp.sum(w @ (w @ y) + x)) == 4.0 * size
+    assert pool.held_bytes < 8 << 20
 
 
 def test_a_program_names_the_step_that_failed() -> None:

@@ -194,12 +194,15 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
 
 
 def _have_common(stretches: list[list[Record]]) -> bool:
-    """Return whether an operation that is more than a view repeats one of another stretch."""
+    """Return whether an operation that is more than a view or a constant repeats one of another stretch."""
     same = common([node for own in stretches for node in own])
     if not same:
         return False
     of = {node: i for i, own in enumerate(stretches) for node in own}
-    return any(of[node] != of[first] and not first.op.view for node, first in same.items())  # type: ignore[union-attr]
+    return any(
+        of[node] != of[first] and not first.op.view and any(type(each) is Record for each in first.inputs)  # type: ignore[union-attr]
+        for node, first in same.items()
+    )
 
 
 def _make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:

@@ -90,7 +90,16 @@ class _CallersLane(Lane):
 
 
 class _CallersDevice(CPU):
-    """The host, where the thread that asks computes all by itself; one for all programs."""
+    """The host, where the thread that asks computes all by itself; one for all programs.
+
+    Attributes:
+        runs: How many have ended. What no program has used for a while is given up by it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Place())
+        self.runs = 0
+        self.memory.clock = lambda: (self.runs + 1, self.runs)
 
     def _make_lane(self, name: str) -> Lane:
         return _CallersLane(name)
@@ -98,7 +107,7 @@ class _CallersDevice(CPU):
 
 @cache
 def _device() -> _CallersDevice:
-    return _CallersDevice(Place())
+    return _CallersDevice()
 
 
 class _Caller(Dispatcher):
@@ -275,6 +284,7 @@ class Program:
                 raise cause
             raise StepError(self._step_of(op)) from cause
         self._idle.append(start)
+        _device().runs += 1
         found = [tuple([slots[k] for k in i]) if isinstance(i, tuple) else slots[i] for i in self._results]
         frame.values = []
         del slots
