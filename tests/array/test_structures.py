@@ -195,6 +195,16 @@ def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:
     assert len(known) == 4
 
 
+def test_a_step_that_is_several_ops_counts_once(known: list[Any]) -> None:
+    for _ in range(3):
+        with xp.session(run_ahead=False) as session:
+            x = xp.asarray(np.arange(20_000))
+            (xp.sin(x * 0.5) + x - 0.25).wait()
+            counts = {name: profile.calls for name, profile in session.profile.items()}
+            assert counts == {"multiply": 1, "sin": 1, "add": 1, "subtract": 1}
+    assert len(known) == 2
+
+
 def test_what_fails_is_named_with_its_line_and_the_rest_is_computed(known: list[Any]) -> None:
     def step(x: Any) -> tuple[Any, Any, Any]:
         other = xp.sum(x * 2.0) + 1.0

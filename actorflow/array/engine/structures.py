@@ -120,7 +120,7 @@ class Structure:
         self.repeats = 0
         self.entries: list[Entry] = []
         self.program: Program | None = None
-        self._names: dict[str, list[OpProfile]] = {}
+        self._names: dict[str, list[Sequence[OpProfile]]] = {}  # of the ops of each step, by the step's name
 
     def bind(self, description: Description, repeated: Iterable[int]) -> None:
         """Make the program, if there is none yet."""
@@ -128,13 +128,14 @@ class Structure:
             from actorflow.array.transforms.program import Program
 
             entries, given, produced, _ = description
-            self.repeats = len({*repeated})
-            self.entries = entries
             types = [TensorSpec(x.shape, x.dtype) if isinstance(x, Record | np.ndarray) else None for x in given]
             found = [len(given) + i for i in produced]
-            self.program = Program([*self._steps(entries, len(given))], types, found, POOLED_BYTES)
-            for at, profiles in self.program.profiles.items():
-                self._names.setdefault(name_of(entries[at]), []).extend(profiles)
+            program = Program([*self._steps(entries, len(given))], types, found, POOLED_BYTES)
+            names: dict[str, list[Sequence[OpProfile]]] = {}
+            for at, profiles in program.profiles.items():
+                names.setdefault(name_of(entries[at]), []).append(profiles)
+            # Last what others look for, as another thread may bind it at the same time.
+            self.repeats, self.entries, self._names, self.program = len({*repeated}), entries, names, program
 
     def _steps(self, entries: Sequence[Entry], first: int) -> Iterator[OpStep]:
         """The steps of the program."""
@@ -149,12 +150,13 @@ class Structure:
 
     def note(self, calls: int, total_ns: int, profiles: dict[str, OpProfile]) -> None:
         """Add calls of the program to a profile; each operation has the share of their time that it has of all."""
-        whole_ns = max(1, sum([each.total_ns for own in self._names.values() for each in own]))
-        for name, own in self._names.items():
+        spent = {name: [each.total_ns for own in steps for each in own] for name, steps in self._names.items()}
+        whole_ns = max(1, sum(map(sum, spent.values())))
+        for name, steps in self._names.items():
             profile = profiles.setdefault(name, OpProfile())
-            profile.calls += calls * len(own)
-            profile.total_ns += total_ns * sum([each.total_ns for each in own]) // whole_ns
-            profile.last_ns = own[-1].last_ns
+            profile.calls += calls * len(steps)
+            profile.total_ns += total_ns * sum(spent[name]) // whole_ns
+            profile.last_ns = sum([each.last_ns for each in steps[-1]])
 
 
 #: What is named for errors: of a program's there are none, as operations that fail are computed again one by one.
