@@ -25,9 +25,11 @@ from actorflow.core import FOREVER_NS, FrameState, Ready
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.cpu import CPU
 from actorflow.devices.memory import Bucket
+from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import at_once
+from actorflow.ops.fused import Fused, FusedStep
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.place import Place
@@ -313,6 +315,7 @@ class _Translated:
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = _needed(steps, len(given), outputs)
         known: dict[Any, Any] = {}
+        self._alone = _alone(steps, len(given), needed)
         for i, step in enumerate(steps, len(given)):
             self.blobs.append(self._blob(step, known) if i in needed else None)
             self._ends.append(graph.size)
@@ -336,11 +339,48 @@ class _Translated:
         if step.op is PART and isinstance(inputs[0], tuple):
             return inputs[0][step.params[0]]
         if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
+            if id(step) in self._alone:
+                loop = self._loop(step, spec, inputs)
+                if loop is not None:
+                    return loop
             found = translate(self._graph, step, inputs)
             if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self.blobs):
                 return found
         call = _call_of(step)
         return self._graph.apply(Recorded(call, spec), *[as_blob(self._graph, each) for each in inputs], name=step.name)
+
+    def _loop(self, step: OpStep, spec: TensorSpec, inputs: Sequence[Any]) -> Any:
+        """An elementwise step as one loop; None if it cannot be one."""
+        operation = Fused((FusedStep(step.op.operation, tuple(range(len(inputs)))),), (0,))
+        try:
+            if operation.infer(*[TensorSpec(each.shape, each.dtype) for each in inputs]) != (spec,):
+                return None
+        except GraphError:
+            return None
+        return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
+
+
+def _alone(steps: Sequence[OpStep], given: int, needed: set[int]) -> set[int]:
+    """Identities of the steps whose kernels take several passes over memory, and that the plan joins with no others."""
+    readers: dict[int, list[OpStep]] = {}
+    for i, step in enumerate(steps, given):
+        for each in {each for each in step.arguments if type(each) is int and i in needed}:
+            readers.setdefault(each, []).append(step)
+    found = set()
+    for i, step in enumerate(steps, given):
+        operation = step.op.operation
+        if step.op.elementwise and operation is not None and operation.function is None and prod(step.shape) >= _LEAST:
+            only = [each for each in step.arguments if type(each) is int and each >= given and len(readers[each]) == 1]
+            before = [steps[each - given] for each in only]
+            if not any(_is_alike(other, step) for other in before) and not any(
+                _is_alike(other, step) for other in readers.get(i, ())
+            ):
+                found.add(id(step))
+    return found
+
+
+def _is_alike(one: OpStep, other: OpStep) -> bool:
+    return one.op.elementwise and one.shape == other.shape
 
 
 def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
