@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.engine.sequences import KnownSequence
+from actorflow.array.record.record import Record
 from actorflow.devices.cpu import CPU
 from actorflow.ops.registry import wait_compiled
 from tests.support.numbers import with_specials as numbers
@@ -193,6 +194,22 @@ def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:
             assert {**counts, "computed": session.computed, "shared": session.shared} == expected
     assert expected["shared"] == 3
     assert len(known) == 4
+
+
+def test_values_that_are_asked_for_one_by_one_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Record, "placing", None)
+    a = np.arange(17_000.0)  # too much to be computed in the line, and too little for a worker
+    with xp.session():
+        x = xp.asarray(a)
+        found = [x + 1.0, x * 2.0, x - 3.0]
+        assert not any(each._node.done for each in found)
+        found[1].wait()
+        assert all(each._node.done for each in found)
+    with xp.session(run_ahead=False):
+        x = xp.asarray(a)
+        found = [x + 1.0, x * 2.0, x - 3.0]
+        found[1].wait()
+        assert [each._node.done for each in found] == [False, True, False]
 
 
 def test_a_step_that_is_several_ops_counts_once(known: list[Any]) -> None:
