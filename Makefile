@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-plain test-sanitized test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
+.PHONY: help demo docs test test-plain test-onednn test-sanitized test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -19,7 +19,7 @@ NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
 # What is compiled into the tree as the package is installed.
-CORE := hatch_build.py actorflow/core/compiled.pyx
+CORE := hatch_build.py actorflow/core/compiled.pyx actorflow/ops/onednn/calls.pyx
 ARGS ?=
 # One process more than there are cores: some tests wait, for other processes or for a time limit. Each begins with a part
 # of the files; ARGS=-n0 runs all in one process, for a debugger.
@@ -31,6 +31,10 @@ ALL := --ignore=tests/oracle -m 'not oracle'
 SLOW := --ignore=tests/oracle -m 'slow and not oracle'
 # In processor time: what takes more is to be marked slow. Counting lines costs time of its own.
 QUICK := --ignore=tests/oracle -m 'not slow and not oracle' $(if $(COVER),,--processor-limit 2)
+# What is tried of kernels by oneDNN.
+ONEDNN := build/onednn
+OF_ONEDNN ?= tests/ops/onednn tests/plan/test_random_fusion.py tests/nn/test_layers.py
+
 # What the sanitizers see of the compiled core.
 SANITIZE := -fsanitize=address,undefined
 OF_CORE ?= tests/core tests/actors tests/trace
@@ -71,10 +75,11 @@ MISSING := import sys; from importlib.util import find_spec; print(*[name for na
 
 help:
 	@echo 'make demo        train a small network, watch it live    ARGS="--help" lists its options'
-	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: its kernels, too'
+	@echo 'make test        lint, types, import rules, quick tests  ARGS="-k name" goes to pytest; WITH=torch: beside torch, too'
 	@echo '                                                         COVER=1: what of the code they ran through'
 	@echo 'make test-plain  what runs by the core, on its form in plain Python   PLAIN=tests/actors: some of that'
 	@echo 'make test-slow   the tests marked slow                   BUDGET_S=120 SEED=x: those that this time is enough for'
+	@echo 'make test-onednn  what oneDNN computes, with that library  OF_ONEDNN=tests/ops/onednn: some of that'
 	@echo 'make test-sanitized  the core compiled with the address sanitizer   OF_CORE=tests/core: some of its tests'
 	@echo 'make test-full   lint, all tests'
 	@echo 'make test-exhaustive  all tests with every property, size, combination and loop: hours'
@@ -103,6 +108,14 @@ test-slow: $(VENV)/.ready-dev $(VENV)/.ready-browser $(EXTRAS)
 # What runs by the core, on its plain form; `make test` runs all on the compiled one, where there is a C compiler.
 test-plain: $(VENV)/.ready-dev
 	ACTORFLOW_CORE=0 $(BIN)/python -m pytest -m 'not slow and not oracle' $(IN_PARALLEL) $(PLAIN) $(ARGS)
+
+# With oneDNN, in a folder of its own: where it is installed all graphs compute by it, and other tests compare bits with NumPy's.
+test-onednn: $(VENV)/.ready-dev $(ONEDNN)/.ready
+	ACTORFLOW_ONEDNN=$(CURDIR)/$(ONEDNN)/lib/libdnnl.so.3 $(BIN)/python -m pytest $(QUICK) $(IN_PARALLEL) $(OF_ONEDNN) $(ARGS)
+
+$(ONEDNN)/.ready: pyproject.toml | $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --ignore-installed --prefix $(ONEDNN) 'onednn-cpu-gomp>=2023.2'
+	@touch $@
 
 # Compiled with checks of memory and of what C does not define, apart from the tree; what the sanitizers find ends the run.
 # Python itself leaks when it ends, and hides its memory from the sanitizer unless it takes that of C; and pytest must not
@@ -162,7 +175,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
-	rm -f actorflow/core/compiled.*.so actorflow/core/compiled.*.pyd
+	rm -f actorflow/core/compiled.*.so actorflow/core/compiled.*.pyd actorflow/ops/onednn/calls.*.so actorflow/ops/onednn/calls.*.pyd
 	rm -rf $(VENV) $(OPENMPI) .venv-nvrtc-* build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

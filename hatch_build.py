@@ -1,4 +1,4 @@
-"""Compiles ``actorflow/core/compiled.pyx`` for a wheel, or into the tree of an editable install.
+"""Compiles the extension modules of the package for a wheel, or into the tree of an editable install.
 
 Without a C compiler all stays Python, with a warning. ``ACTORFLOW_CORE=0`` leaves it out. With ``ACTORFLOW_CORE=1`` it
 is an error if it cannot be compiled, for CI and for wheels that are published.
@@ -15,11 +15,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "actorflow/core/compiled.pyx"
+SOURCES = ("actorflow/core/compiled.pyx", "actorflow/ops/onednn/calls.pyx")
 
 
 class CoreBuildHook(BuildHookInterface[Any]):
-    """Makes the extension module."""
+    """Makes the extension modules."""
 
     PLUGIN_NAME = "custom"
 
@@ -28,9 +28,11 @@ class CoreBuildHook(BuildHookInterface[Any]):
         wanted = os.environ.get("ACTORFLOW_CORE", "")
         if self.target_name != "wheel" or wanted == "0":
             return
-        target = Path(self.root, SOURCE).with_name("compiled" + sysconfig.get_config_var("EXT_SUFFIX"))
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        targets = [Path(self.root, source).with_suffix(suffix) for source in SOURCES]
         try:
-            _compile(Path(self.root), target)
+            for target in targets:
+                _compile(Path(self.root), target)
         except (Exception, SystemExit) as error:
             if wanted == "1":
                 raise
@@ -40,10 +42,11 @@ class CoreBuildHook(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(str(target.relative_to(self.root)))
+        build_data["artifacts"] += [str(target.relative_to(self.root)) for target in targets]
 
 
 def _compile(root: Path, target: Path) -> None:
+    """Compile the source beside a module."""
     import numpy as np
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
@@ -51,16 +54,17 @@ def _compile(root: Path, target: Path) -> None:
 
     # What is compiled so runs with every release of NumPy 2, whichever it was compiled with.
     macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION")]
+    relative = target.relative_to(root).with_name(target.name.partition(".")[0] + ".pyx")
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, SOURCE)
+        source = Path(folder, relative)
         source.parent.mkdir(parents=True)
-        source.write_bytes((root / SOURCE).read_bytes())
+        source.write_bytes((root / relative).read_bytes())
         before = Path.cwd()
         os.chdir(folder)  # tracebacks then show the name of the source from here
         try:
-            macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(Path(SOURCE).read_bytes())}U"))
-            found = [np.get_include()]
-            extension = Extension("actorflow.core.compiled", [SOURCE], include_dirs=found, define_macros=macros)
+            macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(relative.read_bytes())}U"))
+            found, name = [np.get_include()], ".".join(relative.with_suffix("").parts)
+            extension = Extension(name, [str(relative)], include_dirs=found, define_macros=macros)
             modules = cythonize([extension], quiet=True)
             command = build_ext(Distribution({"ext_modules": modules}))
             command.ensure_finalized()

@@ -99,6 +99,11 @@ _MOST_NEAR, _NEAR = 3, 0.6
 _FOREVER_S = 1e9
 
 
+def listed(names: Sequence[str], most: int = _SHOWN) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """End of a message about a name that is not known: the nearest ones that are, or nothing.
 

@@ -567,10 +567,15 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
             elif _is_one(n):
                 continue
             elif known == n:
-                found[i] = n if isinstance(known, Length) else known  # a number, if they are assumed equal
+                found[i] = min(known, n, key=_complexity)  # if they are assumed equal
             else:
                 raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
     return tuple(found)
+
+
+def _complexity(length: Any) -> tuple[int, int]:
+    """Order of lengths that are taken as equal: numbers first, then axes, then what follows from them."""
+    return (0 if not isinstance(length, Length) else 1 if length.name else 2), len(str(length))
 
 
 def may_repeat(shape: Sequence[int], to: Sequence[int]) -> bool:

@@ -10,14 +10,13 @@ import struct
 import threading
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import pytest_asyncio
 from hypothesis import settings
 
 from actorflow.devices import check_place
@@ -40,7 +39,7 @@ LOOP = "_asyncio_loop_factory"
 #: Name of the parameter of a test that is no coroutine, and makes a loop of that kind.
 KIND_OF_LOOP = "kind_of_loop"
 
-pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget"]
+pytest_plugins = ["tests.support.workers", "tests.support.costs", "tests.support.budget", "tests.support.together"]
 
 ToIdx = Callable[[npt.NDArray[np.generic]], bytes]
 
@@ -69,6 +68,16 @@ def _keep_routines(folder: Path) -> None:
     os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Look for no cycles meanwhile: to look through all that is collected takes a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark tests as slow before others are chosen by marks; skip those of a GPU that are then left."""
@@ -82,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 def _skip_without_gpu(items: list[pytest.Item]) -> None:
     """Skip what computes on a GPU where there is none; fail instead where one is required, as `make test-gpu` does.
 
-    One test of each file says so for all, which are thousands.
+    One test of each file says so for all.
     """
     on_gpu = {item: None for item in items if item.get_closest_marker("gpu") is not None}
     problem = _gpu_problem() if on_gpu else None
@@ -184,12 +193,14 @@ def no_task_left(no_thread_left: None, request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("_no_task_left")
 
 
-@pytest_asyncio.fixture
-async def _no_task_left() -> AsyncIterator[None]:
+@pytest.fixture
+def _no_task_left(_function_scoped_runner: asyncio.Runner) -> Iterator[None]:
+    """Look at the loop from without: a coroutine as fixture takes as long as the rest of a short test."""
     yield
-    left = asyncio.all_tasks() - {asyncio.current_task()}
+    loop = _function_scoped_runner.get_loop()
+    left = asyncio.all_tasks(loop)
     if left:
-        _, left = await asyncio.wait(left, timeout=GRACE_S)
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
     assert not left, f"the test left tasks running: {left}"
 
 

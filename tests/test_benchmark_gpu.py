@@ -67,6 +67,7 @@ def test_without_a_gpu_it_says_what_it_looked_for() -> None:
     assert "actorflow[cuda" in ended.stderr
 
 
+@pytest.mark.slow
 def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> None:
     ended = command("--place", "cpu", "--data", tmp_path / "absent")
     assert ended.returncode == 2

@@ -15,7 +15,7 @@ from benchmarks.inference.names import ONNX, OURS
 from benchmarks.process import Process
 from benchmarks.report import as_json
 from benchmarks.training import Stepped, check_losses, shares_outside_kernels
-from benchmarks.training.names import NUMPY, TORCH
+from benchmarks.training.names import TORCH
 from benchmarks.workloads import chain, layered, sinks_of
 from tests.support.effort import slow
 from tests.support.warm import run_program
@@ -70,7 +70,7 @@ def test_missing_peer_is_left_out_and_said() -> None:
     assert "a_package_that_nobody_has" in harness.left_out[0]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("relation", "limit", "value", "met"),
     [
         (Relation.AT_MOST, 2.0, 2.0, True),
@@ -144,9 +144,9 @@ def stepped(wall_ms: float, kernels_ms: float = 0.0, loss: float = 1.0) -> Stepp
 
 
 def test_time_outside_kernels_is_the_rest_of_a_step() -> None:
-    table = shares_outside_kernels("title", {NUMPY: [stepped(10.0, 9.8), stepped(8.0, 7.6)], TORCH: [stepped(9.0)]})
-    assert list(table.rows) == [NUMPY]
-    assert table.rows[NUMPY].samples == pytest.approx([2.0, 5.0])
+    table = shares_outside_kernels("title", {OURS: [stepped(10.0, 9.8), stepped(8.0, 7.6)], TORCH: [stepped(9.0)]})
+    assert list(table.rows) == [OURS]
+    assert table.rows[OURS].samples == pytest.approx([2.0, 5.0])
     (verdict,) = table.verdicts()
     assert verdict.value == pytest.approx(3.5)
     assert verdict.met is False
@@ -154,14 +154,14 @@ def test_time_outside_kernels_is_the_rest_of_a_step() -> None:
 
 @pytest.mark.parametrize("loss", [1.01, float("nan")])
 def test_contenders_that_train_different_networks_are_an_error(loss: float) -> None:
-    check_losses("nin", {NUMPY: [stepped(1.0)], TORCH: [stepped(1.0, loss=1.0005), stepped(1.0, loss=3.0)]})
+    check_losses("nin", {OURS: [stepped(1.0)], TORCH: [stepped(1.0, loss=1.0005), stepped(1.0, loss=3.0)]})
     with pytest.raises(AssertionError, match="losses after the same steps differ"):
-        check_losses("nin", {NUMPY: [stepped(1.0)], TORCH: [stepped(1.0, loss=loss)]})
+        check_losses("nin", {OURS: [stepped(1.0)], TORCH: [stepped(1.0, loss=loss)]})
 
 
 async def test_a_contender_that_ends_early_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    async with Process.started("benchmarks.training.contender", NUMPY, 1) as process:
-        with pytest.raises(RuntimeError, match=f"{NUMPY}: the process ended, with code 1"):
+    async with Process.started("benchmarks.training.contender", OURS, 1) as process:
+        with pytest.raises(RuntimeError, match=f"{OURS}: the process ended, with code 1"):
             await process.ask("no such network", 1, 1)
     assert "KeyError: 'no such network'" in capfd.readouterr().err
 

@@ -29,7 +29,7 @@ def test_the_tree_is_the_one_that_is_drawn() -> None:
             assert issubclass(kind, getattr(__builtins__, builtin, None) or __builtins__[builtin])
 
 
-@pytest.mark.parametrize("kind", [af.CycleError, af.ShapeError, af.DTypeError, af.PlaceError, af.FeedError])
+@pytest.mark.together("kind", [af.CycleError, af.ShapeError, af.DTypeError, af.PlaceError, af.FeedError])
 def test_wrong_graphs_are_value_errors(kind: type[Exception]) -> None:
     assert issubclass(kind, af.GraphError)
     assert issubclass(kind, ValueError)
@@ -51,7 +51,7 @@ def test_a_cycle_names_the_lines_of_its_ops() -> None:
     assert len(str(af.CycleError([f"n{i}" for i in range(1000)], {f"n{i}": "m.py:1" for i in range(1000)}))) < 2000
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("name", "known", "expected"),
     [
         ("lss", ["loss", "scores"], "; did you mean 'loss'?"),
@@ -166,8 +166,8 @@ def every_error() -> dict[str, af.ActorflowError]:
 
 
 class TestPickling:
-    @pytest.mark.parametrize("name", every_error())
-    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    @pytest.mark.together("name", every_error())
+    @pytest.mark.together("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
     def test_message_attributes_and_cause_come_along(self, name: str, protocol: int) -> None:
         error = every_error()[name]
         error.add_note("a note")

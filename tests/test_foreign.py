@@ -21,7 +21,7 @@ def shown(module: str, name: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("module", "name"), EVERY)
+@pytest.mark.together(("module", "name"), EVERY)
 def test_every_hint_leads_to_what_is_there(module: str, name: str) -> None:
     text = shown(module, name)
     start = f"module {module!r} has no attribute {name!r}; here: "
@@ -38,7 +38,7 @@ def test_no_hint_is_of_what_is_there(module: str) -> None:
     assert HINTS[module].keys().isdisjoint(import_module(module).__all__)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("module", "name", "expected"),
     [
         ("actorflow.nn", "LazyLinear", "here: af.nn.Linear(features), on the last axis"),

@@ -42,7 +42,6 @@ OPTIONAL = {
 COMMON = ("asyncio", "numpy")
 FAMILIES = {
     "actorflow.onnx": (*COMMON, "onnx"),
-    "actorflow.ops.torch": (*COMMON, "torch"),
     "actorflow.serve": (*COMMON, "aiohttp"),
     "actorflow.web": (*COMMON, "aiohttp"),
 }
@@ -120,7 +119,6 @@ def imports(pytestconfig: pytest.Config) -> Iterator[Callable[..., Imports]]:
 EXTRAS = {
     "actorflow.onnx": ("onnx", "onnx is not installed: pip install 'actorflow[onnx]'"),
     "actorflow.ops.cuda": ("cupy", "CuPy is not installed: pip install 'actorflow[cuda12]'"),
-    "actorflow.ops.torch": ("torch", "torch is not installed: make test WITH=torch"),
     "actorflow.trace.spans": ("opentelemetry", "OpenTelemetry is not installed: pip install 'actorflow[otel]'"),
     "actorflow.transport.mpi": ("mpi4py", "mpi4py is not installed: pip install 'actorflow[mpi]'"),
 }
@@ -158,9 +156,7 @@ def check_below(module: str, loaded_before: set[str], imports: Imports) -> None:
 
 
 def check_third_parties(module: str, loaded: set[str]) -> None:
-    if module.startswith("actorflow.ops.torch"):
-        assert loaded.isdisjoint(OPTIONAL - {"threadpoolctl", "torch"} | {"aiohttp", "rich"}), module
-    elif module.startswith("actorflow.ops.cuda"):
+    if module.startswith("actorflow.ops.cuda"):
         assert loaded.isdisjoint(OPTIONAL - {"cupy"} | {"aiohttp", "rich"}), module
     elif module.startswith(("actorflow.serve", "actorflow.web")):
         assert loaded.isdisjoint(OPTIONAL | {"rich"}), module

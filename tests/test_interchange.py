@@ -196,7 +196,7 @@ class TestToNumpy:
 
         assert shares(to_numpy(Pinned(array)), array)
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("value", "name"), [(1.5, "float"), ([1, 2], "list"), ("text", "str"), (None, "NoneType"), (np.ndarray, "type")]
     )
     def test_what_is_no_array(self, value: Any, name: str) -> None:
@@ -278,7 +278,7 @@ class TestValuesOfAType:
         array = np.zeros((2, 3), "f")
         assert as_array(array, af.TensorSpec.of((2, 3)), "it") is array
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("value", "dtype", "expected"),
         [
             ([1, 2], "float32", [1, 2]),
@@ -298,7 +298,7 @@ class TestValuesOfAType:
         assert array.dtype == dtype
         assert np.array_equal(array, np.asarray(expected, dtype))
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("value", "dtype", "message"),
         [
             ([1, 256], "uint8", "it: expected dtype uint8, got integers from 1 to 256"),

@@ -188,7 +188,7 @@ def test_equality_may_be_assumed() -> None:
     assert not may_equal((N,), (N, 1))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("formula", "number", "may"),
     [
         (N, 1, False),
@@ -216,6 +216,10 @@ def test_open_axes_are_not_repeated() -> None:
     with assumed():
         assert broadcast_shapes((N // 2, 3), (1, 3)) == broadcast_shapes((1, 3), (N // 2, 1)) == (N // 2, 3)
         assert str(broadcast_shapes((N // 2,), (1,))) == "((n)//2,)"
+        cut = minimum(N, 64)
+        assert str(broadcast_shapes((cut,), (N,))) == str(broadcast_shapes((N,), (cut,))) == "(n,)"
+        assert broadcast_shapes((cut,), (32,)) == broadcast_shapes((32,), (cut,)) == (32,)
+        assert type(broadcast_shapes((cut,), (32,))[0]) is type(broadcast_shapes((32,), (cut,))[0]) is int
 
 
 def test_what_holds_lengths() -> None:

@@ -15,7 +15,7 @@ places = st.one_of(
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("text", "place", "written"),
     [
         ("cpu", af.Place(), "cpu"),
@@ -45,7 +45,7 @@ def test_places_are_values() -> None:
         af.Place().rank = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "text",
     ["", " cpu", "CPU", "cuda:", "cuda:-1", "cuda:0:1", "-1/cpu", "/cpu", "1/", "cpu\n", "cuda:x", None, 0, b"cpu"],
 )

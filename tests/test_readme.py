@@ -17,9 +17,9 @@ from tests.support.effort import slow
 from tests.support.pages import PAGES, PORT, ROOT, Block, agrees, blocks, is_one_folder
 from tests.support.warm import run_program
 
-#: What a program says that needs an extra's module, itself or as a kernel library.
+#: What a program says that needs an extra's module.
 NEEDS = {
-    "torch": re.compile(r"^import torch$|libraries=\[\"torch\"\]", re.MULTILINE),
+    "torch": re.compile(r"^import torch$", re.MULTILINE),
     "numba": re.compile(r"^import numba$", re.MULTILINE),
 }
 #: Seconds for one command of a page.
@@ -29,7 +29,6 @@ PATIENCE_S = 120
 LONG = {
     "add-a-device: Check it",
     "interchange: In and out",
-    "interchange: Torch's kernels",
     "parallel: Data parallel",
     "parallel: Pipeline parallel",
     "torch-weights: start",
@@ -47,7 +46,7 @@ TOGETHER = [page for page in PAGES if is_one_folder(page)]
 SHORT = [page for page in TOGETHER if page.stem == "start"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.together("page", PAGES, ids=lambda page: page.stem)
 def test_every_program_has_its_output(page: Path) -> None:
     programs = [block for block in blocks(page) if block.language == "python"]
     assert len(programs) == page.read_text(encoding="utf-8").count("```python")

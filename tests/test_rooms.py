@@ -167,7 +167,7 @@ GRAPH = {"graph.graph": "class Graph: ...\nclass Store: ...", "ops.nn": "from ac
 
 
 class TestTheCheckItself:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "text",
         [
             "from actorflow.graph.graph import Graph",
@@ -189,7 +189,7 @@ class TestTheCheckItself:
         text = "if TYPE_CHECKING:\n    from actorflow.graph.graph import Graph"
         assert not mutual(imports({"graph.graph": "from actorflow.ops.nn import x", "ops.nn": text}))
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("module", "text", "fails"),
         [
             ("graph.graph", "class Graph:\n    def run(self):\n        from actorflow.runtime.engine import E", False),

@@ -29,7 +29,7 @@ def test_one_axis_and_none() -> None:
     assert af.TensorSpec.of((2, 0)).size_bytes == 0
 
 
-@pytest.mark.parametrize("dtype", ["float64", np.float64, float, np.dtype("f8"), "d"])
+@pytest.mark.together("dtype", ["float64", np.float64, float, np.dtype("f8"), "d"])
 def test_dtypes_are_normalized(dtype: Any) -> None:
     assert af.TensorSpec.of((2, 3), dtype) == af.TensorSpec((2, 3), np.dtype("float64"))
 
@@ -45,7 +45,7 @@ def test_type_of_any_object() -> None:
     assert not af.TensorSpec.of(()).is_object
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "message"),
     [
         ((2, -1), r"shape \(2, -1\): every axis must be a non-negative integer or a name, got -1"),
@@ -62,7 +62,7 @@ def test_wrong_shapes(shape: Any, message: str) -> None:
         af.TensorSpec.of(shape)
 
 
-@pytest.mark.parametrize("dtype", ["flaot32", "i4,((", {"x": 1}, 3, "O["])
+@pytest.mark.together("dtype", ["flaot32", "i4,((", {"x": 1}, 3, "O["])
 def test_wrong_dtypes(dtype: Any) -> None:
     with pytest.raises(af.DTypeError, match="is not a dtype that NumPy knows"):
         af.TensorSpec.of(2, dtype)

@@ -28,11 +28,6 @@ class OpAttempts:
         self._timers: dict[Frame, asyncio.TimerHandle] = {}
         self._expired: set[Frame] = set()
 
-    @property
-    def is_timed(self) -> bool:
-        """True if its calls may take too long."""
-        return self.policy.timeout_s is not None
-
     def begin(self, frame: Frame, running: Fence | asyncio.Task[object]) -> None:
         """A call has been submitted or started."""
         if self.policy.timeout_s is not None:
@@ -44,15 +39,14 @@ class OpAttempts:
         timer = self._timers.pop(frame, None)
         if timer is not None:
             timer.cancel()
-        if frame.halted:
-            self._failures.pop(frame, None)  # it will not be tried again
         if frame in self._expired:
             self._expired.discard(frame)
-            if isinstance(error, ENDS_PROGRAM):
-                return error
             # An async function may have ended well in spite of it all; a thread was given up.
-            if error is not None or not isinstance(frame.outstanding[self._actor], asyncio.Task):
-                return self._timeout_error()
+            is_given_up = error is not None or not isinstance(frame.outstanding[self._actor], asyncio.Task)
+            if is_given_up and not isinstance(error, ENDS_PROGRAM):
+                error = self._timeout_error()
+        if frame.halted or error is None:
+            self._failures.pop(frame, None)  # it will not be tried again
         return error
 
     def retry(self, frame: Frame, error: BaseException) -> bool:
@@ -74,10 +68,6 @@ class OpAttempts:
         """Forget a call that waited to be tried again: its frame has stopped."""
         del self._failures[frame]
         self._actor.leave()
-
-    def succeeded(self, frame: Frame) -> None:
-        """Forget the failures before a call that has ended well."""
-        self._failures.pop(frame, None)
 
     def _again(self, frame: Frame) -> None:
         del frame.resting[self._actor]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import Context
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,20 +15,6 @@ from actorflow.core import Ready
 
 #: Errors that end a program wherever they are raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
-
-
-class Actor(Protocol):
-    """Fired by the dispatcher: an op of a program, a stage of a pipeline."""
-
-    def fire(self, work: Any, /) -> int:
-        """Do what can be done now; returns the time, `perf_counter_ns`, at the end."""
-
-
-class Owner(Protocol):
-    """Owner of the work that an actor is fired for: a frame, a run of a pipeline."""
-
-    def fail(self, actor: Any, error: BaseException, /) -> None:
-        """End, as an actor has raised an error."""
 
 
 def leave_loop(error: BaseException | None) -> None:
@@ -48,8 +34,9 @@ def _raise(error: BaseException) -> None:
 class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
-    It knows no graph: an actor that is ready, of whatever program and frame, has been appended to ``ready``. Code that
-    appends from outside a slice calls `wake` afterwards.
+    It knows no graph: an actor that is ready, an op of a program or a stage of a pipeline, has been appended to
+    ``ready`` with its work, a frame or a run. Its ``fire(work)`` does what can be done now, and returns the time at the
+    end; an error ends the work, by ``work.fail(actor, error)``. Code that appends from outside a slice calls `wake`.
 
     Args:
         loop: The loop whose thread all actors run on.
@@ -57,6 +44,9 @@ class Dispatcher:
 
     Attributes:
         ready: Actors that are ready, with the frame that they are ready in.
+        claims: Number of those that keep a graph on the loop: each run, from before its frame starts until its result
+            has been taken.
+        is_open: Whether it can be claimed: not while the graph moves here from another loop, or once it has left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slice_ns: int = 1_000_000) -> None:
@@ -64,6 +54,8 @@ class Dispatcher:
         self.slice_ns = slice_ns
         self.ready = Ready()
         self.take: Callable[[], tuple[Any, Any]] | None = None  # picks the next one, where a test wants another order
+        self.claims = 0
+        self.is_open = True
         self._thread = get_ident()
         self._scheduled = False
         self._due_ns = 0  # when the loop is to have its turn
@@ -71,6 +63,20 @@ class Dispatcher:
         # Slices have one of their own: what kernels do must not depend on whose run has woken the loop.
         self._context = Context()
         self._context.run(np.seterr, all="ignore")
+
+    def claim(self) -> bool:
+        """Keep the graph on this loop until `release`; returns False if it is not here, or this loop does not run."""
+        is_kept = asyncio.get_running_loop() is self.loop and self.is_open
+        if is_kept:
+            self.claims += 1
+            is_kept = self.is_open
+            if not is_kept:  # it is being moved, and the thread that does so may not have seen this
+                self.claims -= 1
+        return is_kept
+
+    def release(self) -> None:
+        """Keep the graph no longer; once for each claim, on the loop's thread."""
+        self.claims -= 1
 
     def wake(self) -> None:
         """Have the loop run a slice if something is ready. Any thread may call it."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow import core
-from actorflow.actors.alone import graph_of_call
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.core import FrameState
-from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, text_of
+from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, listed, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
 from actorflow.spec import said
@@ -21,11 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from actorflow.actors.blob import BlobActor, UpdateActor
+    from actorflow.actors.blob import BlobActor, Turn, UpdateActor, VariableActor
     from actorflow.actors.budget import Budget
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
-    from actorflow.actors.variable import Turn, VariableActor
     from actorflow.core import Turnstile
     from actorflow.devices.base import Device, Fence
     from actorflow.graph.nodes import Op
@@ -71,7 +68,7 @@ class FrameStart(core.Start):
     """Counts, queue and callbacks that all frames of a program begin with, and share.
 
     Args:
-        pending, readers, slots, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
+        pending, readers, open_ends: As of `core.Start`; ends are those of ops that nothing in the frame follows,
             and of variables' turns.
         dispatcher: Fires the actors.
         budget: Memory that ops must be admitted to, if there is a limit.
@@ -92,8 +89,7 @@ class FrameStart(core.Start):
     def __init__(
         self,
         pending: Sequence[int],
-        readers: Mapping[int, int],
-        slots: int,
+        readers: Sequence[int],
         open_ends: int,
         dispatcher: Dispatcher,
         budget: Budget | None,
@@ -112,7 +108,7 @@ class FrameStart(core.Start):
         # The frames of other ranks count theirs, and memory is given back where it is counted.
         quietly = len(listeners) == len(turnstiles) and budget is None and not weights
         queue = dispatcher.ready, dispatcher.wake
-        super().__init__(pending, readers, slots, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
+        super().__init__(pending, readers, open_ends, *queue, budget, monitor, trace, turnstiles, first, quietly)
         self.dispatcher = dispatcher
         self.observer = observer
         self.listeners = listeners
@@ -257,9 +253,7 @@ class Frame(core.Frame):
         if self.state is RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
-            number = self.number
-            alone, replay = partial(graph_of_call, actor, inputs, number), partial(actor.replay, inputs, number)
-            self.stop_with(OpError.of(node or actor.node, cause, replay, alone))
+            self.stop_with(actor.error_of(cause, inputs, self.number, node))
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
@@ -426,24 +420,18 @@ def _trim(error: BaseException) -> None:
 def what_it_waits_for(frame: Frame) -> str:
     """Say which ops run, and which wait for how many messages, from whom."""
     running = [actor for actor, _ in frame.at_work]
-    lines = [f"running: {_listing([actor.what for actor in running])}"]
+    lines = [f"running: {listed([repr(actor.what) for actor in running]) or 'nothing'}"]
     writers: dict[BlobActor, OpActor] = {blob: actor for actor in frame.ops for blob in actor.outputs}
     waiting = [actor for actor in frame.ops if frame.waits(actor.index) > 0 and actor not in running]
     for actor in waiting[:_SHOWN]:
         count = frame.waits(actor.index)
         unfinished = [
-            writer.what
+            repr(writer.what)
             for writer in (writers.get(blob) for blob in actor.inputs)
             if writer is not None and (frame.waits(writer.index) > 0 or writer in running)
         ]
-        source = f"op {_listing(unfinished)}" if unfinished else "an earlier frame's turn at a variable"
+        source = f"op {listed(unfinished)}" if unfinished else "an earlier frame's turn at a variable"
         lines.append(f"  op {actor.what!r} waits for {count} of {len(actor.inputs)} inputs: {source}")
     if len(waiting) > _SHOWN:
         lines.append(f"  and {len(waiting) - _SHOWN} more ops wait")
     return "\n".join(lines)
-
-
-def _listing(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return (shown or "nothing") + more

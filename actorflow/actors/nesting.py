@@ -11,30 +11,17 @@ ended.
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Collection, Iterable, Iterator
-from contextvars import Context, ContextVar
-from typing import TypeAlias
+from collections.abc import Collection, Iterable
 
+from actorflow.actors.blob import VariableUse
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
-from actorflow.actors.variable import VariableUse
+from actorflow.actors.task import Call, callers, within
 from actorflow.core import Turnstile
 from actorflow.errors import GraphError
 
-#: A call of an async function.
-Call: TypeAlias = tuple[Frame, OpActor]
-#: The call that the current code is part of.
-within: ContextVar[Call | None] = ContextVar("actorflow_within", default=None)
 #: Runs inside each other, each awaited by a function of the one before.
 MOST_NESTED = 50
-
-
-def callers(context: Context | None = None) -> Iterator[Call]:
-    """The calls that the current code, or that of a context, is part of, from the inside out."""
-    call = within.get() if context is None else context.get(within)
-    while call is not None:
-        yield call
-        call = call[0].context.get(within)
 
 
 def check_turns(
@@ -118,7 +105,7 @@ def _stuck(
     for turnstile in turnstiles:
         for frame in turnstile.expected:
             for call in callers(frame.context):
-                if _runs(*call):
+                if _has_begun(*call) and not call[0].halted:
                     awaited.setdefault(call, set()).add(turnstile)
     stuck = {turnstile for turnstile in turnstiles if turnstile.running >= turnstile.limit}
     while free := {
@@ -135,11 +122,6 @@ def _has_begun(frame: Frame, caller: OpActor) -> bool:
     """Return whether a call of an async function is under way."""
     task = frame.outstanding.get(caller)
     return isinstance(task, Task) and not task.done()
-
-
-def _runs(frame: Frame, caller: OpActor) -> bool:
-    """Return whether a call of an async function is under way, and will go on."""
-    return _has_begun(frame, caller) and not frame.halted
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

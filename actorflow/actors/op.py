@@ -1,28 +1,37 @@
-"""Ops at run time: they fire when their mailbox's count is met."""
+"""Ops at run time: they fire when their mailbox's count is met, and call a kernel or a plain function."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from operator import is_not, itemgetter
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from actorflow import core
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
+from actorflow.actors.finite import Look, look
 from actorflow.actors.frame import Frame
 from actorflow.core import Shift, Turnstile, release
 from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.cpu import WorkerLane
 from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, OpError
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
+from actorflow.interchange import as_array, read_only, to_numpy
+from actorflow.ops.function import NOT_RUN, Function, check_has_run
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
+from actorflow.spec import TensorSpec
 from actorflow.threads import cores
 from actorflow.trace.counters import NodeState, OpProfile
 from actorflow.trace.ring import Trace, in_brief
@@ -59,6 +68,7 @@ class Wiring(NamedTuple):
     lane: Lane  # where it runs when it is not short
     profile: OpProfile
     inline_ns: int | None = None  # longest expected time of a call that runs on the loop, if not the usual one
+    look: Look | None = None  # at what it has made
 
 
 class _Delivery:
@@ -85,7 +95,9 @@ class OpActor(core.Op, ABC):
         uses_lane: Whether its lane has work of it: a task on the loop leaves it to others.
     """
 
-    __slots__ = ("node", "read", "unread")
+    __slots__ = ("look", "node", "read", "unread")
+
+    read: Callable[[list[Any]], Iterable[Any]]
 
     joins = False
     uses_lane = True
@@ -94,16 +106,15 @@ class OpActor(core.Op, ABC):
 
     def __init__(self, wiring: Wiring, turnstile: Turnstile | None = None) -> None:
         super().__init__()
-        self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane, profile, ns = wiring
+        self.index, node, self.node_id, self.key, inputs, freed, outputs, unread, followers, lane = wiring[:10]
+        self.profile, ns, self.look = wiring[10:]
         self.node = node
         self.inputs = inputs
         self.outputs = outputs
         self.unread = unread
         self.followers = followers
         self.lane = lane
-        self.profile = profile
         self.inline_ns = INLINE_NS if ns is None else ns
-        self.read = reader([blob.slot for blob in inputs])
         self.freed = freed + unread
         self.updates = tuple([blob for blob in outputs if isinstance(blob, UpdateActor)])
         self.delivery = _Delivery(self.updates) if self.updates else None
@@ -112,18 +123,27 @@ class OpActor(core.Op, ABC):
         self.attempts = None if node.attempts is None else OpAttempts(self, node.attempts)
         self.goes_on = self.is_work and self.attempts is None and isinstance(lane, WorkerLane)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "read":
+                return object.__getattribute__(self, name)  # which says what is missing
+            # Made when it is first asked for: the compiled core seldom does, and it is a tenth of an op's memory.
+            self.read = reader([blob.slot for blob in self.inputs])
+            return self.read
+
     @property
     def what(self) -> str:
-        """Name of the op in messages about frames."""
-        return self.node.name
+        """Name of the op, or those of its parts, in messages about frames."""
+        return " + ".join([part.what for part in self.parts]) or self.node.name
 
-    def under_way(self, frame: Frame) -> Op:
-        """The op that is called, while a call of ``frame`` is under way."""
-        return self.node
+    def times(self) -> Sequence[int]:
+        """Numbers that are to each other as the times of the parts in a call."""
+        return (1,) * len(self.parts)
 
-    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
-        """How far a call of ``frame`` that runs has come: `Node.id` of each op that it stands for, and its state."""
-        yield self.node_id, NodeState.RUNNING
+    def measure(self) -> None:
+        shares = [*accumulate(self.times())]
+        self.shares = [share / shares[-1] for share in shares]
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
@@ -133,6 +153,52 @@ class OpActor(core.Op, ABC):
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
         """Compute once more on the inputs of a failed call of frame ``number``."""
+
+    def _again(self, inputs: list[Any], call: Callable[[], Any]) -> Any:
+        """Repeat a call, alone, and wait for its end."""
+        return call()
+
+    def error_of(self, cause: BaseException, inputs: list[Any], number: int, node: Op | None = None) -> OpError:
+        """The error of a call of frame ``number``, which can be repeated on its inputs.
+
+        Args:
+            cause: What was raised.
+            inputs: What the call read.
+            number: Number of the frame.
+            node: The op that the error names, if it is not this one.
+        """
+        again, alone = partial(self.replay, inputs, number), partial(self.to_graph, inputs, number)
+        return OpError.of(node or self.node, cause, again, alone)
+
+    def to_graph(self, inputs: Sequence[Any], number: int) -> Graph:
+        """A graph of this op alone, to save and to run elsewhere; variables have the values that a call read.
+
+        Args:
+            inputs: The values.
+            number: Number of the frame, from which the graph counts.
+        Raises:
+            GraphError: if an input is not there any more, or is a Python object.
+        """
+        node = self.node
+        names = [blob.name.replace("/", ".") for blob in node.inputs]  # all of it: most are called "out"
+        if self.parts or len(names) != len(inputs):  # what the plan has made of several ops, or added
+            names = [f"input{position}" for position in range(len(inputs))]
+        for name, value in zip(names, inputs, strict=True):
+            if getattr(value, "dtype", None) is None:
+                why = "was not kept" if value is None else "is a Python object"
+                raise GraphError(f"op {node.name!r} cannot be made a graph: its input {name!r} {why}")
+        operation: Operation = getattr(self, "operation", node.operation)
+        if isinstance(operation, Function) and operation.specs is None:
+            operation = replace(operation, specs=tuple([blob.spec for blob in node.outputs]))
+        root = node.graph.root
+        graph = Graph(f"{node.name.rpartition('/')[2]} of frame {number}", check_finite=root.check_finite or False)
+        graph._first_frame = number
+        variables = []
+        for name, value in zip(names, inputs, strict=True):
+            array = to_numpy(value)
+            variables.append(graph.variable(graph.unique_name(name), array.shape, array.dtype, init=array))
+        graph.apply(operation, *variables, name=node.name.rpartition("/")[2])
+        return graph
 
     def fire(self, frame: Frame) -> int:
         if frame.halted:
@@ -193,8 +259,8 @@ class OpActor(core.Op, ABC):
 
     def _follows(self, fence: Fence) -> bool:
         """Return whether work that is submitted to the lane now runs after ``fence``, and may be submitted."""
-        if self.attempts is not None and self.attempts.is_timed:  # from when it is submitted: not with what is in front
-            return False
+        if self.attempts is not None and self.attempts.policy.timeout_s is not None:
+            return False  # its time counts from when it is submitted, and what is in front is not to take it
         return fence.lane is self.lane or self.lane.wait(fence)
 
     def begin(self, frame: Frame) -> int:
@@ -287,9 +353,7 @@ class OpActor(core.Op, ABC):
         attempts = self.attempts
         if attempts is not None:
             error = attempts.end(frame, error)
-            if error is None:
-                attempts.succeeded(frame)
-            elif attempts.retry(frame, error):
+            if error is not None and attempts.retry(frame, error):
                 self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
                 return
         if not frame.halted:
@@ -340,6 +404,14 @@ class OpActor(core.Op, ABC):
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
         """As `dispatcher.leave_loop`, where the loop does not know of the error."""
         frame.leave_loop(error)
+
+
+def parts_of(actor: OpActor) -> Iterator[OpActor]:
+    """The ops that an actor stands for."""
+    for part in actor.parts:
+        yield from parts_of(part)
+    if not actor.parts:
+        yield actor
 
 
 def _run_shift(shift: Shift) -> bool:
@@ -401,20 +473,26 @@ class KernelActor(OpActor):
     def described(self) -> core.Described:
         kind, kernel = type(self), self.kernel
         own = kind.compute, kind._call, kind._run_kernel
-        if own != (KernelActor.compute, KernelActor._call, KernelActor._run_kernel):
+        if self.look is not None or own != (KernelActor.compute, KernelActor._call, KernelActor._run_kernel):
             return None
         spec = self.specs[0] if kernel.returns and len(self.specs) == 1 else None
         how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written, spec
         return "kernel", kernel.function, self.operation, how
 
     def replay(self, inputs: list[Any], number: int) -> Any:
-        return self._run_kernel(inputs, number)
+        with np.errstate(all="ignore"):  # as wherever it runs
+            results = self._again(inputs, partial(self._run_kernel, inputs, number))
+        if self.look is not None and not self.look.check.pause:
+            look(self.look.check, self.node, inputs, results)
+        return results
 
     def _call(self, frame: Frame) -> None:
         values = frame.values
         results = self._run_kernel([*self.read(values)], frame.number)
         for blob, value in zip(self.outputs, results):  # noqa: B905  strict=True costs more than all else here
             values[blob.slot] = value
+        if self.look is not None:  # nothing is given back yet, nor written over
+            self.look.at(self, [*self.read(values)], results, frame.number)
 
     def _run_kernel(self, inputs: list[Any], number: int) -> list[Any]:
         return self._compute_into(self._take_buffers(inputs), inputs, number)
@@ -445,3 +523,113 @@ class KernelActor(OpActor):
 def not_written() -> GraphError:
     """The error of a kernel that has put arrays in the places of its buffers, which nothing else would look for."""
     return GraphError("the kernel must write into its outputs, as outputs[0][...] = does: it has replaced one of them")
+
+
+class FunctionActor(OpActor):
+    """An op with a plain Python function.
+
+    It is given read-only arrays: others may read them, too, and what was fed is the caller's. What is fed, and what a
+    function returns, is kept as such; of all else (`guarded`) each call gets a view.
+    """
+
+    is_async: ClassVar[bool] = False
+    is_work = True
+
+    __slots__ = ("fn", "only_dtype", "only_input", "only_shape", "only_slot", "specs")
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        fn: Callable[..., Any],
+        specs: tuple[TensorSpec, ...],
+        turnstile: Turnstile,
+        guarded: Sequence[int] = (),
+    ) -> None:
+        super().__init__(wiring, turnstile)
+        self.fn = _guarded(fn, guarded) if guarded else fn
+        self.specs = specs
+        # Of the only output, where there is just one: what nearly all functions have, and the quickest to check.
+        self.only_input = self.inputs[0].slot if len(self.inputs) == 1 else None
+        self.only_slot = self.outputs[0].slot if len(specs) == 1 else None
+        self.only_shape: tuple[int, ...] | None = specs[0].shape if len(specs) == 1 else None
+        self.only_dtype: np.dtype[Any] | None = specs[0].dtype if len(specs) == 1 and not specs[0].is_object else None
+
+    def compute(self, frame: Frame) -> None:
+        # A copy: a context cannot be entered by two threads at a time.
+        context = frame.context.copy()
+        slot = self.only_input
+        if slot is None:
+            result = context.run(self.fn, *self.read(frame.values))
+        else:
+            result = context.run(self.fn, frame.values[slot])
+        self.store(frame, result)
+
+    def described(self) -> core.Described:
+        kind = type(self)
+        is_plain = (kind.compute, kind.store) == (FunctionActor.compute, FunctionActor.store) and self.look is None
+        if not is_plain or self.only_dtype is None:
+            return None
+        return "function", self.fn, None, (self.only_dtype, self.only_shape)
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        return self._again(inputs, partial(self.fn, *inputs))
+
+    def store(self, frame: Frame, result: Any) -> None:
+        """Check and keep what the function returned, and release the inputs.
+
+        Raises:
+            ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.
+            NotFiniteResultError: if that is looked for, and found.
+        """
+        slot = self.only_slot
+        if (
+            slot is not None
+            and type(result) is np.ndarray
+            and result.dtype is self.only_dtype
+            and result.shape == self.only_shape
+        ):
+            frame.values[slot] = read_only(result) if result.flags.writeable else result
+        elif self.outputs or result is not None:
+            self._keep_all(frame, result)
+        if self.look is not None:
+            values = frame.values
+            self.look.at(self, [*self.read(values)], [values[blob.slot] for blob in self.outputs], frame.number)
+        release(self.freed, frame)
+
+    def _keep_all(self, frame: Frame, result: Any) -> None:
+        if type(result) in NOT_RUN:
+            check_has_run((result,), self.specs, is_async=self.is_async)
+        if self.only_slot is not None:
+            self.keep(frame, 0, result)
+        elif self.outputs:
+            if not isinstance(result, tuple | list) or len(result) != len(self.specs):
+                got = f"{len(result)} values" if isinstance(result, tuple | list) else repr(type(result).__name__)
+                raise GraphError(f"the function must return {len(self.specs)} values in a tuple or list, got {got}")
+            for position, item in enumerate(result):
+                if type(item) in NOT_RUN:
+                    check_has_run(result, self.specs, is_async=self.is_async)
+                self.keep(frame, position, item)
+
+    def keep(self, frame: Frame, position: int, value: Any) -> None:
+        """Check one result, and convert it where nothing is lost."""
+        what = "the result" if len(self.specs) == 1 else f"result {position}"
+        frame.values[self.outputs[position].slot] = _checked(value, self.specs[position], what)
+
+
+def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """The function, given read-only views of the arrays at some positions."""
+
+    def call(*inputs: Any) -> Any:
+        given = [*inputs]
+        for i in positions:
+            if type(given[i]) is np.ndarray:
+                given[i] = view = given[i].view()
+                view.setflags(False)  # as `read_only`
+        return fn(*given)
+
+    return call
+
+
+def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
+    return value if spec.is_object else read_only(as_array(value, spec, what))

@@ -16,14 +16,13 @@ from typing import Any
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
-from actorflow.actors.joined import Joined
 from actorflow.actors.op import Wiring
 from actorflow.actors.stream import StreamKernelActor, StreamViewActor, _OnStream
 from actorflow.core import UNSHARED
 from actorflow.devices.memory import IN_ONE_LIST, IN_TWO_LISTS, Bucket
 from actorflow.devices.segment import Segment, SegmentState
 from actorflow.devices.stream import StreamBucket, StreamDevice
-from actorflow.errors import DeviceError, GraphError
+from actorflow.errors import DeviceError, GraphError, listed
 from actorflow.trace.counters import NodeState, SegmentProfile
 
 #: Sets of arrays of which a segment keeps what was captured, and those that it knows to have seen once.
@@ -31,8 +30,6 @@ _MAX_KEYS, _MAX_SEEN = 16, 64
 #: A capture costs as much as many launches. Where addresses come in hardly ever the same sets, captures would come and
 #: go without end: there are a few, and then one more in so many calls.
 _CAPTURES, _CALLS_PER_CAPTURE = 8, 64
-#: Names of ops that an error lists.
-_SHOWN = 10
 _CANCELLED = int(NodeState.CANCELLED)
 
 
@@ -104,7 +101,7 @@ class _Arrays:
 _Call = tuple[StreamKernelActor, tuple[int, ...], tuple[int, ...]]
 
 
-class SegmentActor(Joined, _OnStream):
+class SegmentActor(_OnStream):
     """Ops of one lane that are launched as one."""
 
     compiles = True
@@ -257,8 +254,7 @@ class SegmentActor(Joined, _OnStream):
         return next((part for part in self.parts if part.label == work), None)
 
     def _names(self) -> str:
-        names = [repr(part.node.name) for part in self.parts]
-        return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        return listed([repr(part.node.name) for part in self.parts])
 
 
 def _release(blobs: Iterable[BlobActor], frame: Frame, arrays: _Arrays) -> None:

@@ -14,18 +14,15 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
-import numpy as np
-
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
-from actorflow.actors.function import FunctionActor
-from actorflow.actors.op import KernelActor, OpActor, Wiring
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring
 from actorflow.core import UNSHARED, FrameState, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
@@ -159,8 +156,7 @@ class _OnStream(OpActor):
             release(self.late, frame)
         super()._take_end(frame, fence)
 
-    def _again(self, inputs: list[Any], call: Any) -> Any:
-        """Repeat a call, alone, and wait for its end."""
+    def _again(self, inputs: list[Any], call: Callable[[], Any]) -> Any:
         if any(value is None for value in inputs):
             raise GraphError(
                 f"op {self.what!r} on {self.device.place} cannot be replayed: the buffers of its inputs have been "
@@ -226,42 +222,22 @@ class StreamKernelActor(_OnStream, KernelActor):
             return id(self)
         return signature
 
-    def replay(self, inputs: list[Any], number: int) -> Any:
-        return self._again(inputs, lambda: self._run_kernel(inputs, number))
 
+class CopyActor(KernelActor):
+    """A copy by the host: to memory that a device copies from, or to or from a device without streams."""
 
-class StagingActor(KernelActor):
-    """A copy to host memory that a device can copy from. What was fed as an array of the device stays what it is."""
-
-    __slots__ = ()
+    __slots__ = ("_is_there",)
 
     joins = False
 
-    def compute(self, frame: Frame) -> None:
-        (source,) = self.read(frame.values)
-        if isinstance(source, np.ndarray):
-            del source  # or its buffer, still referred to, would not go back to the pool
-            super().compute(frame)
-        else:
-            frame.values[self.outputs[0].slot] = source
-            release(self.freed, frame)
-
-
-class WorkerTransferActor(KernelActor):
-    """A copy to or from a device without streams. What was fed as an array of the target already stays what it is."""
-
-    __slots__ = ("target",)
-
-    joins = False
-
-    def __init__(self, wiring: Wiring, *, target: Device, **kernel: Any) -> None:
+    def __init__(self, wiring: Wiring, *, is_there: Callable[[Any], bool], **kernel: Any) -> None:
         super().__init__(wiring, **kernel)
-        self.target = target  # where the copy goes
+        self._is_there = is_there  # for what was fed as an array of the target, and stays what it is
 
     def compute(self, frame: Frame) -> None:
         (source,) = self.read(frame.values)
-        if self.target.is_host or not self.target.is_array(source):
-            del source  # as above
+        if not self._is_there(source):
+            del source  # or its buffer, still referred to, would not go back to the pool
             super().compute(frame)
         else:
             frame.values[self.outputs[0].slot] = source
@@ -342,9 +318,6 @@ class StreamFunctionActor(_OnStream, FunctionActor):
     def launch(self, frame: Frame) -> None:
         result = frame.context.copy().run(self.fn, *self.read(frame.values))
         self.store(frame, (result,) if len(self.specs) == 1 else result)
-
-    def replay(self, inputs: list[Any], number: int) -> Any:
-        return self._again(inputs, lambda: self.fn(*inputs))
 
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         spec = self.specs[position]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.frame import Frame
+from actorflow.actors.op import OpActor, parts_of
 from actorflow.core import Shift
 from actorflow.devices.base import Fence
 from actorflow.trace.counters import NodeState
@@ -44,25 +45,24 @@ class UnderWay(NamedTuple):
         running = []
         for frame in frames:
             for actor in frame.resting:
-                found._add({part: NodeState.WAITING for part, _ in actor.progress(frame)})
+                found._add(_ids(actor), NodeState.WAITING)
             for actor, work in frame.at_work:
-                parts = dict(actor.progress(frame))
+                parts = _ids(actor)
                 if _is_done(work):
-                    found._add(dict.fromkeys(parts, NodeState.DONE))
+                    found._add(parts, NodeState.DONE)
                     continue
                 track = frame.trace.track_of(actor.key)
                 if isinstance(work, Task) or work.runs:
                     running.append((track, parts, work))
                 else:
                     found.tracks.setdefault(track, TrackLoad()).queued += 1
-                    found._add(dict.fromkeys(parts, NodeState.QUEUED))
+                    found._add(parts, NodeState.QUEUED)
         for track, parts, work in running:
             if _is_done(work):  # and what is behind it may have been seen to run since
-                found._add(dict.fromkeys(parts, NodeState.DONE))
+                found._add(parts, NodeState.DONE)
                 continue
-            load = found.tracks.setdefault(track, TrackLoad())
-            load.running += [part for part, state in parts.items() if state is NodeState.RUNNING]
-            found._add(parts)
+            found.tracks.setdefault(track, TrackLoad()).running += parts
+            found._add(parts, NodeState.RUNNING)
         return found
 
     def over(self, states: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -73,13 +73,15 @@ class UnderWay(NamedTuple):
                 seen[node_id] = state
         return seen
 
-    def _add(self, parts: dict[int, NodeState]) -> None:
-        if not self.states:
-            self.states.update(parts)
-            return
-        for node_id, state in parts.items():
+    def _add(self, parts: list[int], state: NodeState) -> None:
+        for node_id in parts:
             if _WEIGHT[state] >= _WEIGHT[self.states.get(node_id, NodeState.DONE)]:
                 self.states[node_id] = state
+
+
+def _ids(actor: OpActor) -> list[int]:
+    """`Node.id` of each op that an actor stands for."""
+    return [part.node_id for part in parts_of(actor)]
 
 
 def _is_done(work: Fence | Task[Any]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import CheckpointError, require
+from actorflow.errors import CheckpointError, listed, require
 from actorflow.graph.nodes import Variable
 
 #: End of the names of folders that a killed process left behind, after the name of the file they were made for.
@@ -104,6 +104,7 @@ _CODES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
+_FLOATS = {code: name for name, code in _CODES.items() if code in ("F16", "F32", "F64")}
 #: Names of the checksums in the metadata: of the tensors, and of the other metadata.
 _CRCS, _OWN_CRC = "crc32", "metadata_crc32"
 
@@ -137,6 +138,21 @@ class Tensor(NamedTuple):
     def array(self, dtype: np.dtype[Any]) -> Array:
         """Its values, without a copy; ``dtype`` is the one of its code."""
         return np.frombuffer(self.data, dtype).reshape(self.shape)
+
+    def converted(self, dtype: np.dtype[Any]) -> Array | None:
+        """Its values in another floating dtype: the same, or rounded in a narrower one; None if that cannot be."""
+        if dtype.kind not in "fV":
+            return None
+        if self.dtype == "BF16":  # the upper half of a float32: its package need not be there
+            values: Array = (self.array(np.dtype("<u2")).astype("<u4") << 16).view("<f4")
+        elif self.dtype in _FLOATS:
+            values = self.array(np.dtype(_FLOATS[self.dtype]))
+        else:
+            return None
+        with np.errstate(over="ignore"):
+            made = values.astype(dtype)
+        are_kept = np.array_equal(np.isfinite(made), np.isfinite(values))
+        return made if are_kept else None
 
 
 class Content(NamedTuple):
@@ -321,12 +337,13 @@ class Values(NamedTuple):
     problems: list[str]  # types that differ, in words
 
 
-def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Values:
+def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False, converts: bool = False) -> Values:
     """Look for variables in files, and read the files that have them; blocks.
 
     Args:
         paths: The files, the most likely one first.
         every: Whether to look into all files; else only until all variables have been found.
+        converts: Whether floating values of another dtype are taken; see `Tensor.converted`.
     """
     parts: list[Part] = []
     tensors: dict[Path, dict[str, Tensor]] = {}
@@ -356,12 +373,16 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False) -> Value
             tensor = tensors[part.path].get(name)
             if tensor is None:
                 raise DamagedError(part.path, f"the file has been replaced while it was read: {name!r} is gone")
-            if (tensor.shape, tensor.dtype) == (variable.shape, dtype_code(variable.dtype)):
+            code, array = dtype_code(variable.dtype), None
+            if tensor.shape == variable.shape and tensor.dtype == code:
                 array = tensor.array(variable.dtype)
-                arrays[variable] = array if name == wanted[variable][0] else array.copy()
+            elif tensor.shape == variable.shape and converts:
+                array = tensor.converted(variable.dtype)
+            if array is None:
+                own_type = f"{code or variable.dtype}{list(variable.shape)}"
+                problems.append(f"variable {variable.name!r} is {own_type}, the file has {tensor}")
             else:
-                code = dtype_code(variable.dtype) or str(variable.dtype)
-                problems.append(f"variable {variable.name!r} is {code}{list(variable.shape)}, the file has {tensor}")
+                arrays[variable] = array if name == wanted[variable][0] else array.copy()
         tensors.pop(part.path, None)
     return Values(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
 
@@ -433,5 +454,4 @@ def _part(path: Path, outline: Outline) -> Part:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return listed([*map(repr, names)])

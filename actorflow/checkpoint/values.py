@@ -27,8 +27,9 @@ from actorflow.graph.nodes import Op
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.fills import Numbers
 from actorflow.ops.function import Function
-from actorflow.ops.fused import Followed, FusedStep
+from actorflow.ops.fused import Followed
 from actorflow.ops.operation import SAVABLE, Operation
+from actorflow.ops.step import Step
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.spec import MOST_AXES, Follows, Length, TensorSpec
@@ -58,7 +59,7 @@ class UnsavableError(Exception):
 @cache
 def kinds() -> Mapping[str, type[Any]]:
     """The package's own operations, and what their fields hold besides plain values, by the names of the classes."""
-    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, FusedStep, Place)}
+    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, Place, Step)}
     for kind in _subclasses(Operation):
         name, module = kind.__name__, kind.__module__
         # A dataclass with slots is made twice, and the first one is known as a subclass, too.

@@ -103,6 +103,8 @@ async def load_weights(
     """Put the weights of a file into a graph, a sub-graph or a layer; nothing else is changed.
 
     The file is one of `save_weights`, or a checkpoint, of which the rest is left out, or another safetensors file.
+    Floating values of another dtype are converted: bfloat16 and float16 to float32 exactly; what is wider is rounded,
+    and refused where a number would become infinite.
 
     Args:
         scope: As for `save_weights`; what is loaded are its weights, of a graph that several ranks run those whose
@@ -215,7 +217,7 @@ def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> t
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
     if not paths:
         raise GraphError("load_weights: expected at least one file")
-    found = find(paths, wanted, every=strict)
+    found = find(paths, wanted, every=strict, converts=True)
     known = dict.fromkeys(before + name for name in weights.values())
     unexpected = tuple(
         name

@@ -16,7 +16,7 @@ from actorflow import __version__
 from actorflow.core import IS_COMPILED
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda import describe_cuda
-from actorflow.errors import DeviceUnavailableError, visible
+from actorflow.errors import DeviceUnavailableError, MissingExtraError, visible
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -61,8 +61,9 @@ def examine() -> list[Check]:
         _library("aiohttp", needed=True),
         _library("rich", needed=True),
         _library("uvloop", needed=sys.platform != "win32"),
+        _onednn(),
         _numba(),
-        _library("torch", extra="torch", purpose="its CPU kernels, as a second library"),
+        _library("torch", extra="torch", purpose="pipelines as datasets of its DataLoader"),
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         _library("safetensors", extra="checkpoint", purpose="checkpoints"),
         _library("pillow", module="PIL", extra="images", purpose="data sets of image files"),
@@ -121,6 +122,16 @@ def _library(
     except Exception as error:  # noqa: BLE001  a broken library may raise anything when imported
         return Check(name, "broken", f"{version}: {_summary(error)}", needed, f"pip install --force-reinstall {name}")
     return Check(name, "ok", version, needed)
+
+
+def _onednn() -> Check:
+    try:
+        found = importlib.import_module("actorflow.ops.onednn.library").libdnnl()
+    except MissingExtraError as error:
+        return Check("onednn", "missing", _summary(error), advice="pip install 'actorflow[onednn]', for its kernels")
+    except Exception as error:  # noqa: BLE001  a broken library may raise anything
+        return Check("onednn", "broken", _summary(error), advice="pip install --force-reinstall onednn-cpu-gomp")
+    return Check("onednn", "ok", f"{found.version}, {found.path}")
 
 
 def _numba() -> Check:

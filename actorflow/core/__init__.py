@@ -56,6 +56,7 @@ __all__ = [
     "Start",
     "Turnstile",
     "View",
+    "check_source",
     "fill",
     "release",
 ]
@@ -81,13 +82,25 @@ def _compiled() -> ModuleType | None:
 
 def _of_this_source(form: ModuleType, wanted: str) -> ModuleType:
     """The compiled form, if the source beside it, where there is one, is what it was compiled from."""
-    source = Path(__file__).with_name("compiled.pyx")
-    if source.exists() and crc32(source.read_bytes()) != form.SOURCE:
-        text = f"it was compiled from another {source}: install actorflow again, with pip install -e ."
+    try:
+        check_source(form)
+    except ImportError as error:
         if wanted != "1":
-            warnings.warn(f"actorflow runs without its compiled core: {text}", RuntimeWarning, stacklevel=2)
-        raise ImportError(text)
+            warnings.warn(f"actorflow runs without its compiled core: {error}", RuntimeWarning, stacklevel=2)
+        raise
     return form
+
+
+def check_source(form: ModuleType) -> None:
+    """Check that the source beside an extension module, where there is one, is what it was compiled from.
+
+    Raises:
+        ImportError: if it is another one.
+    """
+    assert form.__file__ is not None
+    source = Path(form.__file__).with_name(f"{form.__name__.rpartition('.')[2]}.pyx")
+    if source.exists() and crc32(source.read_bytes()) != form.SOURCE:
+        raise ImportError(f"it was compiled from another {source}: install actorflow again, with pip install -e .")
 
 
 _form = _compiled()

@@ -263,20 +263,20 @@ cdef class Start:
     cdef Py_ssize_t _watched
 
     def __init__(
-        self, pending, readers, slots, open_ends, Ready ready, wake, budget, monitor, Ring trace,
+        self, pending, readers, open_ends, Ready ready, wake, budget, monitor, Ring trace,
         tuple turnstiles=(), tuple first=(), ends_quietly=False,
     ):
         cdef Py_ssize_t i
         if self.counts is not NULL:
             raise TypeError("what frames begin with is made once")
-        self.mailboxes, self.slots = len(pending), slots
+        self.mailboxes, self.slots = len(pending), len(readers)
         self.counts = <int32_t *>PyMem_Malloc((self.mailboxes + self.slots + 1) * sizeof(int32_t))
         if self.counts is NULL:
             raise MemoryError
         for i in range(self.mailboxes):
             self.counts[i] = pending[i]
         for i in range(self.slots):
-            self.counts[self.mailboxes + i] = readers.get(i, 1)
+            self.counts[self.mailboxes + i] = readers[i]
         self.open_ends, self.turnstiles, self.first, self.ends_quietly = open_ends, turnstiles, first, ends_quietly
         self.ready, self.wake, self.budget, self.monitor, self.trace = ready, wake, budget, monitor, trace
         if monitor is not None:
@@ -406,9 +406,8 @@ cdef class Op:
     cdef public Py_ssize_t index
     cdef public int64_t node_id, key, inline_ns, cost_ns, last_ns
     cdef public tuple inputs, outputs, freed, followers, updates, parts
-    cdef public list shares
     cdef public bint ends, goes_on
-    cdef public object lane, attempts, delivery
+    cdef public object lane, attempts, delivery, shares
     cdef public Profile profile
     cdef public Turnstile turnstile
     cdef int64_t _accounted
@@ -434,8 +433,7 @@ cdef class Op:
     def __init__(self):
         self.cost_ns = self.last_ns = FOREVER_NS
         self.inputs = self.outputs = self.freed = self.followers = self.updates = self.parts = ()
-        self.shares = []
-        self.profile = Profile()
+        self.shares = ()
 
     def __dealloc__(self):
         PyMem_Free(self._slots)

@@ -279,8 +279,7 @@ class Start:
 
     Args:
         pending: Number of messages that each mailbox waits for.
-        readers: Number of readers of each slot that has several.
-        slots: Number of slots.
+        readers: Number of readers of each slot; 1 where none is counted.
         open_ends: Number of ends that a frame waits for.
         ready: Queue for actors of a frame that are ready.
         wake: Has the loop look there; to be called afterwards, unless an actor appends as it fires on the loop.
@@ -310,8 +309,7 @@ class Start:
     def __init__(
         self,
         pending: Sequence[int],
-        readers: Mapping[int, int],
-        slots: int,
+        readers: Sequence[int],
         open_ends: int,
         ready: Ready,
         wake: Callable[[], None],
@@ -323,8 +321,8 @@ class Start:
         ends_quietly: bool = False,
     ) -> None:
         self.pending = [*pending]
-        self.shared = [(slot, b"\x01" + bytes(count - 1)) for slot, count in readers.items()]
-        self.unshared: list[bytearray | None] = [None] * slots
+        self.shared = [(slot, b"\x01" + bytes(count - 1)) for slot, count in enumerate(readers) if count > 1]
+        self.unshared: list[bytearray | None] = [None] * len(readers)
         self.open_ends = open_ends
         self.ready = ready
         self.wake = wake
@@ -595,7 +593,7 @@ class Op:
     def __init__(self) -> None:
         self.cost_ns = self.last_ns = FOREVER_NS
         self.parts: tuple[Any, ...] = ()
-        self.shares: list[float] = []
+        self.shares: Sequence[float] = ()
         self._accounted = 0
 
     def fire(self, frame: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.data.augment import height_and_width
-from actorflow.errors import DataError, flag, require, whole
+from actorflow.errors import DataError, flag, listed, require, whole
 
 #: Names of files that are taken for images end so, in small letters or capitals.
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -218,7 +218,7 @@ def image_folder(
     found = [_images_below(folder / name) for name in classes]
     empty = [name for name, paths in zip(classes, found, strict=True) if not paths]
     if empty:
-        shown = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
+        shown = listed(empty, _SHOWN)
         raise DataError(f"{folder}: expected images ({', '.join(IMAGE_SUFFIXES)}) in each class; none in: {shown}")
     paths = [path for paths in found for path in paths]
     files = ImageFiles(paths, size=size, shorter=shorter, channels=channels, dtype=dtype, upright=upright)

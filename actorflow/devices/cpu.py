@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from importlib.util import find_spec
 from queue import SimpleQueue
 from time import perf_counter_ns
 from types import TracebackType
@@ -365,7 +364,7 @@ class CPU(Device):
         (True, True)
     """
 
-    libraries = ("numba", "numpy") if find_spec("numba") else ("numpy",)
+    libraries = ("onednn", "numba", "numpy")
     is_host = True
     runs_functions = True
     shares_memory = True

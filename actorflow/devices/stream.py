@@ -237,6 +237,18 @@ class StreamLane(Lane):
 
     def join(self) -> None:
         self._watcher.join()
+        if self._loop is not None and self._loop.is_closed():
+            self._forget_unseen()
+
+    def _forget_unseen(self) -> None:
+        """Wait for what the loop was closed before it saw the end of, and hold nothing of it any more."""
+        while self._marks:
+            number, event = self._marks.popleft()
+            with suppress(DeviceError):  # nobody is left to be told
+                event.synchronize()
+                event.query()
+            while self._open and self._open[0].number <= number:
+                self._open.popleft()
 
     def forget_parent(self) -> None:
         self._closed = True

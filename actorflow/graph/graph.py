@@ -1194,6 +1194,13 @@ class Graph:
     def check_finite(self, check: bool | options.FiniteCheck | None) -> None:
         self.root._check_finite = options.finite_check_of(check)
 
+    def _check_here(self) -> options.FiniteCheck | None:
+        """The check that a run of the caller makes of the results of its ops; None for no check."""
+        check = self.root._check_finite
+        if check is None and options.NUMPYS is not None and options.NUMPYS.get(None) is None:
+            return None
+        return options.with_numpys(check)
+
     @property
     def not_finite(self) -> NotFiniteError | None:
         """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing.

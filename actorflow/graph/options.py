@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from actorflow.devices import DeviceOptions
 from actorflow.errors import GraphError, flag, seconds, time_limit, whole
@@ -74,6 +77,28 @@ class FiniteCheck(NamedTuple):
     kernels_of_host: bool = False
 
 
+def _numpys() -> ContextVar[Any] | None:
+    """The variable in which NumPy keeps its settings; None where it has another place for them."""
+    with np.errstate(all="raise"):
+        inside = [*copy_context()]
+    return next((variable for variable in inside if variable.name == "numpy.ufunc.extobj"), None)
+
+
+#: It has no value where nobody has set any, as nearly always.
+NUMPYS = _numpys()
+
+
+def with_numpys(check: FiniteCheck | None) -> FiniteCheck | None:
+    """A check, and besides it one for what `np.errstate` around the caller makes errors."""
+    state = np.geterr()
+    nan, infinity = state["invalid"] == "raise", "raise" in (state["divide"], state["over"])
+    if not (nan or infinity):
+        return check
+    if check is None:  # functions raise by themselves, as they see the settings of the code that runs the graph
+        return FiniteCheck(nan, infinity, kernels_of_host=True)
+    return FiniteCheck(check.nan or nan, check.infinity or infinity)
+
+
 class GraphOptions(NamedTuple):
     """Settings of a root graph; see `Graph`."""
 
@@ -91,6 +116,12 @@ class GraphOptions(NamedTuple):
     trace_capacity: int = 1 << 16
     max_plans: int = 64
 
+    @property
+    def has_budget(self) -> bool:
+        """True if memory is limited, on whatever device."""
+        limits = (self.memory_budget_bytes, *[device.memory_budget for device in self.devices.values()])
+        return any(limit is not None for limit in limits)
+
 
 def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts | None:
     """Timeout and retries of an op, if it has any.
@@ -98,6 +129,8 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     Raises:
         GraphError: if a number is out of range.
     """
+    if timeout is None and type(retries) is int and type(backoff) is float and retries == backoff == 0:
+        return None
     limit_s, times = time_limit("timeout", timeout, positive=True), whole("retries", retries, 0)
     backoff_s = seconds("backoff", backoff)
     return Attempts(limit_s, times, backoff_s) if times or limit_s is not None else None

@@ -1,16 +1,20 @@
 """Constants that are made when a file is loaded: bounded in what they take, and each made once.
 
 A file of some hundred bytes can ask for constants of any size: by what is computed while it is loaded, and by a weight
-that a thousand nodes want in an order of axes of their own. All that is made is therefore counted, before it is made.
+that a thousand nodes want in an order of axes of their own. All that is made is therefore counted, before it is made,
+and until it has gone.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from actorflow.onnx.refusal import Refused
 from actorflow.spec import Length
@@ -20,48 +24,84 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
     from actorflow.onnx.values import Array
 
-#: Bytes that any file may have made, and how often each byte of its own constants besides.
+#: Bytes that any file may have made at once, and how often each byte of its own constants besides.
 _FREE, _TIMES = 3 << 24, 6
+#: How often all of that may be made, one after the other: it takes time.
+_MOST_TIMES = 4
 
 
 class _Allowance:
-    """What may still be made, and what was."""
+    """Bytes that may still be made: at once, and one after the other."""
 
     def __init__(self) -> None:
-        self.left = _FREE
-        self.made: dict[Any, tuple[Array, Blob]] = {}  # the arrays are kept, as keys are their addresses
+        self.at_once = _FREE
+        self.in_all = _MOST_TIMES * _FREE
+
+    def grow(self, size: int) -> None:
+        """Allow more for bytes of the file's own constants."""
+        self.at_once += _TIMES * size
+        self.in_all += _MOST_TIMES * _TIMES * size
+
+    def takes(self, size: int) -> bool:
+        """Count so many bytes, if they may be made."""
+        may_be = size <= min(self.at_once, self.in_all)
+        if may_be:
+            self.at_once -= size
+            self.in_all -= size
+        return may_be
+
+    def give_back(self, size: int) -> None:
+        """Count bytes that were made, and have gone, no longer."""
+        self.at_once += size
 
 
-_allowance: ContextVar[_Allowance | None] = ContextVar("actorflow.onnx.constants", default=None)
+class _Loading(NamedTuple):
+    """The allowance of one file, and the constants made so far: their arrays' owners and blobs, by address."""
+
+    allowance: _Allowance
+    made: dict[Any, tuple[weakref.ref[Array], Blob]]
+
+
+_loading: ContextVar[_Loading | None] = ContextVar("actorflow.onnx.constants", default=None)
 
 
 @contextmanager
 def counted() -> Iterator[None]:
     """Count what is made inside the ``with`` block; elsewhere, as in a run, nothing is."""
-    token = _allowance.set(_Allowance())
+    token = _loading.set(_Loading(_Allowance(), {}))
     try:
         yield
     finally:
-        _allowance.reset(token)
+        _loading.reset(token)
 
 
 def own(array: Array) -> Array:
     """A constant of the file itself: the larger these are, the more may be made of them."""
-    if (allowance := _allowance.get()) is not None:
-        allowance.left += _TIMES * array.nbytes
+    if (loading := _loading.get()) is not None:
+        loading.allowance.grow(array.nbytes)
     return array
 
 
 def affords(*lengths: Any, size: int = 8) -> bool:
     """Whether an array of a shape may be made, of so many bytes an element; if so, it is counted."""
-    allowance = _allowance.get()
+    loading = _loading.get()
     wanted = math.prod(lengths) * size
-    if allowance is None or isinstance(wanted, Length) or wanted <= 0:
+    if loading is None or isinstance(wanted, Length) or wanted <= 0:
         return True
-    if wanted > allowance.left:
-        return False
-    allowance.left -= wanted
-    return True
+    return loading.allowance.takes(wanted)
+
+
+def count_while_held(array: Array) -> None:
+    """Count an array, which was counted before it was made, no longer once its memory has gone."""
+    if (loading := _loading.get()) is not None:
+        weakref.finalize(_owner(array), loading.allowance.give_back, array.nbytes)
+
+
+def _owner(array: Array) -> Array:
+    """The array whose memory it shows."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def spend(*lengths: Any, size: int = 8) -> None:
@@ -81,12 +121,13 @@ def constant(graph: Graph, array: Array, name: str = "constant") -> Blob:
     Raises:
         Refused: if too much has been made.
     """
-    allowance = _allowance.get()
+    loading = _loading.get()
     key = (graph, array.__array_interface__["data"], array.shape, array.strides, array.dtype)
-    if allowance is not None and key in allowance.made:
-        return allowance.made[key][1]
+    owner, known = (None, None) if loading is None else loading.made.get(key, (None, None))
+    if known is not None and owner is not None and owner() is not None:  # else another one has its address by now
+        return known
     spend(*array.shape, size=array.dtype.itemsize)
     blob = graph.constant(array, name=name)
-    if allowance is not None and array.base is not None:  # others are made anew each time
-        allowance.made[key] = (array, blob)
+    if loading is not None and array.base is not None:  # others are made anew each time
+        loading.made[key] = weakref.ref(_owner(array)), blob
     return blob

@@ -222,11 +222,34 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError("this is no ONNX file, or an empty one")
     if isinstance(source, bytes) and any(map(uses_external_data, _tensors(model))):
         raise GraphError("its weights are in other files: give the path, not the bytes")
+    types = [each.type for each in model.graph.output]
+    has_shapes = all(each.tensor_type.HasField("shape") for each in types if each.HasField("tensor_type"))
     try:
-        checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
+        if not has_shapes:
+            checker.check_model(_with_shapes(model))
+        else:
+            checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
         return inlined(model)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
+    """A copy for the checker, which wants shapes of outputs, though they follow from the nodes, and looks no further.
+
+    Weights in other files, which it would look for, are left out: they are checked as they are read.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for output in copy.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.shape.SetInParent()
+    for tensor in filter(uses_external_data, _tensors(copy)):
+        name, kind = tensor.name, tensor.data_type
+        tensor.Clear()
+        tensor.name, tensor.data_type = name, kind
+        tensor.dims.append(0)
+    return copy
 
 
 def _load_external(model: ModelProto, folder: Path) -> None:

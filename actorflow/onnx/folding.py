@@ -88,9 +88,11 @@ def folded(
         return None
     if not constants.affords(sum(spec.size_bytes for spec in made), size=1):
         return None
-    if proto.op_type == "Div":
-        return [_known(graph, _divided(*arrays))]
-    return _evaluated(proto, arrays, opsets, graph)
+    values = [_known(graph, _divided(*arrays))] if proto.op_type == "Div" else _evaluated(proto, arrays, opsets, graph)
+    for value in values or ():
+        if value is not None and isinstance(value.known, np.ndarray):
+            constants.count_while_held(value.known)
+    return values
 
 
 def _known(graph: Graph, array: Any) -> Value:

@@ -122,6 +122,7 @@ class Lowering:
         reads = Counter(outputs)
         for proto in nodes:
             reads.update(names_read(proto))
+        unread = reads.copy()
         for proto in reversed(nodes):  # what is declared of a function of elements is so of what it reads
             shape = self.declared.get(proto.output[0]) if proto.op_type in _KEEPING and proto.output else None
             if shape is not None:
@@ -141,6 +142,11 @@ class Lowering:
             for position, output in enumerate(proto.output):
                 if output:
                     values[output] = given[position] if position < len(given) else None
+            for each in names_read(proto):
+                unread[each] -= 1
+                value = values.get(each)
+                if not unread[each] and value is not None and value.is_constant:
+                    values[each] = Value(self.graph, value.spec)  # without the array, which may be large
 
     def _lowered(self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]) -> Sequence[Value | None]:
         operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"

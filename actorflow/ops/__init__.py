@@ -27,7 +27,8 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import *  # noqa: F403  each row
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, fill, gaussian, he, uniform, xavier
 from actorflow.ops.function import Function
-from actorflow.ops.fused import Fused, FusedStep
+from actorflow.ops.fused import Fused
+from actorflow.ops.step import Step
 from actorflow.ops.indexing import (
     Flip, OneHot, Pad, Scatter, Slice, Take, TakeAlongAxis, add_at, embedding, flip, gather_nd, one_hot, pad, repeat,
     scatter, scatter_nd, slice, take, take_along_axis, take_down, tril, triu,
@@ -83,7 +84,7 @@ __all__ = [
     # function
     "Function",
     # fused
-    "Fused", "FusedStep",
+    "Fused", "Step",
     # collective
     "AllReduce",
     # fills

@@ -18,6 +18,7 @@ from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceM
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
+from actorflow.ops.step import Step
 from actorflow.spec import TensorSpec, broadcast_shapes
 
 #: Kinds of the dtypes for which all devices compute the same, of the reductions that may end a chain.
@@ -38,33 +39,6 @@ class FusedColumns(NamedTuple):
     inner: int
 
 
-class FusedStep(NamedTuple):
-    """One operation of several.
-
-    Attributes:
-        operation: The operation; see `may_fuse`.
-        arguments: Positions of its inputs among the inputs of all, followed by the steps before it.
-    """
-
-    operation: Operation
-    arguments: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.operation.kind.lower()}({', '.join(map(str, self.arguments))})"
-
-
-class StepError(Exception):
-    """Raised by kernels of `Fused` from what one of the steps has raised.
-
-    Attributes:
-        step: Position of the step.
-    """
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"step {step} failed")
-        self.step = step
-
-
 @dataclass(frozen=True)
 class Fused(Operation):
     """Elementwise operations, each element taken through all of them at once, and reductions of their values.
@@ -82,7 +56,7 @@ class Fused(Operation):
         ShapeError: if a result does not have the shape of all inputs together, or reductions differ in their axes.
 
     Attributes:
-        steps: The operations, in order.
+        steps: The operations, in order; see `may_fuse`.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
             shape of all inputs together.
         prepared: What kernels keep for inputs of known types; its ``times()`` are those of the steps so far.
@@ -90,7 +64,7 @@ class Fused(Operation):
 
     arguments = ("*inputs",)
 
-    steps: tuple[FusedStep, ...]
+    steps: tuple[Step, ...]
     results: tuple[int, ...]
     prepared: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -108,7 +82,7 @@ class Fused(Operation):
         for i, spec in zip(self.results, found, strict=True):
             if spec.shape != whole and i not in reductions:
                 raise ShapeError(f"Fused: step {i} must have the shape {whole} of all inputs together, got {spec}")
-        results, read = {*self.results}, {i - len(inputs) for step in self.steps for i in step.arguments}
+        results, read = {*self.results}, {i - len(inputs) for step in self.steps for i in step.inputs}
         for i in reductions:
             if i not in results:
                 raise GraphError(f"Fused: step {i} is a reduction, which must be one of the results {self.results}")
@@ -124,10 +98,10 @@ class Fused(Operation):
         return found
 
     def _columns(self, specs: Sequence[TensorSpec], i: int, whole: tuple[int, ...]) -> FusedColumns:
-        operation, (argument,) = self.steps[i]
+        (argument,) = self.steps[i].inputs
         if specs[argument].shape != whole:
             raise ShapeError(f"Fused: step {i} must reduce the shape {whole} of all inputs, got {specs[argument]}")
-        return _columns_along(operation, whole)
+        return self._columns_along(i, whole)
 
     def columns(self, whole: tuple[int, ...]) -> FusedColumns:
         """The columns that the reductions go along.
@@ -135,7 +109,14 @@ class Fused(Operation):
         Args:
             whole: The shape of all inputs together.
         """
-        return _columns_along(self.steps[self.reductions[0]].operation, whole)
+        return self._columns_along(self.reductions[0], whole)
+
+    def _columns_along(self, i: int, whole: tuple[int, ...]) -> FusedColumns:
+        operation = self.steps[i].operation
+        assert isinstance(operation, Reduction)
+        columns = columns_of(whole, operation.axes(len(whole)))
+        assert columns is not None  # as `may_reduce` has checked
+        return columns
 
     def specs(self, inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
         """The types of the inputs, then of all steps.
@@ -144,10 +125,11 @@ class Fused(Operation):
             GraphError: if an operation cannot be a step.
         """
         specs = list(inputs)
-        for i, (operation, arguments) in enumerate(self.steps):
-            if not all(0 <= position < len(specs) for position in arguments):
-                raise GraphError(f"Fused: step {i} must read inputs and steps before it, got {arguments}")
-            taken = [specs[position] for position in arguments]
+        for i, step in enumerate(self.steps):
+            operation = step.operation
+            if not all(0 <= position < len(specs) for position in step.inputs):
+                raise GraphError(f"Fused: step {i} must read inputs and steps before it, got {step.inputs}")
+            taken = [specs[position] for position in step.inputs]
             (result,) = operation.infer(*taken) or (None,)
             if result is None or not (may_fuse(operation, taken, result) or may_reduce(operation, *taken)):
                 raise GraphError(f"Fused: step {i}, {operation} of {', '.join(map(str, taken))}, cannot be fused")
@@ -159,10 +141,6 @@ class Fused(Operation):
         found = [each.times() for each in [*self.prepared.values()]]
         return [sum(times) for times in zip_longest([0] * len(self.steps), *found, fillvalue=0)]
 
-    def outputs_of(self, step: int) -> tuple[int, ...]:
-        """Positions of the outputs that are values of a step."""
-        return (self.results.index(step),) if step in self.results else ()
-
     def may_write_over(self, in_place: bool) -> bool:
         """Return whether the first result may be written over the first input: nothing reads that afterwards.
 
@@ -170,11 +148,11 @@ class Fused(Operation):
             in_place: Whether the kernel of the step that gives the result may write over its first argument.
         """
         result = self.results[0]
-        last = max([i for i, step in enumerate(self.steps) if 0 in step.arguments], default=-1)
+        last = max([i for i, step in enumerate(self.steps) if 0 in step.inputs], default=-1)
         if last == result:
-            operation, arguments = self.steps[result]
-            is_first = in_place and arguments.index(0) == 0 and arguments.count(0) == 1
-            return not self.reductions and (is_first or is_aligned(operation, len(arguments)))
+            operation, inputs = self.steps[result].operation, self.steps[result].inputs
+            is_first = in_place and inputs.index(0) == 0 and inputs.count(0) == 1
+            return not self.reductions and (is_first or is_aligned(operation, len(inputs)))
         return not self.reductions and last < result
 
     def __str__(self) -> str:
@@ -212,13 +190,14 @@ class Followed(Operation):
     main_ns: list[int] = field(default_factory=lambda: [0], init=False, compare=False, repr=False)
 
     @property
-    def results(self) -> tuple[int, ...]:
-        """Positions of the steps whose values are the outputs; the operation is the first step."""
-        return tuple([1 + i for i in self.chain.results])
+    def steps(self) -> tuple[Step, ...]:
+        """The operation, then those of the chain."""
+        return (Step(self.main, (), site=0), *self.chain.steps)
 
-    def outputs_of(self, step: int) -> tuple[int, ...]:
-        """Positions of the outputs that are values of a step."""
-        return (self.results.index(step),) if step in self.results else ()
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Positions of the steps whose values are the outputs."""
+        return tuple([1 + i for i in self.chain.results])
 
     def times(self) -> list[int]:
         """Time of each step so far, as far as kernels tell them apart."""
@@ -280,13 +259,6 @@ def columns_of(shape: Sequence[int], axes: Sequence[int]) -> FusedColumns | None
     if any(shape[i] != 1 and i not in within for i in range(first, last)):
         return None
     return FusedColumns(math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :]))
-
-
-def _columns_along(operation: Operation, whole: tuple[int, ...]) -> FusedColumns:
-    assert isinstance(operation, Reduction)
-    columns = columns_of(whole, operation.axes(len(whole)))
-    assert columns is not None  # as `may_reduce` has checked
-    return columns
 
 
 def _is_known(spec: TensorSpec) -> bool:

@@ -228,7 +228,11 @@ class Operators(Methods["Blob"]):
                 return getattr(self, _OPERATORS[ufunc][is_right])(inputs[not is_right])
             if ufunc is np.equal or ufunc is np.not_equal:  # of identities, as `==` is
                 return ufunc is np.not_equal
-        raise GraphError(f"np.{ufunc.__name__} of a blob: {NO_VALUE}{in_graphs(ufunc.__name__)}")
+        return self.__array_function__(ufunc)
+
+    def __array_function__(self, function: Callable[..., Any], *_: object) -> NoReturn:
+        """Refuse one of NumPy's functions; it is named in `actorflow.ops` if that has it."""
+        raise GraphError(f"np.{function.__name__} of a blob: {NO_VALUE}{in_graphs(function.__name__)}")
 
     def __pos__(self) -> Self:
         return self

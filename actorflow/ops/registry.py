@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, ShapeError, did_you_mean
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, MissingExtraError, ShapeError, did_you_mean
 from actorflow.ops.function import check_runs, is_coroutine_function
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -76,6 +76,8 @@ class Kernel:
         keeps: It keeps what follows from an input, but the first, for as long as it is called with the same array. Of
             an array that is not a constant's, a variable's or a kernel's, and so may be written to between two calls,
             it is given a new view in each (`seeing_anew`).
+        bind: Called with an operation and the types of its inputs, gives the function for one step of a program, which
+            is called as ``function`` is: what follows from types is asked once. None where nothing is made of them.
         made_for: The class that it was made for, where none was registered. Another one of the same name, such as a
             cell of a notebook defines that is run again, needs a kernel of its own.
         is_own: It is one that this package registers: results that it returns are of the inferred types, so that they
@@ -99,8 +101,13 @@ class Kernel:
     threaded: bool = False
     finishes: bool = False
     keeps: bool = False
+    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None
     made_for: type[Operation] | None = None
     is_own: bool = False
+
+    def bound(self, operation: Operation, inputs: Sequence[TensorSpec]) -> Kernel:
+        """The same, for one step whose inputs are of these types."""
+        return self if self.bind is None else replace(self, function=self.bind(operation, inputs))
 
     def seeing_anew(self, positions: Sequence[int]) -> Kernel:
         """The same, for inputs that may have other contents though they are the same arrays."""
@@ -159,6 +166,7 @@ def kernel(
     threaded: bool = False,
     finishes: bool = False,
     keeps: bool = False,
+    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called, and for the flags).
 
@@ -199,7 +207,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        flags = (returns, random, inplace, supports, captures, threaded, finishes, keeps)
+        flags = (returns, random, inplace, supports, captures, threaded, finishes, keeps, bind)
         is_own = getattr(function, "__module__", "").startswith("actorflow.ops.")
         _kernels.update({key: Kernel(key, function, *flags, is_own=is_own) for key in keys})
         return function
@@ -324,13 +332,15 @@ _logger = logging.getLogger(__name__)
 #: (kind of device, library) -> the module whose import registers the kernels.
 _modules: dict[tuple[str, str], str] = {
     ("cpu", "numpy"): "actorflow.ops.cpu",
+    ("cpu", "onednn"): "actorflow.ops.onednn.kernels",
     ("cpu", "numba"): "actorflow.ops.numba",
-    ("cpu", "torch"): "actorflow.ops.torch",
     ("sim", "sim"): "actorflow.ops.sim",
     ("cuda", "cupy"): "actorflow.ops.cuda",
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",
 }
 _loaded: set[tuple[str, str]] = set()
+#: Libraries that a device names though many do without: that one is not installed is nothing to warn of.
+_OPTIONAL = frozenset([("cpu", "onednn"), ("cpu", "numba")])
 #: Libraries that no user asked for and that could not be loaded, and why.
 _failed: dict[tuple[str, str], Exception] = {}
 
@@ -405,8 +415,9 @@ def _can_be_loaded(kind: str, library: str) -> bool:
         load_library(kind, library)
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
         _failed[key] = error
+        is_plain = key in _OPTIONAL and isinstance(error, MissingExtraError)
         text = "kernel library %r of devices of kind %r is left out: %s (more: actorflow docs install)"
-        _logger.warning(text, library, kind, error)
+        _logger.log(logging.DEBUG if is_plain else logging.WARNING, text, library, kind, error)
         return False
     return True
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
+from actorflow.ops.step import Step
 from actorflow.spec import TensorSpec
 
 
@@ -16,33 +17,28 @@ class Together(Operation):
     Its inputs are those of all of them, each once; its outputs are theirs, one operation's after the other's.
 
     Attributes:
-        operations: The operations, in order.
-        arguments_of: For each of them, the positions of its inputs among all.
-        counts: For each of them, the number of its outputs.
+        steps: The operations, in order; inputs and outputs are positions among all.
         kernels: The kernels that they have by themselves.
     """
 
     arguments = ("*inputs",)
 
-    operations: tuple[Operation, ...]
-    arguments_of: tuple[tuple[int, ...], ...]
-    counts: tuple[int, ...]
+    steps: tuple[Step, ...]
     kernels: tuple[Kernel, ...] = field(repr=False)
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        found: list[TensorSpec] = []
-        for operation, arguments in zip(self.operations, self.arguments_of, strict=True):
-            found += operation.infer(*[inputs[i] for i in arguments]) or ()
-        return tuple(found)
+    @property
+    def results(self) -> tuple[int, ...]:
+        """For each output, the position of the step that gives it."""
+        return tuple([i for i, step in enumerate(self.steps) for _ in step.outputs])
 
-    def outputs_of(self, step: int) -> tuple[int, ...]:
-        """Positions of an operation's outputs."""
-        begin = sum(self.counts[:step])
-        return tuple(range(begin, begin + self.counts[step]))
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return tuple(
+            [spec for step in self.steps for spec in step.operation.infer(*[inputs[i] for i in step.inputs]) or ()]
+        )
 
     def times(self) -> list[int]:
         """Numbers that are to each other as the times of the operations: nothing tells them apart."""
-        return [1] * len(self.operations)
+        return [1] * len(self.steps)
 
     def __str__(self) -> str:
-        return f"Together({len(self.operations)} of {self.operations[0].kind})"
+        return f"Together({len(self.steps)} of {self.steps[0].operation.kind})"

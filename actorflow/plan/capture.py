@@ -7,23 +7,19 @@ may depend on it: the graph in which each segment is one node has no cycle.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from actorflow.devices import device_kind
 from actorflow.graph.graph import Graph
-from actorflow.place import Place
-from actorflow.plan.order import messages_awaited
+from actorflow.plan.groups import grouped
+from actorflow.plan.order import producers_of
 from actorflow.plan.plan import PlannedOp, Slot
-
-_Lane = tuple[Place, str]
 
 
 def captures(graph: Graph) -> bool:
     """Return whether a graph's plans have segments: where it is asked for, and each op is not to be run by itself."""
     options = graph.options
-    limits = (options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values()))
-    return options.capture and not options.sequential and all(limit is None for limit in limits)
+    return options.capture and not (options.sequential or options.has_budget)
 
 
 def may_be_captured(op: PlannedOp) -> bool:
@@ -45,9 +41,8 @@ def may_be_captured(op: PlannedOp) -> bool:
 def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
     """Runs of at least two ops that may be captured as one.
 
-    The ops are taken in an order in which each comes behind what it reads: first all those that can be taken and are
-    not in a segment, so that a segment begins as late as it may; then, on one lane, all that can be taken one behind
-    the other. What is taken without a break is a segment, so the order in which they are taken has no cycle.
+    All of a lane that can be taken one behind the other is one, and waits for whatever any of it needs: so a segment
+    begins as late as it may.
 
     Args:
         ops: In a topological order, with their lanes.
@@ -55,39 +50,12 @@ def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple
     Returns:
         Indices of the ops of each segment, ascending.
     """
-    capturable = [may_be_captured(op) for op in ops]
-    if not any(capturable):
+    lanes = [(op.place, op.lane) if may_be_captured(op) else None for op in ops]
+    if not any(lanes):
         return []
-    waits = messages_awaited(ops, slots)
-    others: deque[int] = deque()
-    lanes: defaultdict[_Lane, deque[int]] = defaultdict(deque)
 
-    def ready(index: int) -> None:
-        op = ops[index]
-        assert op.lane is not None
-        (lanes[op.place, op.lane] if capturable[index] else others).append(index)
+    def joins(before: int, index: int) -> bool | None:
+        return None if lanes[before] is None else lanes[before] == lanes[index]
 
-    def take(queue: deque[int]) -> int:
-        index = queue.popleft()
-        for slot in ops[index].outputs:
-            for consumer in slots[slot].consumers:
-                waits[consumer] -= 1
-                if not waits[consumer]:
-                    ready(consumer)
-        return index
-
-    for op in ops:
-        if not waits[op.index]:
-            ready(op.index)
-    segments: list[tuple[int, ...]] = []
-    while True:
-        while others:
-            take(others)
-        queue = min(filter(None, lanes.values()), default=None, key=lambda indices: indices[0])
-        if queue is None:
-            return segments
-        segment = []
-        while queue:
-            segment.append(take(queue))
-        if len(segment) > 1:
-            segments.append(tuple(sorted(segment)))
+    groups = grouped(producers_of(ops, slots), joins, lanes)
+    return [tuple(group) for group in groups if len(group) > 1]

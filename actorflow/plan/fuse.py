@@ -8,15 +8,15 @@ theirs.
 Normalization by given statistics is elementwise: its factors are computed as the chain begins. They are not multiplied
 into weights beforehand, as weights are variables, which may get new values at any time (ADR 24).
 
-An op's level is how many edges lie on the longest way to it that cannot be fused. Only ops of one level are joined, so
-no two steps wait for each other; a message has a higher level than those before it, which it may answer.
+No two steps wait for each other (`actorflow.plan.groups`). A message waits for those before it, which it may answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,23 +26,17 @@ from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
-from actorflow.ops.fused import (
-    Followed,
-    Fused,
-    FusedColumns,
-    FusedStep,
-    columns_of,
-    may_follow,
-    may_fuse,
-    may_reduce,
-)
+from actorflow.ops.fused import Followed, Fused, FusedColumns, columns_of, may_follow, may_fuse, may_reduce
 from actorflow.ops.linalg import Bias
 from actorflow.ops.nn.norm import BatchNormInference
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import Reduction
+from actorflow.ops.step import Step
 from actorflow.ops.transfer import Receive, Send, Transfer
+from actorflow.plan.groups import grouped
+from actorflow.plan.order import producers_of
 from actorflow.plan.plan import PlannedOp, Slot
 from actorflow.spec import TensorSpec
 
@@ -58,11 +52,11 @@ class _Link(NamedTuple):
     """What an op is in a chain.
 
     Attributes:
-        steps: The steps; arguments are the op's inputs, followed by the steps before. The last one is the op's result.
+        steps: What it computes, as a chain of its own: the last one is its result.
         columns: Along which it reduces; None if it is elementwise.
     """
 
-    steps: Sequence[FusedStep]
+    steps: Sequence[Step]
     columns: FusedColumns | None = None
 
 
@@ -123,7 +117,7 @@ def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
         return _Link(_normalization(operation, output.dtype)) if len(kinds) == 1 and output.dtype.itemsize > 2 else None
     if isinstance(operation, Bias):
         operation = Sum()
-    one = FusedStep(operation, tuple(range(len(inputs))))
+    one = Step(operation, tuple(range(len(inputs))))
     if may_fuse(operation, inputs, output):
         return _Link([one])
     if isinstance(operation, Reduction) and may_reduce(operation, *inputs):
@@ -141,80 +135,36 @@ def _may_be_joined(op: PlannedOp, slots: Sequence[Slot]) -> bool:
     return kernel.key.library in device_kind(op.place.kind).libraries and slots[op.outputs[0]].updates is None
 
 
-def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[FusedStep]:
+def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[Step]:
     """Steps of ``x, scale, shift, mean, variance``."""
     epsilon = Fill(operation.epsilon, TensorSpec((), dtype))
     return [
-        FusedStep(epsilon, ()),
-        FusedStep(Sum(), (4, 5)),
-        FusedStep(Sqrt(), (6,)),
-        FusedStep(Divide(), (1, 7)),
-        FusedStep(Subtract(), (0, 3)),
-        FusedStep(Multiply(), (9, 8)),
-        FusedStep(Sum(), (10, 2)),
+        Step(epsilon, ()),
+        Step(Sum(), (4, 5)),
+        Step(Sqrt(), (6,)),
+        Step(Divide(), (1, 7)),
+        Step(Subtract(), (0, 3)),
+        Step(Multiply(), (9, 8)),
+        Step(Sum(), (10, 2)),
     ]
-
-
-class _Numbers:
-    """Constants that are one number: part of the step that reads them."""
-
-    def __init__(self, slots: Sequence[Slot], folded: Sequence[PlannedOp]) -> None:
-        self._slots = slots
-        self._writers = {slot: op for op in folded for slot in op.outputs}
-
-    def of(self, index: int) -> Fill | None:
-        """The number that a slot always has."""
-        slot = self._slots[index]
-        if not slot.is_constant or slot.spec.shape != ():
-            return None
-        writer = self._writers[index]
-        while isinstance(writer.operation, Transfer):
-            writer = self._writers[writer.inputs[0]]
-        operation = writer.operation
-        if isinstance(operation, Constant):
-            operation = Fill(operation.value.item(), slot.spec)
-        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
 
 
 def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _Link]) -> Iterator[Sequence[int]]:
     """Indices of the ops that are computed as one, ascending; at least two."""
-    levels = [0] * len(ops)
-    writers: dict[int, PlannedOp] = {}
-    groups: dict[int, list[int]] = {}
-    told = 0  # level from which on messages may depend on those of this rank so far
+    reads = producers_of(ops, slots)
+    last: PlannedOp | None = None
     for op in ops:
-        exchanges = isinstance(op.operation, Send | Receive | AllReduce)
-        index, level = op.index, told if exchanges else 0
-        link = links.get(index)
-        joined = []
-        for slot in op.inputs:
-            before = writers.get(slot)
-            if before is None:
-                continue
-            own = levels[before.index]
-            if link is not None and _follows(before, op, links, slots):
-                joined.append(before.index)
-            else:
-                own += 1
-            level = max(level, own)
-        levels[index] = level
-        if exchanges:
-            told = level + 1
-        for slot in op.outputs:
-            writers[slot] = op
-        if link is None:
-            continue
-        group = groups[index] = [index]
-        for other_index in joined:
-            other = groups[other_index]
-            if levels[other_index] == level and other is not group:
-                other.extend(group)
-                for member in group:
-                    groups[member] = other
-                group = other
-    for members in {id(group): group for group in groups.values()}.values():
-        if len(members) > 1:
-            yield from _parts([ops[index] for index in sorted(members)], links, slots)
+        if isinstance(op.operation, Send | Receive | AllReduce):
+            if last is not None:
+                reads[op.index].append(last.index)
+            last = op
+
+    def joins(before: int, index: int) -> bool:
+        return index in links and _follows(ops[before], ops[index], links, slots)
+
+    for group in grouped(reads, joins):
+        if len(group) > 1:
+            yield from _parts([ops[index] for index in group], links, slots)
 
 
 def _follows(before: PlannedOp, op: PlannedOp, links: dict[int, _Link], slots: Sequence[Slot]) -> bool:
@@ -284,9 +234,11 @@ def _following(
     if not slot.consumers or slot.consumers[0] in joined:
         return None
     part = parts.get(slot.consumers[0], [])
-    if slot.readers != sum(op.inputs.count(slot.index) for op in part):
+    if slot.readers != sum(op.inputs.count(slot.index) for op in part) or not all(_is_alike(main, op) for op in part):
         return None
-    return part if all(_is_alike(main, op) and links[op.index].columns is None for op in part) else None
+    follows = [op for op in part if links[op.index].columns is None]
+    # A primitive that has all that follows in it is worth more than a reduction in the same pass.
+    return follows if len(follows) == len(part) or (follows and main.kernel and main.kernel.bind) else None
 
 
 def _is_alike(one: PlannedOp, other: PlannedOp) -> bool:
@@ -302,7 +254,7 @@ class _Joiner:
         self, slots: Sequence[Slot], folded: Sequence[PlannedOp], links: dict[int, _Link], choose: ChooseKernel
     ) -> None:
         self._slots = slots
-        self._numbers = _Numbers(slots, folded)
+        self._writers = {slot: op for op in folded for slot in op.outputs}
         self._links = links
         self._choose = choose
 
@@ -310,7 +262,7 @@ class _Joiner:
         """One op for a chain, and for what it follows; None where that cannot be, or does not pay."""
         slots, last = self._slots, part[-1]
         outer = _outer(part)
-        constants = {slot: number for slot in outer if (number := self._numbers.of(slot)) is not None}
+        constants = {slot: number for slot in outer if (number := self._number(slot)) is not None}
         results = _results(part, slots)
         inputs = _written_over_first([slot for slot in outer if slot not in constants], part, results[0], slots)
         if main is not None:
@@ -318,8 +270,8 @@ class _Joiner:
         # Reductions alone are not faster together.
         if not inputs or all(self._links[op.index].columns is not None for op in part):
             return None
-        outputs = tuple([part[i].outputs[0] for i in results])
-        chain, steps = self._chain(part, inputs, constants, results)
+        outputs = [part[i].outputs[0] for i in results]
+        chain = self._chain(part, inputs, constants, results, first_site=main is not None)
         first = part[results[0]].kernel
         is_over = first is not None and first.inplace
         operation: Fused | Followed = chain
@@ -330,55 +282,79 @@ class _Joiner:
                 return None
             operation = Followed(main.operation, chain, len(main.inputs), main.kernel)
             read = [*main.inputs, *inputs[1:]]
-            part, steps = [main, *part], [0, *[1 + step for step in steps]]
+            part = [main, *part]
         kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
         if kernel is None:
             return None
         is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
-        for op in part:
-            for slot in op.inputs:
-                slots[slot].readers -= 1
-        waits = 0
-        for slot in read:
-            slots[slot].readers += 1
-            waits += not slots[slot].is_constant
-        return PlannedOp(
-            last.index,
-            last.node,
-            last.shown_as,
-            operation,
-            last.place,
-            replace(kernel, inplace=is_in_place),
-            tuple(read),
-            outputs,
-            waits,
-            parts=tuple(part),
-            steps=tuple(steps),
-        )
+        return as_one(part, operation, replace(kernel, inplace=is_in_place), read, outputs, slots)
+
+    def _number(self, index: int) -> Fill | None:
+        """The one number that a slot always has: part of the step that reads it."""
+        slot = self._slots[index]
+        if not slot.is_constant or slot.spec.shape != ():
+            return None
+        writer = self._writers[index]
+        while isinstance(writer.operation, Transfer):
+            writer = self._writers[writer.inputs[0]]
+        operation = writer.operation
+        if isinstance(operation, Constant):
+            operation = Fill(operation.value.item(), slot.spec)
+        return operation if isinstance(operation, Fill) and may_fuse(operation, (), slot.spec) else None
 
     def _chain(
-        self, part: Sequence[PlannedOp], inputs: Sequence[int], constants: dict[int, Fill], results: Sequence[int]
-    ) -> tuple[Fused, list[int]]:
-        """The chain, and which step of it is the result of each op."""
+        self,
+        part: Sequence[PlannedOp],
+        inputs: Sequence[int],
+        constants: dict[int, Fill],
+        results: Sequence[int],
+        first_site: int,
+    ) -> Fused:
+        """The chain, whose steps have the positions of the ops as their sites, counted from the first one's."""
         positions = {slot: i for i, slot in enumerate(inputs)}
-        steps: list[FusedStep] = []
-        ends: list[int] = []
+        steps: list[Step] = []
 
-        def add(step: FusedStep) -> int:
-            steps.append(step)
+        def add(operation: Operation, arguments: Iterable[int], site: int) -> int:
+            steps.append(Step(operation, tuple(arguments), site=site))
             return len(inputs) + len(steps) - 1
 
-        for op in part:
+        for site, op in enumerate(part, first_site):
             values = []
             for slot in op.inputs:
                 if slot not in positions:
-                    positions[slot] = add(FusedStep(constants[slot], ()))
+                    positions[slot] = add(constants[slot], (), site)
                 values.append(positions[slot])
-            for operation, arguments in self._links[op.index].steps:
-                values.append(add(FusedStep(operation, tuple([values[position] for position in arguments]))))
+            for step in self._links[op.index].steps:
+                values.append(add(step.operation, [values[position] for position in step.inputs], site))
             positions[op.outputs[0]] = values[-1]
-            ends.append(len(steps) - 1)
-        return Fused(tuple(steps), tuple([ends[i] for i in results])), ends
+        ends = [positions[part[i].outputs[0]] - len(inputs) for i in results]
+        return Fused(tuple(steps), tuple(ends))
+
+
+def as_one(
+    parts: Sequence[PlannedOp],
+    operation: Operation,
+    kernel: Kernel,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    slots: Sequence[Slot],
+) -> PlannedOp:
+    """One op for several, in the place of the last one; slots have other readers from now on."""
+    for op in parts:
+        for slot in op.inputs:
+            slots[slot].readers -= 1
+    for slot in inputs:
+        slots[slot].readers += 1
+    return replace(
+        parts[-1],
+        operation=operation,
+        kernel=kernel,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        specs=tuple([slots[slot].spec for slot in outputs]),
+        waits=sum(not slots[slot].is_constant for slot in inputs),
+        parts=tuple(parts),
+    )
 
 
 def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: int, slots: Sequence[Slot]) -> list[int]:
@@ -394,26 +370,21 @@ def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: in
 def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
     """The ops, joined ones in the place of their parts, behind all that they read; consumers are set anew."""
     units = [joined.get(op.index, op) for op in ops]
-    distinct = [*{id(unit): unit for unit in units}.values()]
-    members = {id(unit): unit.parts or (unit,) for unit in distinct}
-    waits = dict.fromkeys(members, 0)
-    after: dict[int, list[PlannedOp]] = {key: [] for key in members}
-    for unit in distinct:
-        for output in dict.fromkeys(slot for part in members[id(unit)] for slot in part.outputs):
-            for consumer in {id(units[index]): units[index] for index in slots[output].consumers}.values():
-                if consumer is not unit:
-                    after[id(unit)].append(consumer)
-                    waits[id(consumer)] += 1
-    ready = [(unit.index, unit) for unit in distinct if not waits[id(unit)]]
-    heapify(ready)
+    distinct = {unit.index: unit for unit in units}
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(distinct, ()))
+    for op, unit in zip(ops, units, strict=True):
+        for consumer in [units[index] for slot in op.outputs for index in slots[slot].consumers]:
+            if consumer is not unit:
+                sorter.add(consumer.index, unit.index)
+    sorter.prepare()
+    ready: list[int] = []
     order: list[PlannedOp] = []
-    while ready:
-        _, unit = heappop(ready)
-        order.append(unit)
-        for follower in after[id(unit)]:
-            waits[id(follower)] -= 1
-            if not waits[id(follower)]:
-                heappush(ready, (follower.index, follower))
+    while sorter:
+        for index in sorter.get_ready():
+            heappush(ready, index)
+        first = heappop(ready)
+        order.append(distinct[first])
+        sorter.done(first)
     for position, unit in enumerate(order):
         unit.index = position
     for slot in slots:

@@ -132,7 +132,7 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | No
         peak_bytes=peak_bytes,
         total_bytes=sum(charges),
         peak_slots=tuple(rows),
-        peak_op=ops[peak_at].shown_as.name if ops else "",
+        peak_op=ops[peak_at].site.name if ops else "",
     )
 
 

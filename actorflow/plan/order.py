@@ -103,14 +103,14 @@ def _lanes(place: Place, capture: bool) -> dict[str, int]:
     return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
 
 
-def messages_awaited(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """Number of messages from other ops that each op waits for."""
-    waits = [0] * len(ops)
+def producers_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[list[int]]:
+    """For each op the indices of those whose messages it waits for, once per message."""
+    producers: list[list[int]] = [[] for _ in ops]
     for op in ops:
         for slot in op.outputs:
             for consumer in slots[slot].consumers:
-                waits[consumer] += 1
-    return waits
+                producers[consumer].append(op.index)
+    return producers
 
 
 def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
@@ -119,7 +119,7 @@ def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     Returns:
         Indices of ``ops``.
     """
-    waits = messages_awaited(ops, slots)
+    waits = [*map(len, producers_of(ops, slots))]
     stack = [op.index for op in reversed(ops) if not waits[op.index]]
     order = []
     while stack:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.graph.options import FiniteCheck
-from actorflow.ops.operation import Operation
 from actorflow.ops.registry import Kernel
+from actorflow.ops.step import Step
 from actorflow.place import Place
 from actorflow.plan.memory import Footprint, footprint
 from actorflow.plan.ranks import Identity
@@ -45,39 +45,29 @@ class Slot:
     is_constant: bool = False
 
 
-@dataclass(slots=True)
-class PlannedOp:
-    """One step of a plan.
+@dataclass(slots=True, kw_only=True)
+class PlannedOp(Step):
+    """One step of a plan, on slots; its site is the node whose state it shows: the op, or the blob that is copied, say.
 
     Attributes:
         index: Position in the order of the plan, a topological one.
-        node: The op; for what the plan inserted, the op that it was inserted for.
-        shown_as: The node whose state it shows: the op, or the blob that is summed, copied or converted.
-        operation: The mathematics that it computes.
+        node: The op, which errors name; for what the plan inserted, the op that it was inserted for.
         place: Where it runs.
         kernel: The chosen kernel; None for functions, which are their own, and for transfers, which devices do.
-        inputs: Slots that it reads.
-        outputs: Slots that it writes.
         waits: Number of messages that it waits for.
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
-        note: Text that says what is not as the user asked.
-        parts: The steps that it computes in one pass, if it is `Fused`; it has the node of the last one.
-        steps: For each of them, the last one of the operation's steps that compute it.
+        parts: The steps that it computes by one call; it has the node of the last one. Their positions are the sites of
+            the steps of its operation.
     """
 
+    site: Node = field(repr=False)
     index: int
     node: Op
-    shown_as: Node
-    operation: Operation
     place: Place
     kernel: Kernel | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
     waits: int = 0
     lane: str | None = None
-    note: str = ""
     parts: tuple[PlannedOp, ...] = ()
-    steps: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

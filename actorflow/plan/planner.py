@@ -12,7 +12,7 @@ from actorflow.devices import Device, device_kind
 from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
-from actorflow.loop import Steps, at_once
+from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
@@ -29,7 +29,7 @@ from actorflow.plan.lengths import Closed
 from actorflow.plan.memory import footprint, places_of
 from actorflow.plan.order import assign_lanes, depth_first, put_critical_first, remaining_lengths
 from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.ranks import Identity, crosses_ranks, home_of, identity_of, is_gathered
+from actorflow.plan.ranks import Identity, home_of, identity_of, is_gathered, ranks_of_edges
 from actorflow.plan.together import gather
 from actorflow.plan.validate import check_places, chosen, in_order
 from actorflow.spec import Lengths, TensorSpec, said
@@ -41,17 +41,6 @@ INBOUND, OUTBOUND = "inbound", "outbound"
 SMALL_BYTES = 1 << 16
 #: Where collectives show.
 REDUCE = "reduce"
-
-
-def make_plan(
-    graph: Graph,
-    targets: Sequence[Blob | Op | Graph] | None,
-    *,
-    fuse: bool | None = None,
-    lengths: Lengths | None = None,
-) -> Plan:
-    """Check a graph, or the part of it that ``targets`` need, and plan it at once; see `planning`."""
-    return at_once(planning(graph, targets, fuse=fuse, lengths=lengths))
 
 
 def planning(
@@ -173,7 +162,7 @@ class _Planner:
         identity: Identity | None = None
         if self._graph.world.size > 1:
             constants = frozenset(blob for blob, slot in self._values.items() if slot.is_constant)
-            if crosses_ranks(self._ordered, fetched, constants):
+            if ranks_of_edges(self._ordered, fetched, constants):
                 identity = identity_of(self._ordered, fetched, constants, self._spec)
         return Plan(
             self._graph,
@@ -380,7 +369,7 @@ class _Planner:
     def _add(
         self,
         node: Op,
-        shown_as: Node,
+        site: Node,
         operation: Operation,
         choice: Choice,
         inputs: Sequence[Slot],
@@ -403,17 +392,17 @@ class _Planner:
                     slot.consumers.append(index)
         steps.append(
             PlannedOp(
-                index,
-                node,
-                shown_as,
                 operation,
-                choice.place,
-                choice.kernel,
                 tuple([slot.index for slot in inputs]),
                 tuple([slot.index for slot in outputs]),
-                waits,
-                lane,
-                choice.note,
+                tuple([slot.spec for slot in outputs]),
+                site=site,
+                index=index,
+                node=node,
+                place=choice.place,
+                kernel=choice.kernel,
+                waits=waits,
+                lane=lane,
             )
         )
 

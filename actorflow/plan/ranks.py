@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from actorflow.errors import listed
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.spec import TensorSpec
@@ -27,13 +28,8 @@ def is_gathered(blob: Blob) -> bool:
     return isinstance(blob, Variable) or blob.has_several_producers
 
 
-def crosses_ranks(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> bool:
-    """Return whether anything goes from one rank to another; each rank has the constants by itself."""
-    return any(_ranks(ops, fetched, constants))
-
-
 def ranks_of_edges(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> frozenset[int]:
-    """The ranks at the ends of what goes from one rank to another."""
+    """The ranks at the ends of what goes from one rank to another; each rank has the constants by itself."""
     return frozenset().union(*_ranks(ops, fetched, constants))
 
 
@@ -92,10 +88,9 @@ def identity_of(
     )
     lines += sorted(f"fetch of {blob.name!r}\t{shown([blob])}" for blob in fetched)
     text = "\n".join(lines).encode()
-    names = [repr(blob.name) for blob in fetched]
-    fetches = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    fetches = listed([repr(blob.name) for blob in fetched], _SHOWN) or "nothing"
     ranks = ranks_of_edges(ops, fetched, constants)
-    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks, fetches or "nothing")
+    return Identity(hashlib.sha256(text).hexdigest(), zlib.compress(text, 1), ranks, fetches)
 
 
 def difference(here: bytes, there: bytes, rank: int, other: int) -> str:

@@ -9,13 +9,13 @@ wait for each other, so large ones, whose time matters, are left to run as soon 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 
 from actorflow.devices import device_kind
 from actorflow.loop import Steps
 from actorflow.ops.nn.updates import ScaleBy, SquareSum, Update
+from actorflow.ops.step import Step
 from actorflow.ops.together import Together
-from actorflow.plan.fuse import ChooseKernel, in_new_order
+from actorflow.plan.fuse import ChooseKernel, as_one, in_new_order
 from actorflow.plan.plan import PlannedOp, Slot
 
 _KINDS = (Update, SquareSum, ScaleBy)
@@ -70,30 +70,14 @@ def _key(op: PlannedOp, slots: Sequence[Slot], unit_of: dict[int, Hashable]) -> 
 
 
 def _join(group: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel) -> PlannedOp | None:
-    last = group[-1]
     inputs = tuple(dict.fromkeys(slot for op in group for slot in op.inputs))
     position = {slot: i for i, slot in enumerate(inputs)}
-    operation = Together(
-        tuple([op.operation for op in group]),
-        tuple([tuple([position[slot] for slot in op.inputs]) for op in group]),
-        tuple([len(op.outputs) for op in group]),
-        tuple([op.kernel for op in group if op.kernel is not None]),
-    )
-    kernel = choose(last, operation, slots[inputs[0]].spec.dtype)
-    if kernel is None:
-        return None
-    for op in group:
-        for slot in op.inputs:
-            slots[slot].readers -= 1
-    for slot in inputs:
-        slots[slot].readers += 1
-    return replace(
-        last,
-        operation=operation,
-        kernel=kernel,
-        inputs=inputs,
-        outputs=tuple([slot for op in group for slot in op.outputs]),
-        waits=sum(not slots[slot].is_constant for slot in inputs),
-        parts=tuple(group),
-        steps=tuple(range(len(group))),
-    )
+    outputs = [slot for op in group for slot in op.outputs]
+    written = {slot: i for i, slot in enumerate(outputs)}
+    steps = [
+        Step(op.operation, tuple([position[i] for i in op.inputs]), tuple([written[i] for i in op.outputs]), site=site)
+        for site, op in enumerate(group)
+    ]
+    operation = Together(tuple(steps), tuple([op.kernel for op in group if op.kernel is not None]))
+    kernel = choose(group[-1], operation, slots[inputs[0]].spec.dtype)
+    return None if kernel is None else as_one(group, operation, kernel, inputs, outputs, slots)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
 from graphlib import TopologicalSorter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from actorflow.actors import stream
 from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
-from actorflow.actors.checked import Checked, checked
-from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.joined import FusedActor, StreamFusedActor
-from actorflow.actors.op import KernelActor, OpActor, Wiring, kernel_inline_ns
+from actorflow.actors.finite import Look
+from actorflow.actors.fused import FusedActor, StreamFusedActor
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring, kernel_inline_ns
 from actorflow.actors.segment import SegmentActor
+from actorflow.actors.task import AsyncActor
 from actorflow.core import FOREVER_NS
 from actorflow.devices import Bucket, Device
 from actorflow.devices.memory import RoomBucket
@@ -38,8 +36,6 @@ from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
-
-_Kind = TypeVar("_Kind", bound=OpActor)
 
 #: Operations whose ops exchange messages with other ranks.
 _MESSAGES = (Send, Receive, AllReduce)
@@ -74,8 +70,6 @@ class Builder:
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
     stream_kernel_kind: ClassVar[type[stream.StreamKernelActor]] = stream.StreamKernelActor
     stream_function_kind: ClassVar[type[stream.StreamFunctionActor]] = stream.StreamFunctionActor
-    #: Whether one thread computes all, so that no others take part in a kernel.
-    is_alone: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self._plan = plan
@@ -105,7 +99,7 @@ class Builder:
         if plan.graph.options.deterministic:
             resources.device(Place())  # from here on BLAS has one thread
         self.constants = constants_of(plan, resources)
-        resources.show_constants({op.shown_as.id for op in plan.folded if op.shown_as is op.node})
+        resources.show_constants({op.site.id for op in plan.folded if op.site is op.node})
         yield
         self._users = _users(plan, resources)
         self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
@@ -228,7 +222,7 @@ class Builder:
         device = self._resources.device(ops[0].place)
         assert isinstance(device, StreamDevice)
         usage = SegmentProfile(tuple([op.node.name for op in ops]))
-        usage = self._resources.segments.setdefault(tuple([op.shown_as.id for op in ops]), usage)
+        usage = self._resources.segments.setdefault(tuple([op.site.id for op in ops]), usage)
         return SegmentActor(wiring, parts=[self.ops[index] for index in segment], device=device, usage=usage)
 
     # -- ops -----------------------------------------------------------------------------------------------------------
@@ -244,7 +238,7 @@ class Builder:
         if is_sequential and self._next is not None:
             followers.append(self._next)
             self.pending[self._next.index] += 1
-        blobs, node_id = self.blobs, op.shown_as.id
+        blobs, node_id = self.blobs, op.site.id
         profile = resources.profile.get(node_id)
         if profile is None:
             profile = resources.profile[node_id] = OpProfile()
@@ -255,21 +249,19 @@ class Builder:
             node_id,
             resources.trace.key(node_id, _track(op)),
             inputs,
-            tuple([blobs[i] for i in op.inputs if i not in self.kept]),
+            inputs if self.kept.isdisjoint(op.inputs) else tuple([blobs[i] for i in op.inputs if i not in self.kept]),
             tuple([blobs[slot] for slot in op.outputs]),
             tuple([blobs[slot] for slot in op.outputs if not slots[slot].readers]),
             tuple(followers),
             ChannelLane(op.lane) if speaks else device.lane(op.lane),
             profile,
             FOREVER_NS if is_sequential else self._inline_ns(op.operation),
+            self._look(op, device),
         )
         if speaks:
             return self._channel_actor(op, wiring)
         make = self._function_actor if isinstance(op.operation, Function) else self._kernel_actor
         actor: OpActor = make(op, device, wiring)
-        if isinstance(actor, Checked):
-            assert self._plan.check is not None
-            actor.check, actor.found = self._plan.check, resources.found
         if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
             self._next = actor
         return actor
@@ -295,21 +287,18 @@ class Builder:
         at_once = self._resources.budget is None and op.node.attempts is None
         slots = [self._plan.slots[slot] for slot in op.inputs]
         here = [self.blobs[slot.index] for slot in slots if slot.place == op.place and not slot.is_constant]
-        label = f"copy of {op.shown_as.name}" if isinstance(op.operation, Transfer) else op.node.name
+        label = f"copy of {op.site.name}" if isinstance(op.operation, Transfer) else op.node.name
         return {"device": device, "label": label, "early": tuple(here) if at_once else ()}
 
     def _function_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> FunctionActor:
         operation = op.operation
         assert isinstance(operation, Function)
-        specs = operation.specs
-        if specs is None:
-            specs = tuple([self._plan.slots[slot].spec for slot in op.outputs])
+        specs = op.specs if operation.specs is None else operation.specs
         turnstile = self._resources.turnstile(op.node)
         if device.is_stream and not operation.is_async:
             more = self._on_stream(op, device)
-            on_stream = self._kind(self.stream_function_kind, op, device)
-            return on_stream(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
-        kind = self._kind(self.async_kind if operation.is_async else self.function_kind, op, device)
+            return self.stream_function_kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, **more)
+        kind = self.async_kind if operation.is_async else self.function_kind
         guarded = [i for i, index in enumerate(op.inputs) if not self._is_read_only(index)]
         return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
 
@@ -321,25 +310,25 @@ class Builder:
     def _kernel_actor(self, op: PlannedOp, device: Device, wiring: Wiring) -> KernelActor:
         resources, slots = self._resources, self._plan.slots
         operation, kernel = op.operation, op.kernel
-        kind = self._kind(self.stream_kernel_kind if device.is_stream else self.kernel_kind, op, device)
+        kind = self.stream_kernel_kind if device.is_stream else self.kernel_kind
         more = self._on_stream(op, device) if device.is_stream else {}
         if isinstance(operation, Stage):
-            kernel, kind = _made(operation.kind, device, np.copyto), stream.StagingActor
+            kernel, kind = _made(operation.kind, device, np.copyto), stream.CopyActor
+            more["is_there"] = lambda source: not isinstance(source, np.ndarray)
         elif isinstance(operation, Transfer):
             target = resources.device(operation.target)
             kernel = _made(operation.kind, device, _copy(resources.device(operation.source), target))
-            kind = stream.TransferActor if device.is_stream else stream.WorkerTransferActor
-            more["target"] = target
-            if kind is stream.TransferActor:
-                more["for_segments"] = bool(self._plan.segments)
+            if device.is_stream:
+                kind = stream.TransferActor
+                more |= {"target": target, "for_segments": bool(self._plan.segments)}
+            else:
+                kind = stream.CopyActor
+                more["is_there"] = lambda source: not target.is_host and target.is_array(source)
         assert kernel is not None
+        kernel = kernel.bound(operation, [slots[slot].spec for slot in op.inputs])
         if op.parts:
             kind = StreamFusedActor if device.is_stream else FusedActor
-            more |= {"parts": tuple(map(partial(self._part, op, wiring), op.parts, op.steps)), "steps": op.steps}
-        bind = getattr(kernel.function, "bind", None)
-        if bind is not None:
-            bound = bind(operation, [slots[slot].spec for slot in op.inputs], self.is_alone)
-            kernel = kernel if bound is None else replace(kernel, function=bound)
+            more["parts"] = tuple([self._part(op, wiring, site) for site in range(len(op.parts))])
         if kernel.keeps:
             strange = [i for i, slot in enumerate(op.inputs) if i and not self._is_own(slots[slot])]
             kernel = kernel.seeing_anew(strange) if strange else kernel
@@ -347,12 +336,12 @@ class Builder:
         reuses = self._reuses_input(op, buckets)
         return kind(wiring, operation=operation, kernel=kernel, buckets=buckets, reuses=reuses, **more)
 
-    def _kind(self, kind: type[_Kind], op: PlannedOp, device: Device) -> type[_Kind]:
-        """The kind of an op's actor: one that looks at its results, if that is wanted."""
+    def _look(self, op: PlannedOp, device: Device) -> Look | None:
+        """The look at an op's results, if that is wanted; what is written down is meant."""
         check, is_function = self._plan.check, isinstance(op.operation, Function)
         if check is None or (check.kernels_of_host and (is_function or not device.is_host)):
-            return kind
-        return checked(kind) if op.inputs or is_function else kind  # what is written down is meant
+            return None
+        return Look(check, self._resources.found) if op.inputs or is_function else None
 
     def _is_own(self, slot: Slot) -> bool:
         """Return whether nobody writes into the arrays that a slot has, for as long as something refers to them."""
@@ -363,12 +352,14 @@ class Builder:
         writer = self._writers.get(slot.index)
         return writer is not None and writer.kernel is not None and not writer.kernel.returns
 
-    def _part(self, op: PlannedOp, wiring: Wiring, part: PlannedOp, step: int) -> KernelActor:
-        """What is told of a part of a fused op is told of this."""
-        node_id, operation = part.shown_as.id, op.operation
+    def _part(self, op: PlannedOp, wiring: Wiring, site: int) -> KernelActor:
+        """The actor that a part of a fused op is traced and blamed under."""
+        part, operation = op.parts[site], op.operation
+        node_id = part.site.id
         assert isinstance(operation, Fused | Followed | Together)
         assert part.kernel is not None
-        written = tuple([wiring.outputs[position] for position in operation.outputs_of(step)])
+        of = [operation.steps[step].site for step in operation.results]
+        written = tuple([blob for blob, each in zip(wiring.outputs, of, strict=True) if each == site])
         profile = self._resources.profile.setdefault(node_id, OpProfile())
         key = self._resources.trace.key(node_id, _track(op))
         own = wiring._replace(node=part.node, node_id=node_id, key=key, inputs=(), freed=(), outputs=written, unread=())

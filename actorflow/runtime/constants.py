@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from actorflow.actors.checked import look
+from actorflow.actors.finite import look
 from actorflow.errors import OpError
 from actorflow.ops.fills import Constant
 from actorflow.ops.transfer import Transfer
-from actorflow.plan.plan import Plan, PlannedOp, Slot
+from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.resources import Resources
 
 
@@ -35,7 +35,7 @@ def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
     keys: dict[int, Hashable] = {}
     varying: set[int] = set()  # slots of what is another value for other lengths of axes
     for op in plan.folded:
-        is_own = op.shown_as is op.node
+        is_own = op.site is op.node
         if (is_own and op.operation is not op.node.operation) or not varying.isdisjoint(op.inputs):
             varying.update(op.outputs)
         lengths = plan.lengths if varying.issuperset(op.outputs) else ()
@@ -69,25 +69,24 @@ def _compute(op: PlannedOp, inputs: list[Any], plan: Plan, resources: Resources)
             return [value]
         if type(op.operation) is Constant:
             return [op.operation.value]
-        found = _call(op, inputs, plan.slots)
+        found = _call(op, inputs)
         if plan.check is not None and op.inputs:
             look(plan.check, op.node, inputs, found)
         return found
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        replay = None if op.kernel is None else partial(_call, op, inputs, plan.slots)
+        replay = None if op.kernel is None else partial(_call, op, inputs)
         raise OpError.of(op.node, error, replay) from error
 
 
-def _call(op: PlannedOp, inputs: list[Any], slots: Sequence[Slot]) -> Sequence[Any]:
+def _call(op: PlannedOp, inputs: list[Any]) -> Sequence[Any]:
     kernel = op.kernel
     assert kernel is not None
-    specs = [slots[slot].spec for slot in op.outputs]
-    results = None if kernel.returns else [np.empty(*spec) for spec in specs]
+    results = None if kernel.returns else [np.empty(*spec) for spec in op.specs]
     returned = kernel.function(op.operation, [*inputs], results)
     if results is None:
-        kernel.check(returned, specs)
+        kernel.check(returned, op.specs)
         results = returned
     for result in results:
         result.setflags(write=False)

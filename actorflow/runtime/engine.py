@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import FINISHED, Frame
-from actorflow.actors.nesting import callers, within
+from actorflow.actors.nesting import check_turns
+from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
 from actorflow.devices import Device
 from actorflow.devices.memory import give_back_to_system
-from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError
+from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError, listed
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
@@ -31,11 +32,10 @@ from actorflow.ops.operation import KEPT
 from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
-from actorflow.plan.finite import check_here
 from actorflow.plan.lengths import OpenAxes
-from actorflow.plan.plan import Plan, PlannedOp
+from actorflow.plan.plan import Plan
 from actorflow.plan.planner import planning
-from actorflow.plan.ranks import crosses_ranks
+from actorflow.plan.ranks import ranks_of_edges
 from actorflow.plan.validate import chosen
 from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
@@ -45,8 +45,7 @@ from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
 from actorflow.threads import forget_in_child, in_thread
-from actorflow.trace.counters import Monitor, NodeNote, OpProfile, Scalars
-from actorflow.trace.ring import Trace
+from actorflow.trace.counters import Monitor, NodeNote
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -63,8 +62,6 @@ Fetch = Iterable[Blob | Op | Graph | str] | None
 #: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
 _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
 
-#: Names of ops that a log line shows.
-_SHOWN = 10
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
 _MOST_GROWTHS = 100
 #: What the first run has had compiled asks for more in the second.
@@ -107,6 +104,9 @@ class Engine:
         observer: Follows the frames.
         frames: Numbers of frames that started, finished, failed and were cancelled.
         next_number: Number of the next frame, which names its random streams; a checkpoint sets it.
+        trace: The newest calls, failed ones among them.
+        profile: Calls and times by `Node.id` of the op.
+        scalars: Fetched 0-d numbers by frame.
         segments: Calls of ops that are launched as one, by their `Node.id`; see `Graph`.
         errors: The newest failures.
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
@@ -128,6 +128,7 @@ class Engine:
         self.queue = resources.queue
         self.observer = Observer(resources)
         self.frames = self.observer.counts
+        self.trace, self.profile, self.scalars = resources.trace, resources.profile, resources.scalars
         self.errors = resources.errors
         self.segments = resources.segments
         self.next_number = graph._first_frame
@@ -152,21 +153,6 @@ class Engine:
         self._batcher_count = 0
         forget_in_child(self)
         graph._engine = self  # whole: other threads look for it there
-
-    @property
-    def trace(self) -> Trace:
-        """The newest calls, failed ones among them."""
-        return self.resources.trace
-
-    @property
-    def profile(self) -> dict[int, OpProfile]:
-        """Calls and times by `Node.id` of the op."""
-        return self.resources.profile
-
-    @property
-    def scalars(self) -> Scalars:
-        """Fetched 0-d numbers by frame."""
-        return self.resources.scalars
 
     @property
     def not_finite(self) -> NotFiniteError | None:
@@ -200,7 +186,7 @@ class Engine:
         known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
-        return targets, check_here(self.graph), lengths, ()
+        return targets, self.graph._check_here(), lengths, ()
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
         """Have ready what the first runs would wait for; see `Graph.warm_up`."""
@@ -239,7 +225,7 @@ class Engine:
         axes = self._open_axes(targets) if self._is_open else None
         taps = self.resources.taps
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
-        return targets, check_here(self.graph), None if axes is None else lengths or axes.of(feeds), tapped
+        return targets, self.graph._check_here(), None if axes is None else lengths or axes.of(feeds), tapped
 
     def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
         """The open axes, if there are any that all ranks must agree on the lengths of."""
@@ -302,7 +288,7 @@ class Engine:
         """The open axes of the part that targets need; None if there are none."""
         if targets not in self._axes:
             ops, fetched = chosen(self.graph, self._resolved(targets))
-            crosses = self.graph.world.size > 1 and crosses_ranks(ops, fetched, frozenset())
+            crosses = self.graph.world.size > 1 and bool(ranks_of_edges(ops, fetched, frozenset()))
             axes = OpenAxes(self.graph.name, ops, fetched, crosses)
             if len(self._axes) >= self.graph.options.max_plans:
                 self._axes.clear()
@@ -373,7 +359,8 @@ class Engine:
                 )
 
     def _expect_work(self) -> None:
-        self.resources.expect_work(frozenset().union(*[each.used for each in self._programs.values()]))
+        programs = self._programs.values()
+        self.resources.expect_work({op.lane for program in programs for op in program.ops if op.uses_lane})
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""
@@ -404,21 +391,16 @@ class Engine:
         for text, names in plan.notes.items():
             new = [name for name in names if self._is_new(NodeNote(self.graph[name].id, text))]
             if new:
-                shown = ", ".join(new[:_SHOWN]) + (f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else "")
-                _log.info("graph %r: %s (%s)", self.graph.name, text, shown)
+                _log.info("graph %r: %s (%s)", self.graph.name, text, listed(new))
         for op in plan.ops:
             if isinstance(op.operation, Transfer):
-                self._is_new(NodeNote(op.shown_as.id, f"copied {op.operation}, lane {op.lane}"))
+                self._is_new(NodeNote(op.site.id, f"copied {op.operation}, lane {op.lane}"))
             elif op.parts:
-                self._note_fused(op)
+                shown = listed([part.site.name for part in op.parts])
+                for part in op.parts:
+                    self._is_new(NodeNote(part.site.id, f"computed in one pass: {shown}"))
             elif isinstance(op.operation, Send | Receive):
-                self._is_new(NodeNote(op.shown_as.id, f"{op.operation.kind.lower()} {op.operation}"))
-
-    def _note_fused(self, op: PlannedOp) -> None:
-        names = [part.shown_as.name for part in op.parts]
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        for part in op.parts:
-            self._is_new(NodeNote(part.shown_as.id, f"computed in one pass: {shown}"))
+                self._is_new(NodeNote(op.site.id, f"{op.operation.kind.lower()} {op.operation}"))
 
     def _is_new(self, note: NodeNote) -> bool:
         if note in self._noted:
@@ -433,8 +415,9 @@ class Engine:
         self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
-        resources = self.resources
-        claim = resources.claim()
+        dispatcher = self.resources.home
+        if dispatcher is None or not dispatcher.claim():
+            dispatcher = self.resources.claim()
         try:
             if feeds is None:
                 feeds = {}
@@ -442,7 +425,7 @@ class Engine:
             if program is not None:
                 frame = self.start(program, feeds, atomic)
                 if timeout_s is None and self.instrumentation is None and program.exchange is None:
-                    resources.dispatcher.run_now()  # as `_begun`, of which each call would be felt
+                    dispatcher.run_now()  # as `_begun`, of which each call would be felt
                 else:
                     self._begun(program, frame, timeout_s, True)
             elif self.graph.world.size > 1:
@@ -453,7 +436,7 @@ class Engine:
                 return program.result(frame)
             return await program.outcome(frame)
         finally:
-            claim.release()
+            dispatcher.release()
 
     def _ready_now(self, feeds: Feeds, fetch: Fetch) -> Program | None:
         """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""
@@ -651,7 +634,7 @@ class Engine:
                 raise asyncio.CancelledError("its run was cancelled or timed out before")
             call = outer = within.get()
             if call is not None:
-                outer = program.check_turns()
+                outer = check_turns(self.graph.name, program.ops, program.uses, self.resources.turnstiles.values())
             values = program.feed(feeds)
         except BaseException as error:
             if program.exchange is not None:

@@ -97,7 +97,7 @@ class FrameLimits:
                 _log.warning(
                     "op %r of frame %d of graph %r still runs in a thread; its buffers are held until it ends "
                     "(more: actorflow docs stalls)",
-                    actor.under_way(frame).name,
+                    actor.node.name,
                     frame.number,
                     self._graph.name,
                 )
@@ -195,6 +195,6 @@ def _op_on(stack: FrameType | None) -> str | None:
         actor = stack.f_locals.get("self")
         frame = stack.f_locals.get("frame")
         if isinstance(actor, OpActor) and isinstance(frame, Frame):
-            return actor.under_way(frame).name
+            return actor.node.name
         stack = stack.f_back
     return None

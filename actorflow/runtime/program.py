@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
 from sys import getrefcount
@@ -11,16 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.actors.blob import BlobActor
+from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
-from actorflow.actors.joined import parts_of
-from actorflow.actors.nesting import Call, check_turns
-from actorflow.actors.op import reader
-from actorflow.actors.variable import VariableActor, VariableUse
+from actorflow.actors.op import parts_of, reader
 from actorflow.core import UNSHARED, fill
-from actorflow.devices.base import Lane
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
@@ -211,7 +208,7 @@ class Program:
         self._values = [_NOT_FED if slot.is_fed else None for slot in plan.slots]
         for index, value in built.constants.items():
             self._values[index] = value
-        counts = {slot.index: slot.readers for slot in plan.slots if slot.readers > 1 and slot.index not in built.kept}
+        counts = array("i", [1 if slot.index in built.kept else max(slot.readers, 1) for slot in plan.slots])
         self._feeds: dict[Blob | str, tuple[int, Blob, TensorSpec, bool]] = {}
         self._fits: dict[Blob | str, tuple[int, Any, Any]] = {}
         for source, slot_index in plan.feeds.items():
@@ -248,7 +245,7 @@ class Program:
             pending[op.index] = 1  # the frame's start
         # One end more than there are: the frame's start, so that an empty frame ends, too.
         ends = sum(actor.ends for actor in ops) + len(self.uses) + 1
-        self._counts = pending, counts, len(plan.slots), ends
+        self._counts = pending, counts, ends
         self._start: FrameStart | None = None  # of the loop that it runs on, and of who watches now
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
@@ -298,11 +295,6 @@ class Program:
             ]
         )
         self.looks_on = bool(self.tapped or self._scalars)
-
-    @property
-    def used(self) -> frozenset[Lane]:
-        """The lanes that there is work for."""
-        return frozenset([op.lane for op in self.ops if op.uses_lane])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -358,7 +350,7 @@ class Program:
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
         start, resources = self._start, self._resources
-        if start is None or start.dispatcher is not resources.dispatcher or start.monitor is not resources.monitor:
+        if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
             start = self._start = self.beginning(resources.dispatcher, observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
@@ -391,14 +383,6 @@ class Program:
             node_ids=self._node_ids,
             lengths=self._lengths,
         )
-
-    def check_turns(self) -> Call | None:
-        """Check that a frame could end before the calls do that the current code is part of; returns the innermost.
-
-        Raises:
-            GraphError: if it could not.
-        """
-        return check_turns(self.graph.name, self.ops, self.uses, self._resources.turnstiles.values())
 
     def begin(self, frame: Frame) -> None:
         """Deliver what is there. The caller wakes the dispatcher."""

@@ -11,10 +11,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
+from actorflow.actors.blob import VariableActor
 from actorflow.actors.budget import Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
-from actorflow.actors.variable import VariableActor
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
 from actorflow.devices.blas import blas_threads
@@ -51,19 +51,6 @@ class KeptCall(NamedTuple):
     op_id: int
     to_graph: Callable[[], Graph]  # as `OpError.to_graph`
     rests: int  # how often no frame had been in flight before
-
-
-class Claim:
-    """Keeps a graph on its loop: for a run, from before its frame starts until its result has been taken."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0  # number of those that keep it
-
-    def release(self) -> None:
-        """Keep the graph no longer; once for each `Resources.claim`, on the loop's thread."""
-        self.count -= 1
 
 
 class Resources:
@@ -107,14 +94,12 @@ class Resources:
         self._peers: Peers | None = None
         self._watching: Watching | None = None
         self._make_dispatcher = make_dispatcher
-        self._dispatcher: Dispatcher | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None  # the one that it runs on
+        self.home: Dispatcher | None = None  # of the loop that it runs on; None before the first
         self._shared_device = shared_device
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order
         self._function_lanes: dict[Op, str] = {}
-        self._claim: Claim | None = Claim()  # None while the graph moves to another loop
         self._moving = held_at_fork(threading.Lock(), is_outer=True)
         # A graph that is dropped without aclose() leaves no threads behind.
         weakref.finalize(self, _close_all, self.devices, graph.options.deterministic)
@@ -123,8 +108,8 @@ class Resources:
     @property
     def dispatcher(self) -> Dispatcher:
         """The dispatcher of the loop that runs now."""
-        assert self._dispatcher is not None
-        return self._dispatcher
+        assert self.home is not None
+        return self.home
 
     def device(self, place: Place) -> Device:
         """The device of a place, opened on first use."""
@@ -175,9 +160,7 @@ class Resources:
 
     def common_budget(self) -> Budget | None:
         """The budget, made if there is a limit, for others that take from it as well."""
-        options = self.graph.options
-        limits = [options.memory_budget_bytes, *(device.memory_budget for device in options.devices.values())]
-        if self.budget is None and any(limit is not None for limit in limits):
+        if self.budget is None and self.graph.options.has_budget:
             self.budget = Budget()
         return self.budget
 
@@ -270,33 +253,30 @@ class Resources:
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
-    def claim(self) -> Claim:
-        """Keep the graph on the running loop, and move it there if it is on no other: until the claim is released.
+    def claim(self) -> Dispatcher:
+        """Keep the graph on the running loop, and move it there if it is on no other, until that is released.
 
         Raises:
             GraphError: if it is in use on another loop, such as that of another thread.
         """
-        loop = asyncio.get_running_loop()
-        claim = self._claim
-        if claim is not None and self.loop is loop:
-            claim.count += 1
-            if claim is self._claim:  # else it is being moved, and who does that may not have seen this
-                return claim
-            claim.count -= 1
+        home = self.home
+        if home is not None and home.claim():
+            return home
         with self._moving:
-            if self.loop is not loop:
+            loop = asyncio.get_running_loop()
+            if self.home is None or self.home.loop is not loop:
                 self._move_to(loop)
-            claim = self._claim
-            assert claim is not None
-            claim.count += 1
-        return claim
+            home = self.dispatcher
+            home.claims += 1
+        return home
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        claim, self._claim = self._claim, None  # first: from here on, others that claim it wait for the lock
-        assert claim is not None
+        before = self.home
         try:
-            if self._dispatcher is not None and (self.running or claim.count):
-                if not self._dispatcher.loop.is_closed():
+            if before is not None:
+                before.is_open = False  # first: from here on, others that claim it wait for the lock
+            if before is not None and (self.running or before.claims):
+                if not before.loop.is_closed():
                     raise GraphError(
                         f"graph {self.graph.name!r} is in use on another event loop: it runs on one loop, of one "
                         "thread, at a time; make a graph for each"
@@ -309,8 +289,10 @@ class Resources:
                     frame.abandon()
                 self._variables.clear()
                 self.begin_order_anew()
-            self._dispatcher, self.loop = self._make_dispatcher(loop), loop
-            self._dispatcher.ready.running = self.running
+            home = self._make_dispatcher(loop)
+            home.is_open = False
+            home.ready.running = self.running
+            self.home = home
             for device in self.devices.values():
                 device.bind(loop)
             if self._peers is not None:
@@ -318,13 +300,13 @@ class Resources:
             adopt = getattr(loop, "adopt", None)  # a loop with a clock of its own asks for `lanes_at_work`
             if adopt is not None:
                 adopt(self)
-            claim = Claim()
         finally:
-            self._claim = claim
+            if self.home is not None:
+                self.home.is_open = True
 
     def run_on(self, dispatcher: Dispatcher) -> None:
         """Have frames run by a dispatcher that belongs to no loop: by the thread that starts them."""
-        self._dispatcher = dispatcher
+        self.home = dispatcher
         dispatcher.ready.running = self.running
 
     def lanes_at_work(self) -> set[Lane]:
@@ -359,12 +341,11 @@ class Resources:
             frame.state, frame.halted = FrameState.CANCELLED, True
         self.frames.cancelled += len(self.running)
         self.running.clear()
-        self.budget = self._dispatcher = self.loop = None
+        self.budget = self.home = None
         self._peers = self._watching = None
         self.devices.clear()
         self._variables.clear()
         self.begin_order_anew()
-        self._claim = Claim()
         self.queue.forget()
         self.rank_turns.forget()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from actorflow.actors.nesting import callers, within
+from actorflow.actors.task import callers, within
 from actorflow.errors import FeedError, GraphError, ShapeError
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.interchange import as_array
@@ -21,9 +21,9 @@ from actorflow.spec import Length, at, axes_in
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+    from actorflow.actors.dispatcher import Dispatcher
     from actorflow.runtime.batched import Batch, Batcher, Group
     from actorflow.runtime.pause import Permit
-    from actorflow.runtime.resources import Claim
 
 
 class Request:
@@ -46,18 +46,7 @@ class Request:
         requester: The span that it came from, if frames have spans.
     """
 
-    __slots__ = (
-        "arrays",
-        "error",
-        "future",
-        "lengths",
-        "order",
-        "place",
-        "requester",
-        "rows",
-        "since_s",
-        "started",
-    )
+    __slots__ = ("arrays", "error", "future", "lengths", "order", "place", "requester", "rows", "since_s", "started")
 
     place: Group | Batch | None
     order: float
@@ -105,7 +94,7 @@ class Rows:
         if graph.options.dry_run:
             raise GraphError(f"graph {graph.name!r} computes nothing (dry_run=True): there are no rows to hand out")
         self._engine = engine
-        self._claim: Claim | None = None
+        self._claim: Dispatcher | None = None
         self._number = -1
         self._fetch = None if fetch is None else tuple(fetch)
         targets = None if self._fetch is None else [graph.resolve(target) for target in self._fetch]

@@ -36,16 +36,14 @@ def graph_dot(graph: Graph, *, times: bool = False) -> str:
 
 def plan_dot(plan: Plan, *, times: bool = False) -> str:
     """A plan in Graphviz's language; see `Plan.to_dot`."""
-    heat = _Heat(plan.graph.engine.profile if times else {}, (op.shown_as.id for op in plan.ops))
+    heat = _Heat(plan.graph.engine.profile if times else {}, (op.site.id for op in plan.ops))
     lines = [f"digraph {_quote(plan.graph.name)} {{", "  rankdir=LR;"]
     lanes: dict[str, list[PlannedOp]] = defaultdict(list)
     for op in plan.ops:
         lanes[f"{op.place} {op.lane}"].append(op)
     for number, (lane, ops) in enumerate(lanes.items()):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quote(lane)};"]
-        lines += [
-            "  " + _node(op.index, "box", [step_name(op), kernel_name(op)], [], heat, op.shown_as.id) for op in ops
-        ]
+        lines += ["  " + _node(op.index, "box", [step_name(op), kernel_name(op)], [], heat, op.site.id) for op in ops]
         lines.append("  }")
     used = {slot for op in plan.ops for slot in (*op.inputs, *op.outputs)}
     lines += [_slot(slot) for slot in plan.slots if slot.index in used]

@@ -85,10 +85,10 @@ def step_name(op: PlannedOp) -> str:
     """Name of a step of a plan: its op's, those of what it computes in one pass, or what the plan does to a blob."""
     if op.parts:
         return " + ".join(map(step_name, op.parts))
-    if op.shown_as is op.node:
+    if op.site is op.node:
         return op.node.name
     what = {"Stage": "copy", "Transfer": "copy"}.get(op.operation.kind, op.operation.kind.lower())
-    return f"{what} of {op.shown_as.name}"
+    return f"{what} of {op.site.name}"
 
 
 def _segment(plan: Plan, segment: Sequence[int]) -> str:

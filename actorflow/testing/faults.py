@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Self
 
 from actorflow.actors.frame import Frame
-from actorflow.actors.function import AsyncActor, FunctionActor
-from actorflow.actors.op import KernelActor, OpActor
+from actorflow.actors.op import FunctionActor, KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
+from actorflow.actors.task import AsyncActor
 from actorflow.errors import GraphError, seconds, whole
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
@@ -245,7 +245,7 @@ class _FaultyBuilder(Builder):
             return actor  # a copy between devices
         # An op that the plan inserted bears the name of another op, and is not that one.
         faulty: Any = actor  # whose slots mypy does not see through _Faulty
-        faulty.injections = [i for i in self.injections if i.op is op.node and op.shown_as is op.node]
+        faulty.injections = [i for i in self.injections if i.op is op.node and op.site is op.node]
         if any(injection.delay_s is not None for injection in faulty.injections):
             actor.inline_ns = -1
         return actor

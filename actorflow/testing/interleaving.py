@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
+from typing import Any
 
-from actorflow.actors.dispatcher import Actor, Dispatcher, Owner
+from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.op import OpActor
 from actorflow.errors import whole
 from actorflow.graph.graph import Graph
@@ -46,7 +47,7 @@ class _ShufflingDispatcher(Dispatcher):
         self._random = random.Random(seed)  # noqa: S311  not for secrets
         self.take = self._take_any
 
-    def _take_any(self) -> tuple[Actor, Owner]:
+    def _take_any(self) -> tuple[Any, Any]:
         choose = self._random
         self.ready.rotate(choose.randrange(len(self.ready)))
         actor, frame = self.ready.popleft()

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.frame import Frame, what_it_waits_for
-from actorflow.actors.joined import parts_of
-from actorflow.actors.op import OpActor
+from actorflow.actors.op import OpActor, parts_of
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.pipeline import live_loaders

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from benchmarks.harness import Budget, Case, Harness, Relation, Row, Table
 from benchmarks.machine import cores
 from benchmarks.process import Process
-from benchmarks.training.names import CONTENDERS, OURS, TORCH, TORCH_LAST, TORCH_LIBRARY
+from benchmarks.training.names import CONTENDERS, OURS, TORCH, TORCH_LAST
 from benchmarks.training.tasks import TASKS, Task
 
 __all__ = ["Stepped", "check_losses", "measure", "shares_outside_kernels"]
 
-_NEEDS_TORCH = (TORCH_LIBRARY, TORCH, TORCH_LAST)
+_NEEDS_TORCH = (TORCH, TORCH_LAST)
 _SHARE = 0.02
 _TOLERANCE = 1e-3
 
@@ -102,7 +102,7 @@ async def _compare(harness: Harness, task: Task, processes: dict[str, Process], 
 
 
 def _budgets() -> list[Budget]:
-    return [Budget(f"{name}: at least the speed of {TORCH}", name, Relation.BELOW, 1.0, TORCH) for name in OURS]
+    return [Budget(f"at least the speed of {TORCH}", OURS, Relation.BELOW, 1.0, TORCH)]
 
 
 def _processor(table: Table, timed: Mapping[str, Sequence[Stepped]]) -> Table:
@@ -113,14 +113,8 @@ def _processor(table: Table, timed: Mapping[str, Sequence[Stepped]]) -> Table:
 
 def shares_outside_kernels(title: str, timed: Mapping[str, Sequence[Stepped]]) -> Table:
     """Share of a step outside kernels; on several cores their times overlap, and there is no such share."""
-    rows = {
-        name: Row(name, [100 * (1 - result.kernels_ms / result.wall_ms) for result in timed[name]])
-        for name in OURS
-        if name in timed
-    }
-    budgets = [
-        Budget(f"{name}: at most {_SHARE:.0%} outside kernels", name, Relation.AT_MOST, 100 * _SHARE) for name in rows
-    ]
+    rows = {OURS: Row(OURS, [100 * (1 - result.kernels_ms / result.wall_ms) for result in timed[OURS]])}
+    budgets = [Budget(f"at most {_SHARE:.0%} outside kernels", OURS, Relation.AT_MOST, 100 * _SHARE)]
     return Table(f"{title}: outside kernels", "% of the step", rows, budgets=budgets)
 
 

@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import actorflow as af
-from benchmarks.training.names import OURS, TORCH_LAST, TORCH_LIBRARY
+from benchmarks.training.names import OURS, TORCH_LAST
 from benchmarks.training.networks import Network, tensors
 from benchmarks.training.tasks import MOMENTUM, RATE, TASKS, Task
 
@@ -34,7 +34,7 @@ async def serve(name: str, cores: int) -> None:
             key = task, batch = tuple(json.loads(line)[:2])
             steps = json.loads(line)[2]
             if key not in trainings:
-                make = _ours(name, stack) if name in OURS else _torch(name, cores)
+                make = _ours(stack) if name == OURS else _torch(name, cores)
                 trainings[key] = make(tasks[task], batch)
             start, busy = perf_counter(), process_time()
             in_kernels, loss = await trainings[key](steps)
@@ -42,9 +42,9 @@ async def serve(name: str, cores: int) -> None:
             print(json.dumps([*(1e3 * seconds / steps for seconds in figures), loss]), flush=True)
 
 
-def _ours(name: str, stack: AsyncExitStack) -> Callable[[Task, int], Trained]:
+def _ours(stack: AsyncExitStack) -> Callable[[Task, int], Trained]:
     def make(task: Task, batch: int) -> Trained:
-        graph = af.Graph(task.name, libraries=["torch"] if name == TORCH_LIBRARY else None)
+        graph = af.Graph(task.name)
         x, y = graph.blob("x", (batch, *task.shape)), graph.blob("y", (batch,), "int64")
         loss = af.ops.softmax_loss(task.build()(x, training=True), y)
         updates = af.nn.SGD(RATE, momentum=MOMENTUM).minimize(loss)

@@ -27,7 +27,6 @@ from actorflow.ops import Operation, registry
 LIBRARIES = {
     ("cpu", "numpy"): "NumPy",
     ("cpu", "numba"): "numba",
-    ("cpu", "torch"): "torch",
     ("cuda", "cupy"): "CUDA",
 }
 DTYPES = {
@@ -94,7 +93,7 @@ NOT_OPERATIONS = {"binary", "unary", "find_kernel", "kernel", "load_library", "r
 
 def load_libraries() -> None:
     """Register the kernels of all libraries, also of those whose packages are not installed: nothing is computed."""
-    for (kind, library), package in zip(LIBRARIES, ("", "", "torch", "cupy"), strict=True):
+    for (kind, library), package in zip(LIBRARIES, ("", "", "cupy"), strict=True):
         try:
             registry.load_library(kind, library)
         except ImportError:

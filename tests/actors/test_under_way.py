@@ -84,10 +84,7 @@ def test_what_ends_while_others_are_looked_at_does_not_run_beside_the_next_one()
 
     class Actor:
         def __init__(self, node_id: int) -> None:
-            self.node_id, self.key = node_id, 7
-
-        def progress(self, _: Any) -> list[tuple[int, NodeState]]:
-            return [(self.node_id, NodeState.RUNNING)]
+            self.node_id, self.key, self.parts = node_id, 7, ()
 
     trace = SimpleNamespace(track_of={7: "cpu own"}.get)
     frame: Any = SimpleNamespace(resting=(), at_work=[(Actor(1), First()), (Actor(2), Next())], trace=trace)

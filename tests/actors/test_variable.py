@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.actors.variable import Turn, VariableActor, VariableUse
+from actorflow.actors.blob import Turn, VariableActor, VariableUse
 from actorflow.devices import CPU
 
 

@@ -145,7 +145,7 @@ def compare(found: float, differences: Callable[[float], float], step: float, **
     return False
 
 
-@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+@pytest.mark.together("row", FUNCTIONS, ids=str, at_once=12)
 def test_gradients_are_those_of_differences(row: Row) -> None:
     seen, compared = set(), []
     for sample in smooth(row):
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_differences(row: Row) -> None:
     assert sum(compared) > len(compared) / 2
 
 
-@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+@pytest.mark.together("row", FUNCTIONS, ids=str, at_once=18)
 def test_traced_graphs_have_the_same_gradients(row: Row) -> None:
     real = [each for each in smooth(row) if all(x.dtype.kind != "c" for x in each.drawn())]
     for sample in real[:OF_GRAPHS]:
@@ -219,7 +219,7 @@ def test_gradients_of_graphs_go_through_complex_blobs_where_rules_do() -> None:
 # -- corners ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("corner", [each for each in CORNERS if each.slopes], ids=str)
+@pytest.mark.together("corner", [each for each in CORNERS if each.slopes], ids=str)
 def test_gradients_at_corners(corner: Corner) -> None:
     found = af.grad(partial(total, corner, xp), range(len(corner.arrays)))(*map(xp.asarray, corner.arrays))
     assert corner.slopes is not None

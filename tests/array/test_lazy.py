@@ -174,7 +174,7 @@ def test_normal_numbers_have_the_mean_and_deviation_that_are_asked_for() -> None
     assert abs(float(xp.std(xp.randn((10_000,), 5.0, 0.5, seed=1))) - 0.5) < 0.05
 
 
-@pytest.mark.parametrize("numbers", [(0, 2**60 + 1, 2**59), (2**60 + 1, 0, -(2**59)), (5, 5), (5, 0), (0, 7, 3)])
+@pytest.mark.together("numbers", [(0, 2**60 + 1, 2**59), (2**60 + 1, 0, -(2**59)), (5, 5), (5, 0), (0, 7, 3)])
 def test_ranges_of_integers_are_those_of_numpy(numbers: tuple[int, ...]) -> None:
     assert xp.arange(*numbers).to_numpy().tolist() == np.arange(*numbers).tolist()
 
@@ -187,11 +187,12 @@ def test_elementwise_chains_are_one_pass_with_the_reductions_that_end_them(lazy:
     assert called(lazy) == {"multiply+add+sqrt+divide+sum": 1}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "shape",
     [(600_000,), (600, 1_000), (1, 600_000), (3, 200_000), (200_000, 3), (2, 3, 100_000), (540_001, 1), (70_001, 1)],
+    at_once=8,
 )
-@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.together("axis", [None, 0, -1])
 def test_chains_in_blocks_are_right(lazy: Session, shape: tuple[int, ...], axis: int | None) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(shape), rng.standard_normal(shape[-1])
@@ -514,7 +515,7 @@ def test_out_of_bounds_indices_are_errors(lazy: Session) -> None:
         xp.take(x, xp.asarray([5])).wait()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("wrong", "error", "message"),
     [
         (lambda x: x + xp.ones(4), af.ShapeError, r"add: shapes \(2, 3\), \(4,\) do not broadcast"),
@@ -1049,8 +1050,8 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.together("size", SIZES)
+@pytest.mark.together("entry", ENTRIES)
 def test_what_was_recorded_is_computed_whatever_is_written_meanwhile(lazy: Session, entry: str, size: int) -> None:
     a = np.ones(size)
     x = xp.ones((size,))

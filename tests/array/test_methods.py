@@ -14,7 +14,7 @@ from tests.ops.test_operators import METHODS
 CUBE = np.arange(24.0).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("method", "value"),
     [
         *METHODS,
@@ -42,15 +42,16 @@ def test_values_as_python_numbers() -> None:
         x.item()
 
 
-@pytest.mark.parametrize(
-    "function", [np.sum, np.mean, np.prod, np.max, np.any, np.argmin, np.transpose, np.squeeze, np.reshape, np.std]
+@pytest.mark.together(
+    "function",
+    [np.sum, np.mean, np.prod, np.max, np.any, np.argmin, np.transpose, np.squeeze, np.reshape, np.std],
 )
 def test_functions_of_numpy_still_take_arrays(function: Any) -> None:
     more = {"shape": (4, 6)} if function is np.reshape else {}
     np.testing.assert_allclose(function(xp.asarray(CUBE), **more), function(CUBE, **more), rtol=1e-14)
 
 
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module in ELSEWHERE for name in ELSEWHERE[module]])
+@pytest.mark.together(("module", "name"), [(module, name) for module in ELSEWHERE for name in ELSEWHERE[module]])
 def test_methods_of_other_libraries_lead_to_what_is_there(module: str, name: str) -> None:
     x = af.Graph("g").blob("x", (2, 2)) if module == "actorflow.ops" else xp.asarray(CUBE[0])
     with pytest.raises(AttributeError, match=rf"^'(Blob|Array)' object has no attribute {name!r}; here: ") as caught:
@@ -61,7 +62,7 @@ def test_methods_of_other_libraries_lead_to_what_is_there(module: str, name: str
             found = getattr(found, part)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("name", "hint"),
     [
         ("cumsum", "; here: af.array.cumulative_sum(x)"),

@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.together("name", FUNCTIONS, at_once=18)
 def test_a_graph_computes_what_the_function_does_for_each_length(name: str) -> None:
     function = FUNCTIONS[name]
     graph = af.to_graph(function, af.TensorSpec.of(("batch", 4), "float64"), name="open")

@@ -43,7 +43,7 @@ def test_an_array_lives_where_it_was_copied_to_and_so_do_results(lazy: Session) 
     assert y.to_device(z.device).device == af.Place.parse("sim:0")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "value"),
     [
         (lambda **where: xp.asarray([[1, 2]], **where), [[1, 2]]),
@@ -467,8 +467,8 @@ LOSSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("cache", [False, True])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.together("cache", [False, True], at_once=9)
+@pytest.mark.together("loss", LOSSES)
 def test_steps_of_any_loss(loss: str, cache: bool) -> None:
     found = {}
     for place in ("cpu", "sim:0"):

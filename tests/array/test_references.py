@@ -120,13 +120,13 @@ def test_what_nobody_holds_is_free(place: Callable[[], Place]) -> None:
     assert subject.is_free()
 
 
-@pytest.mark.parametrize(("place", "hold"), [(place, hold) for place in PLACES + RECORDS for hold in holds_of(place)])
+@pytest.mark.together(("place", "hold"), [(place, hold) for place in PLACES + RECORDS for hold in holds_of(place)])
 def test_what_somebody_holds_is_not_free_until_it_is_let_go(place: Callable[[], Place], hold: Hold) -> None:
     check_hold(place, hold)
 
 
 @places
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.together("call", CALLS)
 def test_what_a_caller_holds_is_not_free(place: Callable[[], Place], call: Call) -> None:
     subject = place()
     assert not call(subject.make, subject.is_free)

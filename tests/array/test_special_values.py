@@ -71,7 +71,7 @@ TANH = (
 )
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.together("size", SIZES, at_once=3)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     ("name", "infix", "in_place"),
@@ -91,9 +91,9 @@ def test_of_two_numbers(name: str, infix: Any, in_place: Any, dtype: str, size: 
         check(in_place(one * 1, other), result)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", COMPLEX)
-@pytest.mark.parametrize(("function", "rows"), [(xp.expm1, EXPM1), (xp.tanh, TANH)])
+@pytest.mark.together("size", SIZES, at_once=12)
+@pytest.mark.together("dtype", COMPLEX)
+@pytest.mark.together(("function", "rows"), [(xp.expm1, EXPM1), (xp.tanh, TANH)])
 def test_of_complex_numbers(function: Any, rows: Any, dtype: str, size: int | None) -> None:
     for x, result in rows:
         for value, expected in ((x, result), (x.conjugate(), result.conjugate())):
@@ -102,14 +102,14 @@ def test_of_complex_numbers(function: Any, rows: Any, dtype: str, size: int | No
             check(function(xp.conj(xp.conj(array))), expected)  # may be written where the argument was
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
+@pytest.mark.together("size", SIZES, at_once=12)
+@pytest.mark.together("dtype", [*FLOATS, *COMPLEX])
 def test_the_sign_of_zero_is_positive_zero(dtype: str, size: int | None) -> None:
     for value in (0.0, -0.0):
         check(xp.sign(filled(value, size, dtype)), 0j if dtype in COMPLEX else 0.0)
 
 
-@pytest.mark.parametrize("exponent", [0.5, -0.5, 1.5, 2.0, 3.0, -1.0, 0.0, INF, -INF, NAN])
+@pytest.mark.together("exponent", [0.5, -0.5, 1.5, 2.0, 3.0, -1.0, 0.0, INF, -INF, NAN])
 def test_powers_do_not_depend_on_how_they_are_computed(exponent: float) -> None:
     is_odd = exponent % 2 == 1
     for x in drawn("float64"):

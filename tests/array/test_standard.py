@@ -66,8 +66,8 @@ def differs(name: str, values: list[np.ndarray]) -> bool:
     return name == "floor_divide" and infinite
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("row", FUNCTIONS, ids=str)
+@pytest.mark.together("place", PLACES, at_once=30)
+@pytest.mark.together("row", FUNCTIONS, ids=str)
 def test_values(row: Row, place: str) -> None:
     for number in np.random.default_rng(0).integers(0, 1 << 40, PLACES[place]).tolist():
         sample = row.drawn(number)
@@ -85,7 +85,7 @@ ONLY_COMPLEX = ("Imag", "Fft", "Ifft", "Irfft")
 OPERATIONS = [row for row in ROWS.values() if row.kind is not None and row.standard is not None]
 
 
-@pytest.mark.parametrize("row", OPERATIONS, ids=str)
+@pytest.mark.together("row", OPERATIONS, ids=str)
 def test_operations(row: Row) -> None:
     for sample in row.samples:
         names = [name for name in sample.dtypes(row) if name in (COMPLEX if row.name in ONLY_COMPLEX else ALL)]
@@ -319,8 +319,8 @@ def test_ends_of_slices_can_be_arrays() -> None:
     assert xp.reshape(x, (2, 3))[one, xp.asarray(0)].to_numpy() == 3
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "floor_divide", "less", "maximum"])
-@pytest.mark.parametrize("number", range(200 if FULL else 4))
+@pytest.mark.together("name", ["add", "multiply", "floor_divide", "less", "maximum"], at_once=40)
+@pytest.mark.together("number", range(200 if FULL else 4))
 def test_numbers_that_are_there_are_computed_at_once(number: int, name: str) -> None:
     """And give what they would if they were recorded."""
     x = Draws(number).array((*FLOATS, *INTEGERS), ())

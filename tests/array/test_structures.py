@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from actorflow.devices.cpu import CPU
 from actorflow.ops.registry import wait_compiled
 from tests.support.numbers import with_specials as numbers
 
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 #: The last ones are large enough for loops.
 SHAPES = [(3, 4), (0, 5), (1, 200), (96, 96), (128, 65)]
 Step = tuple[str, int, int]
@@ -100,12 +102,12 @@ def test_what_comes_again_has_the_values_of_each_operation_by_itself(
                 same_bits(one, other)
 
 
+@needs_numba
 @pytest.mark.parametrize("shape", [(96, 96), (300, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_loops_compute_what_numpy_does_compiled_or_not(
     shape: tuple[int, ...], dtype: str, known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("numba")
     monkeypatch.setattr(CPU, "libraries", ("numba", "numpy"))
 
     def step(ns: Any, x: Any, y: Any, rate: float) -> Any:
@@ -348,10 +350,10 @@ def test_which_values_are_wanted_is_part_of_a_structure(known: list[Any]) -> Non
     assert len(known) == 5
 
 
+@needs_numba
 def test_loops_tell_numbers_rows_columns_and_whole_arrays_apart(
     known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("numba")
     monkeypatch.setattr(CPU, "libraries", ("numba", "numpy"))
     x = numbers((130, 130), "float32", 0, False)
     for _ in range(3):

@@ -228,7 +228,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.together("name", EDITS, at_once=40)
 def test_it_says_what_is_wrong(tmp_path: Path, good: bytes, name: str) -> None:
     edit, message = EDITS[name]
     check_refused(tmp_path / "g.af", edited(good, edit), message)
@@ -269,7 +269,7 @@ KEPT: tuple[Any, ...] = ("tril", [N, N], {"dtype": "float32"}, 0)
 
 
 class TestFunctionsOfLengths:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("arguments", "message"),
         [
             (KEPT[:-1], "op 'numbers': Numbers: kept .*: missing a required argument: 'k'"),
@@ -344,7 +344,7 @@ def zip_of(*given: tuple[str, bytes], **options: Any) -> bytes:
 
 class TestArchives:
     @pytest.mark.filterwarnings("ignore:Duplicate name")
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("make", "message"),
         [
             (lambda s, t: b"", "no graph: File is not a zip file"),
@@ -373,6 +373,7 @@ class TestArchives:
             (lambda s, t: zipped(s, t)[:-30], "no graph: File is not a zip file"),
             (lambda s, t: zipped(s, t).replace(b"Tanh", b"Sinh", 1), "no graph: Bad CRC-32 for file 'graph.json'"),
         ],
+        at_once=40,
     )
     def test_it_says_what_is_wrong(self, tmp_path: Path, good: bytes, make: Callable[..., bytes], message: str) -> None:
         check_refused(tmp_path / "g.af", make(*members(good)), message)

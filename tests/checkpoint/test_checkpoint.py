@@ -137,8 +137,8 @@ def test_what_cannot_be_stored_is_an_error_that_names_it(tmp_path: Path) -> None
 # -- what does not fit --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
+@pytest.mark.together("strict", [True, False])
+@pytest.mark.together(
     ("variable", "message"),
     [
         (("w", (3, 2), "float32"), r"variable 'w' is F32\[3, 2\], the file has F32\[2, 3\]"),
@@ -231,7 +231,7 @@ def test_what_is_no_checkpoint_is_recognized(target: tuple[af.Graph, Path], text
         af.load_checkpoint_sync(graph, path)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "entry",
     [
         {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},

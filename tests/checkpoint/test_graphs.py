@@ -395,7 +395,7 @@ class TestParts:
         graph.save_sync(tmp_path / "g.af", fetch=["exp"])
         assert [*af.Model.of(af.load_sync(tmp_path / "g.af")).outputs] == ["exp/out"]
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "message"),
         [
             ({"inputs": {"a": "x"}}, "inputs have names only beside outputs"),
@@ -523,7 +523,7 @@ def test_functions_of_lengths_can_be_saved() -> None:
     assert [name for name in sorted(given) if not names.allows(name)] == []
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "value",
     [
         *(None, True, 0, -1, 2**127, "", "text \u1234 \ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16")),
@@ -539,7 +539,7 @@ def test_functions_of_lengths_can_be_saved() -> None:
             minimum(axis("n"), 7),
             axis("a") // axis("b"),
         ),
-        *(Place.parse("1/cuda:2"), ops.Relu(), ops.FusedStep(ops.Relu(), (0,))),
+        *(Place.parse("1/cuda:2"), ops.Relu(), ops.Step(ops.Relu(), (0,))),
         *(nn.rates.Warmup(nn.rates.Cosine(0.1, 5), 3), following(SAVED, axis("n"))),
         *(numbers(half, axis("n"), shape=(axis("n"),)), len, np.tanh),
     ],
@@ -558,7 +558,7 @@ def test_a_nan_keeps_its_bits() -> None:
         assert np.float64(through_a_file(value)).tobytes().hex() == text
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "array",
     [
         *(np.arange(6).reshape(2, 3)[:, ::2], np.zeros((0, 3), "f2"), np.array(1.5), np.array([[True, False]])),
@@ -708,7 +708,7 @@ class TestNames:
         with pytest.raises(af.CheckpointError, match=r"node 1: .*graph_files:third cannot be found: AttributeError"):
             af.load_sync(path, functions=["tests.support.graph_files:third", Adds, Thrice, decorated])
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "name",
         [
             *("os:system", "builtins:exec", "actorflow.checkpoint.archive:write", "actorflow.nn.optim:np.load"),
@@ -730,13 +730,13 @@ class TestNames:
         with pytest.raises(af.CheckpointError, match=r"not allowed|unknown operation"):
             af.load_sync(path, functions=[Adds, Thrice, decorated])
 
-    @pytest.mark.parametrize("wrong", ["half", [3], [lambda: 0], 5, [None]])
+    @pytest.mark.together("wrong", ["half", [3], [lambda: 0], 5, [None]])
     def test_wrong_leave(self, tmp_path: Path, wrong: Any) -> None:
         with pytest.raises(af.GraphError, match="functions"):
             af.load_sync(tmp_path / "g.af", functions=wrong)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("operation", "old", "new"),
     [
         *[

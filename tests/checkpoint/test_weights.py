@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -131,6 +132,39 @@ def test_files_of_other_programs_are_loaded(tmp_path: Path) -> None:
     af.save_weights_sync(network.graph, tmp_path / "own")
     found = af.load_checkpoint_sync(Network(seed=3).graph, tmp_path / "own")
     assert (found.frame, found.position) == (None, {})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("code", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
+def test_floating_values_of_another_dtype_are_converted(tmp_path: Path, code: Any, dtype: str) -> None:
+    values = np.array([0.0, -0.0, 1 / 3, -2.5, 6e-8, np.nan, np.inf, -np.inf, 60000]).astype(code)
+    safetensors.numpy.save_file({"w": values.reshape(3, 3)}, tmp_path / "w")
+    graph = af.Graph("g")
+    w = graph.variable("w", (3, 3), dtype)
+    assert af.load_weights_sync(graph, tmp_path / "w") == ((), ())
+    expected = values.astype(w.dtype).reshape(3, 3)
+    assert w.value.dtype == w.dtype
+    np.testing.assert_array_equal(w.value.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        (np.array([1.0, 1e39]), "float32", r"variable 'w' is F32\[2\], the file has F64\[2\]"),
+        (np.array([1.0, 1e5], np.float32), "float16", r"variable 'w' is F16\[2\], the file has F32\[2\]"),
+        (np.array([1, 2]), "float32", r"variable 'w' is F32\[2\], the file has I64\[2\]"),
+        (np.array([1.0, 2.0]), "int32", r"variable 'w' is I32\[2\], the file has F64\[2\]"),
+        (np.array([1.0, 2.0], ml_dtypes.bfloat16), "int32", r"variable 'w' is I32\[2\], the file has BF16\[2\]"),
+        (np.array([1.0, 2.0, 3.0], np.float16), "float32", r"variable 'w' is F32\[2\], the file has F16\[3\]"),
+    ],
+)
+def test_other_dtypes_are_refused(tmp_path: Path, values: np.ndarray, dtype: str, expected: str) -> None:
+    safetensors.numpy.save_file({"w": values}, tmp_path / "w")
+    graph = af.Graph("g")
+    w = graph.variable("w", (2,), dtype, init=7)
+    with pytest.raises(af.CheckpointError, match=expected):
+        af.load_weights_sync(graph, tmp_path / "w")
+    assert w.value.tolist() == [7, 7]
 
 
 def test_names_that_differ_are_errors_or_given_back(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ import actorflow
 from actorflow.cli import main
 from actorflow.cli.demo import time_table
 from actorflow.data import FASHION_MNIST_FILES
+from actorflow.errors import MissingExtraError
+from actorflow.ops.onednn import library
 from tests.support.effort import FULL
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals of POSIX")
@@ -152,6 +155,28 @@ def test_doctor_names_the_extra(
     found = checks(capsys)[package]
     assert found["status"] == "missing"
     assert found["advice"].startswith(f"pip install 'actorflow[{extra}]', for ")
+
+
+def test_doctor_says_where_onednn_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(version="3.4.1", path="/somewhere/libdnnl.so.3")
+    monkeypatch.setattr(library, "libdnnl", lambda: found)
+    assert checks(capsys)["onednn"] == {
+        "name": "onednn",
+        "status": "ok",
+        "detail": "3.4.1, /somewhere/libdnnl.so.3",
+        "needed": False,
+        "advice": "",
+    }
+
+
+@pytest.mark.parametrize(("error", "status"), [(MissingExtraError("none"), "missing"), (OSError("torn"), "broken")])
+def test_doctor_says_why_onednn_will_not_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception, status: str
+) -> None:
+    monkeypatch.setattr(library, "libdnnl", mock.Mock(side_effect=error))
+    found = checks(capsys)["onednn"]
+    assert (found["status"], found["detail"]) == (status, f"{type(error).__name__}: {error}")
+    assert found["advice"].startswith("pip install ")
 
 
 class FakeCupy:

@@ -86,7 +86,8 @@ class Program:
         def wake() -> None:
             self.woken += 1
 
-        counts = [0] + [1] * (len(self.ops) - 1), readers or {}, len(self.blobs), 1
+        of_slots = [(readers or {}).get(slot, 1) for slot in range(len(self.blobs))]
+        counts = [0] + [1] * (len(self.ops) - 1), of_slots, 1
         start = self.form.Start(*counts, self.ready, wake, None, monitor, self.trace, **more)
         return self.Frame(start, number, [number * 10, *[None] * len(self.ops)], contextvars.copy_context())
 
@@ -229,7 +230,7 @@ class TestFill:
         assert not filled[1].flags.writeable
         assert x.flags.writeable
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "feeds",
         [
             {"x": np.ones(2, np.float32)},

@@ -152,7 +152,7 @@ def test_the_middle() -> None:
     np.testing.assert_array_equal(CenterCrop(3)(images, draws(2)), images[:, 1:4, 1:4])
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: Crop(0), "Crop: size must be at least 1, got 0"),

@@ -80,7 +80,7 @@ def check(data: Dataset, content: dict[str, Part]) -> None:
     assert data.classes == CIFAR10_CLASSES
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("write", "inside"),
     [
         *[(write_binary, inside) for inside in ("", "cifar-10-batches-bin")],
@@ -183,7 +183,7 @@ class Runs:
         return os.mkdir, ("hostile",)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("batch", "message"),
     [
         ([1, 2], "expected a pickled dictionary, got list"),

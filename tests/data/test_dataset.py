@@ -36,7 +36,7 @@ def test_shuffled_depends_on_the_generator_alone() -> None:
     assert sorted(order(1)) == list(range(50))
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 10, 11, 25])
+@pytest.mark.together("size", [1, 3, 4, 10, 11, 25])
 def test_in_order_counts_every_image_once(size: int) -> None:
     batches = list(numbered(10).in_order(size))
     assert {batch.images.shape for batch in batches} == {(size, 1, 1, 1)}

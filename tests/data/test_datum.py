@@ -24,9 +24,9 @@ def test_a_message_byte_by_byte() -> None:
     assert (image.dtype, image.tolist(), label) == (np.uint8, [[[0], [127]], [[128], [255]]], 300)
 
 
-@pytest.mark.parametrize("image", [COLORS, GREY, np.zeros((1, 1, 4), np.uint8)])
-@pytest.mark.parametrize("bgr", [True, False])
-@pytest.mark.parametrize("label", [0, 1, 127, 128, 999, 2**31 - 1, -1])
+@pytest.mark.together("image", [COLORS, GREY, np.zeros((1, 1, 4), np.uint8)])
+@pytest.mark.together("bgr", [True, False])
+@pytest.mark.together("label", [0, 1, 127, 128, 999, 2**31 - 1, -1])
 def test_bytes(image: np.ndarray, bgr: bool, label: int) -> None:
     record = datum(image, label, bgr=bgr)
     found = read_datum(memoryview(record), bgr=bgr)
@@ -69,7 +69,7 @@ def test_encoded() -> None:
         read_datum(datum(COLORS, 5, encoded=b"no image"))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("record", "message"),
     [
         (b"", r"expected channels x height x width numbers, got 0 for \(0, 0, 0\)"),
@@ -104,8 +104,8 @@ def test_any_bytes_are_read_or_refused(record: bytes) -> None:
             read(record)
 
 
-@pytest.mark.parametrize("kind", ["packed", "numbers", "shape", "dims"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.together("kind", ["packed", "numbers", "shape", "dims"])
+@pytest.mark.together("channels", [1, 3])
 def test_means(tmp_path, kind: str, channels: int) -> None:
     mean = np.random.default_rng(0).uniform(0, 255, (4, 6, channels)).astype("f")
     path = tmp_path / "mean.binaryproto"
@@ -131,8 +131,9 @@ def test_what_is_no_mean(tmp_path) -> None:
         read_mean(path)
 
 
-@pytest.mark.parametrize(
-    "shape", [b"\x08", b"\x08\x80", b"\x0a\x02\x80\x80", b"\xff", b"\x09" + bytes(8), b"\x0d" + bytes(4)]
+@pytest.mark.together(
+    "shape",
+    [b"\x08", b"\x08\x80", b"\x0a\x02\x80\x80", b"\xff", b"\x09" + bytes(8), b"\x0d" + bytes(4)],
 )
 def test_a_mean_of_a_damaged_shape(tmp_path, shape: bytes) -> None:
     path = tmp_path / "mean"

@@ -30,7 +30,7 @@ def test_reads_what_was_written(tmp_path_factory: pytest.TempPathFactory, idx, a
 LABELS = b"\x00\x00\x08\x01\x00\x00\x00\x0a" + bytes(range(10))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("content", "message"),
     [
         (b"\x00\x00", "expected an IDX file, got only 2 bytes"),

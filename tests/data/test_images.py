@@ -146,7 +146,7 @@ def test_values_are_bytes_or_from_0_to_1(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(image[..., 0], expected)
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif", ".bmp", ".ppm"])
+@pytest.mark.together("suffix", [".jpg", ".png", ".webp", ".tif", ".bmp", ".ppm"])
 def test_forms(tmp_path: Path, suffix: str) -> None:
     smooth = np.linspace(0, 255, 32 * 24 * 3).reshape(32, 24, 3).astype(np.uint8)
     found = read_image(write(tmp_path / f"image{suffix}", smooth))
@@ -156,8 +156,8 @@ def test_forms(tmp_path: Path, suffix: str) -> None:
     assert np.abs(found.astype(int) - smooth).max() <= (12 if suffix in {".jpg", ".webp"} else 0)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.together("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+@pytest.mark.together("channels", [1, 3])
 def test_modes(tmp_path: Path, mode: str, channels: int) -> None:
     grey = np.full((4, 5, 3), 255, np.uint8)
     grey[1] = 0
@@ -181,8 +181,8 @@ def test_colors_become_grey(tmp_path: Path) -> None:
     assert read_image(path, channels=1)[0, :, 0].tolist() == [76, 150, 29]  # ITU-R 601
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif"])
-@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.together("suffix", [".jpg", ".png", ".webp", ".tif"], at_once=40)
+@pytest.mark.together("orientation", range(10))
 def test_images_are_turned_as_they_are_shown(tmp_path: Path, suffix: str, orientation: int) -> None:
     pixels = np.repeat(np.repeat(noise(3, 2), 16, 0), 16, 1)
     image, exif = pillow.fromarray(pixels), pillow.Exif()
@@ -274,8 +274,8 @@ def test_the_middle_is_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(wide, size=(10, 24))[:, [0, 23]], stripes(10, 1, 0, 1)[:, [0, 1]])
 
 
-@pytest.mark.parametrize(("height", "width"), [(20, 30), (31, 17), (9, 64), (1, 1), (7, 7)])
-@pytest.mark.parametrize(("size", "shorter"), [(8, None), ((5, 9), None), (8, 10), ((9, 4), 13), (64, None)])
+@pytest.mark.together(("height", "width"), [(20, 30), (31, 17), (9, 64), (1, 1), (7, 7)])
+@pytest.mark.together(("size", "shorter"), [(8, None), ((5, 9), None), (8, 10), ((9, 4), 13), (64, None)])
 def test_any_size_comes_out_as_it_was_asked_for(tmp_path: Path, height, width, size, shorter) -> None:
     path = write(tmp_path / "any.png", noise(height, width))
     asked = size if isinstance(size, tuple) else (size, size)
@@ -288,7 +288,7 @@ def test_a_scaled_image_looks_like_the_image(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[3, 1:-1, 0], np.arange(12)[1:-1] * 20 + 7.5, atol=1)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("settings", "message"),
     [
         ({"channels": 2}, "3 channels for colors or 1 for grey, got 2"),

@@ -55,7 +55,7 @@ class TestImages:
         assert images.labels[:].dtype == np.int64
         assert repr(images) == f"<LmdbImages {str(path)!r}: 11 images>"
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "rows",
         [3, -1, np.int64(4), slice(2, 9, 3), np.array([7, 0, -2, 7]), [1, 2], np.array([], np.int64), LABELS == 3],
     )
@@ -221,7 +221,7 @@ class TestSharing:
 
 
 class TestBlocks:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("count", "offset", "interval", "block", "expected"),
         [
             (10, 0, 2, 2, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]),
@@ -260,7 +260,7 @@ class TestBlocks:
         shares = [Blocks(24, None, rank * 2, 3 * 2, 2).rows(0).tolist() for rank in range(3)]
         assert sorted(np.concatenate(shares).tolist()) == list(range(24))
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "numbers", [(5, 1, 0, 1, 1), (5, None, -1, 1, 1), (5, None, 0, 2, 3), (5, None, 0, 9, 6), (5, None, 0, 1, 0)]
     )
     def test_what_is_no_order(self, numbers: Any) -> None:
@@ -284,9 +284,9 @@ class TestImageLabel:
         rows = [[[0, 1], [4, 5], [8, 9], [1, 2]], [[2, 3], [6, 7], [10, 0], [3, 4]]]
         assert found == [[LABELS[each].tolist() for each in of_rank] for of_rank in rows]
 
-    @pytest.mark.parametrize("crop_size", [1, 4, 6])
-    @pytest.mark.parametrize("random", [False, True])
-    @pytest.mark.parametrize("mirror", [False, True])
+    @pytest.mark.together("crop_size", [1, 4, 6])
+    @pytest.mark.together("random", [False, True])
+    @pytest.mark.together("mirror", [False, True])
     def test_crops_and_mirrors_are_those_of_augmentations(
         self, path: Path, crop_size: int, random: bool, mirror: bool
     ) -> None:
@@ -341,7 +341,7 @@ class TestImageLabel:
         ((images, _),) = batches(image_label(path, "x", "y", batch_size=11, color=False, mean=100))
         np.testing.assert_array_equal(images, LmdbImages(path, color=False)[:] - np.float32(100))
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "message"),
         [
             (

@@ -157,7 +157,7 @@ def test_a_batch_that_fails_is_named_and_asked_for_again() -> None:
     assert rows_of(loader) == [[[20, 30], [40, 50]]]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("change", "message"),
     [
         ({"seed": 2}, "'seed': 1, .* got that of one with .*'seed': 2"),
@@ -188,7 +188,7 @@ class Named:
     name = "graph/images"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("arguments", "settings", "message"),
     [
         (({}, 1), {}, "columns of one length, got none"),
@@ -341,7 +341,7 @@ def test_loaders_that_take_everything_are_at_one_place() -> None:
     assert steps_of(shares) == [sorted(Sampler(12, 1).rows(0)[8:].tolist())]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("change", "message"),
     [
         ({"seed": 2}, "the states of loaders in the order of this one, .*'seed': 1"),

@@ -36,8 +36,8 @@ def test_bytes_to_numbers_from_0_to_1() -> None:
     np.testing.assert_array_equal(unit.ravel(), np.array([0, 51, 255], np.float32) / np.float32(255))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("given_dtype", ["uint8", "float32", "float64", "int64"])
+@pytest.mark.together("dtype", ["float16", "float32", "float64"])
+@pytest.mark.together("given_dtype", ["uint8", "float32", "float64", "int64"])
 def test_the_dtype_is_the_one_asked_for(dtype, given_dtype) -> None:
     old = images(3, given_dtype)
     new = Normalize(100, 50, dtype=dtype)(old)
@@ -45,8 +45,8 @@ def test_the_dtype_is_the_one_asked_for(dtype, given_dtype) -> None:
     np.testing.assert_allclose(new, (old.astype("float64") - 100) / 50, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("per", AXES)
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
+@pytest.mark.together("per", AXES)
+@pytest.mark.together("count", [1, 255, 256, 257, 600])
 def test_what_is_normal_for_some_images(per, count) -> None:
     column = Lazy(images(count))
     normal = Normalize.of(column, per=per, dtype="float64")
@@ -84,7 +84,7 @@ def test_the_images_of_a_split_are_a_column() -> None:
     assert Normalize.of(split.images).mean.shape == (2,)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: Normalize(dtype="int32"), "a floating dtype, got int32"),

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.actors.blob import BlobActor, ViewActor
+from actorflow.actors.blob import BlobActor, VariableActor, ViewActor
 from actorflow.actors.op import KernelActor
 from actorflow.actors.segment import SegmentActor, _Arrays, _release
 from actorflow.actors.stream import StreamViewActor
-from actorflow.actors.variable import VariableActor
 from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.interchange import read_only
 from actorflow.runtime.program import _parted
@@ -182,13 +181,13 @@ def test_what_nobody_holds_is_free(place: Callable[[], Place]) -> None:
 
 
 @places
-@pytest.mark.parametrize("hold", HOLDS + LOOKS)
+@pytest.mark.together("hold", HOLDS + LOOKS)
 def test_what_somebody_holds_is_not_free_until_it_is_let_go(place: Callable[[], Place], hold: Hold) -> None:
     check_hold(place, hold)
 
 
 @places
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.together("call", CALLS)
 def test_what_a_caller_holds_is_not_free(place: Callable[[], Place], call: Call) -> None:
     subject = place()
     assert not call(subject.make, subject.is_free)

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -32,7 +33,7 @@ WITHOUT = {
     "actorflow.devices.Stream": "a base: `actorflow.devices.sim.SimStream` has an example",
     "actorflow.devices.StreamDevice": "a base: `actorflow.devices.SimDevice` has an example",
     "actorflow.ops.Fused": "made by plans and by arrays",
-    "actorflow.ops.FusedStep": "made by plans and by arrays",
+    "actorflow.ops.Step": "made by plans and by arrays",
     "actorflow.ops.GeluTanh": "made by `gelu`, with ``tanh=True``",
     "actorflow.pipeline.torch_dataset": "needs torch, which the tests do without",
 }
@@ -97,39 +98,35 @@ def _has_example(value: object) -> bool:
     return ">>> " in _documentation(value)
 
 
-def _examples() -> Iterator[object]:
-    """The examples of all public names, of their methods, and of the modules themselves."""
-    finder = doctest.DocTestFinder(recurse=True)
-    alone = doctest.DocTestFinder(recurse=False)
-    for module in MODULES:
-        yield from _with_lines(alone.find(module, module.__name__, module=False))
-    for name, value in PUBLIC.items():
-        yield from _with_lines(finder.find(value, name, module=False))
+def _examples(name: str) -> list[doctest.DocTest]:
+    """The examples of a module itself, or of a public name and of its methods."""
+    is_module = name not in PUBLIC
+    value = importlib.import_module(name) if is_module else PUBLIC[name]
+    found = doctest.DocTestFinder(recurse=not is_module).find(value, name, module=False)
+    return [test for test in found if test.examples]
 
 
-def _with_lines(tests: list[doctest.DocTest]) -> Iterator[object]:
-    return (pytest.param(test, id=test.name) for test in tests if test.examples)
-
-
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
     """A folder and a session of an example's own; what it registers is forgotten."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kinds, "_kinds", kinds._kinds.copy())
-    monkeypatch.setattr(kernels, "_modules", kernels._modules.copy())
-    with xp.session():
+    folder.mkdir()
+    with chdir(folder), xp.session(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "_kinds", kinds._kinds.copy())
+        patch.setattr(kernels, "_modules", kernels._modules.copy())
         yield
     for key, kernel in [*kernels._kernels.items()]:
         if "__main__" in (kernel.function.__module__, getattr(kernel.made_for, "__module__", "")):  # that of examples
             del kernels._kernels[key]
 
 
-@pytest.mark.parametrize("example", list(_examples()))
-def test_example(example: doctest.DocTest, alone: None) -> None:
-    example.globs.update(GLOBALS)
-    said: list[str] = []
-    result = doctest.DocTestRunner(optionflags=FLAGS).run(example, out=said.append)
-    assert not result.failed, "".join(said)
+@pytest.mark.together("name", [*(module.__name__ for module in MODULES), *PUBLIC], at_once=40)
+def test_examples(name: str, tmp_path: Path) -> None:
+    for example in _examples(name):
+        example.globs.update(GLOBALS)
+        said: list[str] = []
+        with alone(tmp_path / example.name):
+            result = doctest.DocTestRunner(optionflags=FLAGS).run(example, out=said.append)
+        assert not result.failed, "".join(said)
 
 
 def test_every_public_name_has_an_example_or_a_reason() -> None:

@@ -30,7 +30,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.together("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for found in LINK.finditer(CODE.sub("", page.read_text(encoding="utf-8"))):
         path, _, anchor = found["target"].partition("#")
@@ -172,7 +172,7 @@ class TestSiteCheck:
     def test_a_good_page(self, page: str, tmp_path: Path) -> None:
         assert self.problems(tmp_path, page) == []
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("page", "style", "said"),
         [
             ('<a href="#gone">x</a>', "", "page.html: #gone: there is no such anchor"),

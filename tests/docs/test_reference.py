@@ -56,7 +56,7 @@ def public(module: str) -> set[str]:
     return set(names)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.together("module", MODULES, at_once=30)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     if module == "actorflow.onnx":
         pytest.importorskip("onnx", reason="onnx is not installed: pip install 'actorflow[onnx]'")

@@ -19,8 +19,8 @@ def compute_gpu(compute_by: Callable[..., Any]) -> Callable[..., list[np.ndarray
     return compute_by("cupy")
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("row", "sample"), samples("cuda"), ids=str)
+@pytest.mark.together("dtype", FLOATS)
+@pytest.mark.together(("row", "sample"), samples("cuda"), ids=str)
 def test_a_kernel_gives_what_the_cpu_gives(compute_gpu, row: Row, sample: Sample, dtype: str) -> None:
     if dtype not in sample.dtypes(row):
         pytest.skip("has no numbers of this dtype")

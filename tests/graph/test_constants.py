@@ -10,7 +10,7 @@ from actorflow.ops.fills import Constant
 FLOATS = np.array([[1.0, 2.0], [3.0, 4.0]], np.float64)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("value", "dtype", "expected"),
     [
         (2.5, None, np.array(2.5, np.float32)),
@@ -34,7 +34,7 @@ def test_the_value_and_its_type(value, dtype, expected) -> None:
     np.testing.assert_array_equal(graph.run_sync(fetch=blob)[blob], expected, strict=True)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("value", "dtype", "error", "words"),
     [
         ([[1], [1, 2]], None, ShapeError, "inhomogeneous"),

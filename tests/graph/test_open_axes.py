@@ -279,8 +279,8 @@ async def test_functions_and_sub_graphs() -> None:
             await graph.run({x: np.ones((3, 2), "f")}, fetch=[wrong])
 
 
-@pytest.mark.parametrize("options", [{}, {"sequential": True}, {"deterministic": True}, {"memory_budget": 1 << 20}])
-@pytest.mark.parametrize("place", ["cpu", "sim:0"])
+@pytest.mark.together("options", [{}, {"sequential": True}, {"deterministic": True}, {"memory_budget": 1 << 20}])
+@pytest.mark.together("place", ["cpu", "sim:0"])
 async def test_frames_of_several_lengths_overlap(options: dict[str, Any], place: str) -> None:
     """Variables are updated in the order of the frames, whatever their lengths are."""
     graph = af.Graph("g", **options)

@@ -145,7 +145,7 @@ def test_a_call_that_fails_anywhere_leaves_nothing(name: str, fuse: Fuse) -> Non
 class TestConnections:
     """An op whose first connection fails leaves the graph, and comes back with the first one that succeeds."""
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "connect",
         [
             lambda h, other: h.graph.function("p", abs)(h),  # which does not say what its output is

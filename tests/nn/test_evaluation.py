@@ -121,7 +121,7 @@ KINDS = ["loader", "filled", "pipeline", "stream", "later"]
 ENDINGS = ["none", "op", "feed", "cancelled", "cancelled twice"]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("kind", "ending"),
     [(kind, ending) for kind in KINDS for ending in ENDINGS] + [("filled", "metric")],
 )

@@ -12,7 +12,7 @@ from actorflow.nn import init
 SPEC = af.TensorSpec.of((300, 200))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("initializer", "mean", "std"),
     [
         (init.gaussian(0.05), 0.0, 0.05),
@@ -73,7 +73,7 @@ def test_bernoulli_writes_ones_and_zeros_of_the_dtype() -> None:
     assert init.bernoulli(1.0)(SPEC, "w").all()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "expected"),
     [((50, 360), (360, 50)), ((3, 5, 40, 50), (600, 750)), ((5, 72, 100), (360, 500)), ((7,), (1, 7)), ((), (1, 1))],
 )
@@ -99,8 +99,8 @@ def test_a_variable_takes_its_initializer() -> None:
     np.testing.assert_array_equal(w.value, init.he(3)(w.spec, "w"))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool"])
-@pytest.mark.parametrize(
+@pytest.mark.together("dtype", ["int8", "uint64", "bool"])
+@pytest.mark.together(
     "made",
     [init.gaussian(2.0), init.uniform(-9, 9), init.xavier(), init.he(distribution="uniform"), init.constant(0.5)],
 )
@@ -110,7 +110,7 @@ def test_nothing_is_rounded_to_integers(made: Any, dtype: str) -> None:
         _ = w.value
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool", "float32", "complex64"])
+@pytest.mark.together("dtype", ["int8", "uint64", "bool", "float32", "complex64"])
 def test_whole_numbers_are_for_integers_too(dtype: str) -> None:
     for made in (init.constant(1), init.constant(1.0), init.bernoulli(1.0)):
         assert (af.Graph("g").variable("w", (4,), dtype, made).value == 1).all()

@@ -39,7 +39,7 @@ def test_inner_product_flattens_and_adds_a_bias() -> None:
     )
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), ("batch", "time", 3), (2, 4, 4, 3), ("batch", 2, 2, 2, 3)])
+@pytest.mark.together("shape", [(3,), (2, 3), ("batch", "time", 3), (2, 4, 4, 3), ("batch", 2, 2, 2, 3)])
 def test_a_linear_layer_works_on_the_last_axis(shape: tuple[Any, ...]) -> None:
     graph = af.Graph("g")
     x = graph.blob("x", shape)

@@ -17,7 +17,7 @@ def built(net: af.Composite, *shape: int, training: bool = True) -> tuple[int, l
     return sum(sizes), [blob.shape for blob in net.top]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("net", "shape", "parameters"),
     [
         (lambda: nn.MLP(10), (2, 28, 28, 1), 203_530),
@@ -38,6 +38,7 @@ def built(net: af.Composite, *shape: int, training: bool = True) -> tuple[int, l
         (lambda: nn.MobileNetV3(10), (2, 64, 64, 3), 5_483_032 - 990 * 1281),
         (lambda: nn.MobileNetV3(10, size="small"), (2, 64, 64, 3), 2_542_856 - 990 * 1025),
     ],
+    at_once=17,
 )
 def test_parameters(net, shape, parameters) -> None:
     assert built(net(), *shape) == (parameters, [(2, 10)])

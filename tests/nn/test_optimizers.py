@@ -49,7 +49,7 @@ def update_of(variable: af.Variable) -> af.Op:
     return update
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.together("kind", OPTIMIZERS)
 def test_states_are_named_variables_of_the_weights_place(kind) -> None:
     make, names = OPTIMIZERS[kind]
     graph, weights, loss = two_layers()
@@ -64,7 +64,7 @@ def test_states_are_named_variables_of_the_weights_place(kind) -> None:
     assert all((w.value != old).all() for w, old in zip(weights, before, strict=True))
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.together("kind", OPTIMIZERS)
 def test_an_update_waits_for_its_own_gradient_alone(kind) -> None:
     make, _ = OPTIMIZERS[kind]
     _, (first, second), loss = two_layers()
@@ -83,8 +83,8 @@ def test_clipping_by_norm_makes_all_wait_for_all() -> None:
         assert sum(isinstance(op.operation, SquareSum) for op in before) == 2
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
+@pytest.mark.together("kind", OPTIMIZERS, at_once=20)
+@pytest.mark.together("dtype", ["float16", ml_dtypes.bfloat16])
 def test_moments_of_16_bit_weights_have_32(kind, dtype) -> None:
     make, _ = OPTIMIZERS[kind]
     graph = af.Graph("g")
@@ -117,7 +117,7 @@ def test_moments_of_16_bit_weights_have_32(kind, dtype) -> None:
         np.testing.assert_allclose(graph[states[0]].value, other[states[0]].value, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.together("kind", OPTIMIZERS)
 def test_a_device_takes_the_steps_of_the_cpu(kind) -> None:
     make, _ = OPTIMIZERS[kind]
     found = []

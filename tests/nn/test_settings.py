@@ -7,7 +7,7 @@ from actorflow import nn
 from actorflow.nn import init, rates
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: nn.Conv(0, 3), "Conv: outputs must be at least 1, got 0"),

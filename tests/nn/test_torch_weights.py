@@ -201,8 +201,8 @@ def test_all_that_does_not_fit_is_said_at_once_and_nothing_is_changed() -> None:
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.parametrize("kind", ["max", "average"])
-@pytest.mark.parametrize(("size", "ceil", "is_said"), [(7, True, True), (7, False, False), (8, True, False)])
+@pytest.mark.together("kind", ["max", "average"])
+@pytest.mark.together(("size", "ceil", "is_said"), [(7, True, True), (7, False, False), (8, True, False)])
 def test_poolings_that_round_up_are_named_where_shapes_differ(kind: str, size: int, ceil: bool, is_said: bool) -> None:
     layers = (
         nn.Conv(2, 3, pad=1, name="conv"),

@@ -17,7 +17,7 @@ PROTO = model([node("Relu", "x", "y")], [("x", (3,))], [("y", (3,))], {})
 X = np.float32([-1, 0, 2])
 
 
-@pytest.mark.parametrize("form", ["proto", "bytes", "bytearray", "memoryview", "text", "path"])
+@pytest.mark.together("form", ["proto", "bytes", "bytearray", "memoryview", "text", "path"])
 def test_a_model_in_any_form(form: str, tmp_path: Path) -> None:
     path, contents = tmp_path / "relu.onnx", PROTO.SerializeToString()
     path.write_bytes(contents)
@@ -46,7 +46,7 @@ def test_a_proto_whose_weights_are_elsewhere(tmp_path: Path) -> None:
         af.onnx.load(onnx.load(path, load_external_data=False))
 
 
-@pytest.mark.parametrize("source", [None, 3, io.BytesIO(), PROTO.graph, af.Graph("g")])
+@pytest.mark.together("source", [None, 3, io.BytesIO(), PROTO.graph, af.Graph("g")])
 def test_what_is_no_source(source: Any) -> None:
     expected = (
         f"expected the path of an ONNX file, its contents as bytes, or an onnx.ModelProto, got {type(source).__name__}"

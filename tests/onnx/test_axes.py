@@ -71,7 +71,7 @@ def test_attention_reshapes_by_lengths() -> None:
     assert str(loaded.outputs["y"].spec) == "float32[batch, time, 8]"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("nodes", "constants"),
     [
         ([("Div", "t", "i", {})], {"by": np.array([2])}),

@@ -61,7 +61,7 @@ def test_names_alone_add_nothing_to_the_graph() -> None:
     assert [op.name for op in loaded.graph.ops[before:]] == ["c.transpose"]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("name", "message"),
     [
         ("a", "'a' has no blob: .*folded into its weights: 'b1' is the result; .*trainable=True"),

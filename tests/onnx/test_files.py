@@ -19,8 +19,36 @@ def small(**changes):
     return model(nodes, [("x", (1, 3, 4, 4))], [("y", (1, 5, 3, 3))], {"w": weights(5, 3, 2, 2)}, **changes)
 
 
-def test_weights_in_another_file(tmp_path: Path) -> None:
+def test_a_range_of_floats_has_whole_bounds_or_known_ones() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "f", to=1),
+        node("Squeeze", "f", "n"),
+        node("Range", "a n b", "y"),
+    ]
+    constants = {"a": np.float32(0.5), "b": np.float32(1)}
+    proto = model(nodes, [("x", ("n",))], [("y", ("m",))], constants)
+    with pytest.raises(af.GraphError, match=r"only those between whole numbers can be loaded, not from 0\.5 to n"):
+        af.onnx.load(proto.SerializeToString())
+    loaded = af.onnx.load(proto.SerializeToString(), axes={"n": 3})
+    assert loaded.run_sync({"x": np.zeros(3, "f")})["y"].tolist() == [0.5, 1.5, 2.5]
+
+
+def test_outputs_may_have_no_shape() -> None:
+    proto = small()
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    x = weights(1, 3, 4, 4)
+    assert af.onnx.load(proto.SerializeToString()).run_sync({"x": x})["y"].shape == (1, 5, 3, 3)
+    proto.graph.node[0].input[1] = "nowhere"
+    with pytest.raises(af.GraphError, match="not a valid model"):
+        af.onnx.load(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("has_shape", [True, False])
+def test_weights_in_another_file(tmp_path: Path, has_shape: bool) -> None:
     proto, path = small(), tmp_path / "model.onnx"
+    if not has_shape:
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
     x = weights(1, 3, 4, 4)
     (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -34,9 +62,12 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
         af.onnx.load(path)
 
 
-def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_shape", [True, False])
+def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path, has_shape: bool) -> None:
     (tmp_path / "secret.bin").write_bytes(bytes(240))
     proto = small()
+    if not has_shape:
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
     tensor = proto.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -220,7 +251,7 @@ def no_outputs():
     return proto
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "make",
     [cycle, reads_nothing, wrong_type, wrong_shape, unknown_operator, short_weights, negative_lengths, no_outputs],
 )
@@ -231,7 +262,7 @@ def test_what_is_no_valid_model_names_the_file(make, tmp_path: Path) -> None:
         af.onnx.load(path)
 
 
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.together("part", [0.0, 0.1, 0.5, 0.9, 0.99])
 def test_a_part_of_a_file_is_none(part: float, tmp_path: Path) -> None:
     path, whole = tmp_path / "part.onnx", small().SerializeToString()
     path.write_bytes(whole[: int(len(whole) * part)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper
 
 import actorflow as af
+from actorflow.onnx import constants
 from tests.onnx.test_layouts import detector, node, weights
 from tests.support.onnx_files import model, results
 
@@ -126,6 +127,38 @@ def test_a_constant_that_would_be_huge_is_not_made() -> None:
         af.onnx.load(model(far, [], [("y", ("n",), "int64")], constants).SerializeToString())
 
 
+def test_what_is_made_counts_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of int8 that are cast and scaled: only the last of three arrays of each is kept."""
+    monkeypatch.setattr(constants, "_FREE", 1 << 14)
+    width, layers = 64, 24
+    weight = (2 * np.eye(width)).astype(np.int8)
+    made = {f"w{i}": weight for i in range(layers)} | {"scale": np.full((1, width), 0.5, np.float32)}
+    nodes = []
+    for i in range(layers):
+        nodes += [node("Cast", f"w{i}", f"f{i}", to=1), node("Mul", f"f{i} scale", f"s{i}")]
+        nodes.append(node("MatMul", f"v{i} s{i}", f"v{i + 1}"))
+    proto = model(nodes, [("v0", (2, width))], [(f"v{layers}", (2, width))], made)
+    x = np.random.default_rng(0).standard_normal((2, width)).astype("f")
+    assert np.array_equal(af.onnx.load(proto.SerializeToString()).run_sync({"v0": x})[f"v{layers}"], x)
+
+
+def test_what_is_made_one_after_the_other_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_FREE", 1 << 15)
+
+    def load(count: int) -> af.Model:
+        nodes = [node("Add", "x zero", "y0")]
+        for i in range(count):
+            nodes += [node("Range", f"zero n{i} one", f"r{i}"), node("ReduceSum", f"r{i}", f"a{i}", keepdims=0)]
+            nodes.append(node("Add", f"y{i} a{i}", f"y{i + 1}"))
+        numbers = {"zero": np.array(0), "one": np.array(1)} | {f"n{i}": np.array(1000) for i in range(count)}
+        proto = model(nodes, [("x", (), "int64")], [(f"y{count}", (), "int64")], numbers)
+        return af.onnx.load(proto.SerializeToString())
+
+    assert load(12).run_sync({"x": np.array(5)})["y12"] == 5 + 12 * 499_500
+    with pytest.raises(af.GraphError, match=r"Range '.*': more than the file's own constants account for"):
+        load(40)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-o"]], ids=["actorflow", "onnxruntime"])
 def test_small_files_that_would_take_much(options: list[str]) -> None:
@@ -143,7 +176,7 @@ def load(*nodes: onnx.NodeProto, **constants: np.ndarray) -> af.Model:
     return af.onnx.load(model(nodes, [("x", (2, 3))], [("y", ())], constants, 18).SerializeToString())
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("nodes", "constants", "why"),
     [
         (

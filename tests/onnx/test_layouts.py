@@ -162,11 +162,11 @@ def test_in_doubt_images_have_their_channels_last_and_sequences_stay() -> None:
     assert kinds(check(proto, x=weights(2, 4, 3), other=weights(2, 3, 4)))["Transpose"] == 1
 
 
-@pytest.mark.parametrize("chain", [
+@pytest.mark.together("chain", [
     [("Mul", "a k"), ("Add", "a k")], [("Sub", "a k"), ("Div", "a k")], [("Sub", "k a")], [("Mul", "k a")],
     [("Add", "a one"), ("Mul", "one a")],
-])  # fmt: skip
-@pytest.mark.parametrize("operator", ["Conv", "Gemm", "MatMul"])
+], at_once=15)  # fmt: skip
+@pytest.mark.together("operator", ["Conv", "Gemm", "MatMul"])
 def test_constants_for_each_channel_are_folded(operator: str, chain: list[tuple[str, str]]) -> None:
     if operator == "Conv":
         x, w, k = weights(2, 3, 4, 4), weights(5, 3, 2, 2), weights(5, 1, 1) + 2

@@ -35,10 +35,11 @@ CONSTANTS: dict[str, Any] = {
     "zero": _array(0), "one": _array(1), "two": _array(2), "three": _array(3), "four": _array(4), "eight": _array(8),
     "-1": _array(-1), "-2": _array(-2), "-3": _array(-3), "far": _array(999), "-far": _array(-999),
     "i0": np.int64(0), "i1": np.int64(1), "i2": np.int64(2), "i3": np.int64(3), "i-1": np.int64(-1),
-    "half": np.float32(0.5), "row": np.arange(4, dtype=np.float32), "rows": np.arange(4, dtype=np.float32)[np.newaxis],
+    "f0": np.float32(0), "f1": np.float32(1), "d0": np.float64(0), "d-1": np.float64(-1), "half": np.float32(0.5),
+    "row": np.arange(4, dtype=np.float32), "rows": np.arange(4, dtype=np.float32)[np.newaxis],
     "column": np.arange(3, dtype=np.float32)[:, np.newaxis], "eye": np.eye(4, dtype=np.float32),
     "[0,-1]": _array(0, -1), "[3,4]": _array(3, 4), "[1,1,4]": _array(1, 1, 4), "[1,-1,4]": _array(1, -1, 4),
-    "cut": _array(-1, 0, 0, 0), "border": _array(1, 0, 1, 0),
+    "table": np.arange(256, dtype=np.float32).reshape(64, 4), "cut": _array(-1, 0, 0, 0), "border": _array(1, 0, 1, 0),
     "places": np.array([[0, -1, 0, 0]]), "pair": np.array([[-1], [0]]), "updates": np.ones((1, 4), np.float32),
 }  # fmt: skip
 #: The length of the first axis of x as a number and as an array, and with others in an array t.
@@ -71,8 +72,11 @@ PROGRAMS: list[list[str]] = [
     [*_with("nn", "one"), "Tile x t y"], [*_with("nn", "zero", "zero", "zero"), "Pad x t half y"],
     [*N, "Sub two nn k", "Concat zero zero k zero t axis=0", "Pad x t half y"], ["Pad x cut half y"],
     *[[f"Pad x border half y mode={mode}"] for mode in ("reflect", "edge")],
+    [*N, "Slice table zero nn zero p", "Add x p z", "Concat nn two -1 t axis=0", "Reshape z t h",
+     "Concat nn -1 u axis=0", "Reshape h u f", "MatMul f eye y"],
     [*N, "ConstantOfShape nn y"], [*N, "Sub nn two k", "ConstantOfShape k y"],
     [*N, "Range i0 n i1 y"], [*N, "Mul n i2 k", "Range i0 k i2 y"], [*N, "Range n i0 i-1 y"], [*N, "Range i3 n i1 y"],
+    [*N, "Cast n f to=1", "Range f0 f f1 y"], [*N, "Cast n f to=11", "Range f d0 d-1 y"],
     *[[*N, f"Equal nn {number} e", f"Where e {number} one y"] for number in ("one", "-1")],
     *[[*N, f"{kind} nn two e", "Where e -1 nn y"] for kind in ("Greater", "Less")],
     *[[*N, f"{kind} nn two y"] for kind in ("Mod", "Min", "Max", "Div")], [*N, "Sub nn three k", "Div k two y"],
@@ -131,12 +135,12 @@ def _check(nodes: list[NodeProto], shape: tuple[int, ...], constants: dict[str, 
     assert found == {}
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids="; ".join)
+@pytest.mark.together("program", PROGRAMS, ids="; ".join, at_once=17)
 def test_programs_of_lengths(program: list[str]) -> None:
     _check(_nodes(program), (3, 4), CONSTANTS)
 
 
-@pytest.mark.parametrize("program", IMAGES, ids="; ".join)
+@pytest.mark.together("program", IMAGES, ids="; ".join, at_once=8)
 def test_programs_of_images(program: list[str]) -> None:
     _check(_nodes(program), (2, 2, 4, 5), OF_IMAGES)
 

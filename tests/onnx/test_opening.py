@@ -118,8 +118,8 @@ def test_its_rows_are_batched() -> None:
         af.onnx.load(attention().SerializeToString()).batched(max_rows=4)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
+@pytest.mark.together("backend", BACKENDS, at_once=12)
+@pytest.mark.together(
     ("nodes", "constants", "shape", "refused"),
     [
         ([node("Reshape", "x s", "y", name="pairs")], {"s": ints(2, 12)}, (2, 12), "Reshape 'pairs': ShapeError"),
@@ -176,7 +176,7 @@ def test_axes_by_position() -> None:
     assert str(fixed.inputs["x"].spec) == str(fixed.inputs["z"].spec) == "float32[1, 5, 3]"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("axes", "error", "message"),
     [
         ({"z": {0: "batch"}}, af.GraphError, "no input 'z'"),

@@ -108,7 +108,7 @@ def compare(proto: Any, feeds: dict[str, Any], rtol: float = 1e-4, atol: float =
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case[:3])))
+@pytest.mark.together("case", CASES, ids=lambda case: " ".join(map(str, case[:3])), at_once=24)
 def test_behind_a_convolution(case: tuple[Any, ...]) -> None:
     operator, inputs, attributes, count = (*case, *({}, 1)[len(case) - 2 :])[:4]
     attributes = {name: each for name, each in attributes.items() if each is not None}
@@ -158,7 +158,7 @@ MORE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", OLD, ids=lambda case: " ".join(map(str, case[:4])))
+@pytest.mark.together("case", OLD, ids=lambda case: " ".join(map(str, case[:4])), at_once=22)
 def test_in_an_older_opset(case: tuple[Any, ...]) -> None:
     opset, operator, inputs, attributes, count = (*case, 1)[:5]
     named, outputs = inputs.split(), [f"y{i}" for i in range(count)]
@@ -195,7 +195,7 @@ def test_special_numbers(numbers: list[float], case: tuple[str, dict[str, Any]])
         compare(proto, {"x": x}, 1e-5, 0, by="onnx")
 
 
-@pytest.mark.parametrize("operator", ["Relu", "Softmax", "ReduceSum", "Concat", "Transpose", "Add", "MatMul", "ArgMax"])
+@pytest.mark.together("operator", ["Relu", "Softmax", "ReduceSum", "Concat", "Transpose", "Add", "MatMul", "ArgMax"])
 def test_empty_tensors(operator: str) -> None:
     inputs = ["x", "x"] if operator in ("Concat", "Add") else ["x", "w"] if operator == "MatMul" else ["x"]
     attributes = {"axis": 1} if operator in ("Concat", "ArgMax") else {}

@@ -13,7 +13,7 @@ from tests.support.onnx_open import runtimes
 CASES = [*product(["nearest", "linear", "cubic"], ["zeros", "border", "reflection"], [0, 1])]
 
 
-@pytest.mark.parametrize(("mode", "padding", "aligned"), CASES)
+@pytest.mark.together(("mode", "padding", "aligned"), CASES, at_once=9)
 def test_places_inside_beside_and_nowhere(mode: str, padding: str, aligned: int) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((1, 2, 4, 5)).astype(np.float32)
@@ -26,9 +26,9 @@ def test_places_inside_beside_and_nowhere(mode: str, padding: str, aligned: int)
     np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("scale", [0.36, 0.6, 1.0, 1.7, 2.0])
-@pytest.mark.parametrize("length", ["known", "open"])
+@pytest.mark.together("mode", ["nearest", "linear", "cubic"], at_once=30)
+@pytest.mark.together("scale", [0.36, 0.6, 1.0, 1.7, 2.0])
+@pytest.mark.together("length", ["known", "open"])
 def test_aligned_corners_by_a_fraction(mode: str, scale: float, length: str) -> None:
     """The last element of the result is the last one of the input."""
     x = np.arange(26, dtype=np.float32).reshape(1, 1, 1, 26) ** 1.5

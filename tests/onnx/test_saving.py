@@ -124,7 +124,7 @@ SEQUENCES: dict[str, Callable[[af.Blob], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.together("name", SEQUENCES, at_once=14)
 def test_layers_of_sequences(name: str, tmp_path: Path) -> None:
     graph = af.Graph("g")
     x = graph.blob("x", (4, "batch", 8))
@@ -198,8 +198,8 @@ IMAGES: dict[str, Callable[[af.Blob], Any]] = {
 }
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind a convolution"])
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.together("behind", [False, True], ids=["alone", "behind a convolution"], at_once=21)
+@pytest.mark.together("name", IMAGES)
 def test_operations_on_images(name: str, behind: bool, tmp_path: Path) -> None:
     graph = af.Graph("g")
     x = graph.blob("x", ("batch", 7, 8, 6))
@@ -230,8 +230,8 @@ OPEN: dict[str, Callable[[af.Blob], Any]] = {
 }
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind a convolution"])
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.together("behind", [False, True], ids=["alone", "behind a convolution"], at_once=18)
+@pytest.mark.together("name", OPEN)
 def test_open_sizes(name: str, behind: bool, tmp_path: Path) -> None:
     graph = af.Graph("g")
     x = graph.blob("x", ("batch", "height", "width", 6))
@@ -287,7 +287,7 @@ TYPED = [(row, sample, "float32", False) for row, sample in SAMPLES]
 TYPED += [(row, sample, "float32", True) for row in ROWS.values() if row.onnx for sample in _of_images(row)]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("row", "sample", "dtype", "behind"),
     [*TYPED, *slow(DOUBLE)],
     ids=[f"{i}-{row}" for i, (row, *_) in enumerate([*TYPED, *DOUBLE])],
@@ -346,7 +346,7 @@ BINARY: list[Callable[[Any, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(400 if FULL else 40))
+@pytest.mark.together("seed", range(400 if FULL else 40), at_once=14)
 def test_random_graphs(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     graph = af.Graph("g")
@@ -442,7 +442,7 @@ def test_all_that_onnx_does_not_have_is_listed(tmp_path: Path) -> None:
     assert [line.split()[0].strip("'") for line in str(caught.value).splitlines()[1:]] == ["hypot", "sort", "own"]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda x: ops.lrn(x, size=4), "even window"),

@@ -12,12 +12,12 @@ from tests.operations.table import Row, Sample, normal
 #: A value that is read twice, a vector that is broadcast, two results.
 _CHAIN = ops.Fused(
     (
-        ops.FusedStep(ops.Multiply(), (0, 1)),
-        ops.FusedStep(ops.Sum(), (3, 2)),
-        ops.FusedStep(ops.Scale(0.3), (4,)),
-        ops.FusedStep(ops.Sigmoid(), (5,)),
-        ops.FusedStep(ops.Greater(), (6, 0)),
-        ops.FusedStep(ops.Where(), (7, 6, 0)),
+        ops.Step(ops.Multiply(), (0, 1)),
+        ops.Step(ops.Sum(), (3, 2)),
+        ops.Step(ops.Scale(0.3), (4,)),
+        ops.Step(ops.Sigmoid(), (5,)),
+        ops.Step(ops.Greater(), (6, 0)),
+        ops.Step(ops.Where(), (7, 6, 0)),
     ),
     (1, 5),
 )
@@ -27,12 +27,12 @@ def _reduced(axis: tuple[int, ...]) -> ops.Fused:
     """A chain, one of its values, and reductions along an axis."""
     return ops.Fused(
         (
-            ops.FusedStep(ops.Multiply(), (0, 1)),
-            ops.FusedStep(ops.Subtract(), (2, 0)),
-            ops.FusedStep(ops.ReduceMean(axis), (3,)),
-            ops.FusedStep(ops.ReduceMax(axis, keepdims=True), (2,)),
-            ops.FusedStep(ops.ReduceMin(axis), (0,)),
-            ops.FusedStep(ops.CountNonzero(axis), (3,)),
+            ops.Step(ops.Multiply(), (0, 1)),
+            ops.Step(ops.Subtract(), (2, 0)),
+            ops.Step(ops.ReduceMean(axis), (3,)),
+            ops.Step(ops.ReduceMax(axis, keepdims=True), (2,)),
+            ops.Step(ops.ReduceMin(axis), (0,)),
+            ops.Step(ops.CountNonzero(axis), (3,)),
         ),
         (0, 2, 3, 4, 5),
     )
@@ -46,7 +46,7 @@ def _by_steps(*arrays: np.ndarray, steps: Any, results: Any, **prepared: Any) ->
     for step in steps:
         row = row_of(step.operation)
         assert row.numpy is not None
-        values.append(row.numpy(*[values[i] for i in step.arguments], **Sample(step.operation, normal()).parameters))
+        values.append(row.numpy(*[values[i] for i in step.inputs], **Sample(step.operation, normal()).parameters))
     return [values[len(arrays) + i] for i in results]
 
 
@@ -55,7 +55,7 @@ ROWS = [
         ops.Fused,
         [
             Sample(
-                ops.Fused((ops.FusedStep(ops.Multiply(), (0, 1)), ops.FusedStep(ops.Relu(), (2,))), (1,)),
+                ops.Fused((ops.Step(ops.Multiply(), (0, 1)), ops.Step(ops.Relu(), (2,))), (1,)),
                 normal((2, 6, 6, 3), (2, 6, 6, 3)),
             ),
             Sample(_CHAIN, normal((5, 41), (5, 41), (41,))),

@@ -20,9 +20,9 @@ def _slope_of(kind: str, x: np.ndarray, g: np.ndarray) -> np.ndarray:
     return graph.run_sync({at: x, by: g}, fetch=[dx])[dx]
 
 
-@pytest.mark.parametrize("kind", ["Relu", "Sigmoid", "Tanh"])
-@pytest.mark.parametrize("shape", [(100_000,), (3, 200, 100)])
-@pytest.mark.parametrize("layout", ["C", "strided"])
+@pytest.mark.together("kind", ["Relu", "Sigmoid", "Tanh"], at_once=12)
+@pytest.mark.together("shape", [(100_000,), (3, 200, 100)])
+@pytest.mark.together("layout", ["C", "strided"])
 def test_large_arrays_are_computed_in_blocks_with_the_same_result(compute, laid_out, kind, shape, layout) -> None:
     random = np.random.default_rng(0)
     x, g = (laid_out(random.standard_normal(shape), layout) for _ in range(2))

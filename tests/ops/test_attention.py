@@ -54,8 +54,8 @@ def test_arrays_blobs_and_half_precision(name) -> None:
     np.testing.assert_allclose(found.astype("f8"), expected, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("heads", "kv"), [((), ()), ((4,), (2,)), ((2,), (2,))])
+@pytest.mark.together("masked", [False, True])
+@pytest.mark.together(("heads", "kv"), [((), ()), ((4,), (2,)), ((2,), (2,))])
 def test_the_last_op_has_the_name(heads, kv, masked) -> None:
     graph = af.Graph("g")
     q, k = graph.blob("q", (*heads, 3, 4)), graph.blob("k", (*kv, 3, 4))

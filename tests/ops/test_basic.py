@@ -23,7 +23,7 @@ def test_fill_makes_its_blob_in_the_given_graph() -> None:
     assert graph.run_sync()[y].tolist() == [3, 3]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("value", "dtype"),
     [
         (300, "int8"),
@@ -43,7 +43,7 @@ def test_a_constant_that_its_dtype_does_not_have_is_refused_at_once(value: Any, 
     assert not graph.ops
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("value", "dtype"),
     [(-128, "int8"), (2**64 - 1, "uint64"), (True, "float32"), (np.int8(3), "float32"), (1j, "complex64")],
 )
@@ -53,7 +53,7 @@ def test_a_constant_at_the_limits_of_its_dtype(value: Any, dtype: str) -> None:
     np.testing.assert_array_equal(graph.run_sync()[y], np.full(2, value, dtype))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "new", "expected"),
     [
         ((2, 6), (3, 4), (3, 4)),

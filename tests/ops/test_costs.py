@@ -48,7 +48,7 @@ def variable(x: af.Blob, *shape: int) -> af.Variable:
     return x.graph.variable(x.graph.unique_name("w"), shape, init=nn.init.constant(0.0))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.together("name", CASES)
 def test_costs(name: str) -> None:
     make, expected = CASES[name]
     x = af.Graph("g").blob("x", (2, 5, 6, 4))
@@ -72,7 +72,7 @@ def test_costs_follow_open_axes() -> None:
     assert (str(cost.multiply_adds), str(cost.others), str(cost.flops)) == ("12*batch", "3*batch", "27*batch")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "size", "millions"),
     [
         (lambda: nn.ResNet(), 224, 1814),

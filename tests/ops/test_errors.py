@@ -10,13 +10,13 @@ from tests.operations.functions import linalg
 from tests.operations.table import Wrong
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=[f"{i}-{wrong.match[:30]}" for i, wrong in enumerate(WRONG)])
+@pytest.mark.together("wrong", WRONG, ids=[f"{i}-{wrong.match[:30]}" for i, wrong in enumerate(WRONG)])
 def test_what_does_not_fit_is_named(wrong: Wrong) -> None:
     with pytest.raises(wrong.error, match=wrong.match):
         wrong.apply()
 
 
-@pytest.mark.parametrize("wrong", linalg.WRONG, ids=[wrong.match[:30] for wrong in linalg.WRONG])
+@pytest.mark.together("wrong", linalg.WRONG, ids=[wrong.match[:30] for wrong in linalg.WRONG])
 def test_functions_refuse_arrays_with_the_same_words(wrong: Wrong) -> None:
     if any(spec.dtype == "float16" for spec in wrong.specs):
         pytest.skip("arrays of linear algebra have no half precision")

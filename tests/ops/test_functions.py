@@ -40,7 +40,7 @@ async def on_blobs(sample: Sample, arrays: list[np.ndarray]) -> list[np.ndarray]
     return values
 
 
-@pytest.mark.parametrize(("row", "sample"), cases(CALLS))
+@pytest.mark.together(("row", "sample"), cases(CALLS), at_once=30)
 async def test_graphs_and_arrays_give_what_numpy_gives(row: Row, sample: Sample) -> None:
     assert row.numpy is not None
     for dtype in ("float64", "float32") if FULL or sample is row.first else ("float64",):
@@ -68,7 +68,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("row", SAME, ids=str)
+@pytest.mark.together("row", SAME, ids=str, at_once=15)
 async def test_functions_of_blobs_give_what_numpy_gives(row: Row) -> None:
     for sample in row.drawn.smooth(3, 32):
         given = [x.real if row.name in OF_REAL else x for x in sample.drawn()]
@@ -91,7 +91,7 @@ def loss_of(results: Any) -> Any:
     return sum(terms[1:], terms[0])
 
 
-@pytest.mark.parametrize(("row", "sample"), cases(SMOOTH))
+@pytest.mark.together(("row", "sample"), cases(SMOOTH), at_once=30)
 async def test_gradients_of_graphs_are_those_of_arrays(row: Row, sample: Sample) -> None:
     """Of real and of complex inputs."""
     arrays = sample.inputs("float64")

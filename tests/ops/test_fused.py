@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
-from actorflow.ops import Fused, FusedStep, find_kernel
+from actorflow.ops import Fused, Step, find_kernel
 from actorflow.ops.cpu import fused as kernels
 from actorflow.ops.cpu.buffers import BLOCK
 from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_follow, may_fuse, may_reduce
@@ -40,7 +40,7 @@ def one_by_one(operation: Fused, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """The steps' own kernels."""
     values = list(inputs)
     for step in operation.steps:
-        taken = [values[i] for i in step.arguments]
+        taken = [values[i] for i in step.inputs]
         (spec,) = step.operation.infer(*[TensorSpec(x.shape, x.dtype) for x in taken]) or ()
         out = np.empty(spec.shape, spec.dtype)
         known = find_kernel(step.operation, "cpu", (taken[0] if taken else out).dtype)
@@ -72,7 +72,7 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...], is_total: bool = True
     """Steps that fit to each other, on inputs of these types; in the end the sum of the inputs, if asked for."""
     whole = np.broadcast_shapes(*[spec.shape for spec in specs])
     found = list(specs)
-    steps: list[FusedStep] = []
+    steps: list[Step] = []
     for _ in range(draw(st.integers(1, 10))):
         possible = [(number, ()) for number in NUMBERS]
         arguments = tuple(draw(st.lists(st.integers(0, len(found) - 1), min_size=3, max_size=3)))
@@ -80,11 +80,11 @@ def chains(draw: st.DrawFn, specs: tuple[TensorSpec, ...], is_total: bool = True
             taken = tuple(found[i] for i in arguments[:count])
             possible += [(operation, arguments[:count]) for operation in operations if fits(operation, taken)]
         operation, taken = draw(st.sampled_from(possible))
-        steps.append(FusedStep(operation, taken))
+        steps.append(Step(operation, taken))
         found.extend(operation.infer(*[found[i] for i in taken]) or ())
     if is_total:  # all inputs together have the shape of the results
         total = [i for i, spec in enumerate(found) if spec.dtype == np.float64 and i < len(specs)]
-        steps.append(FusedStep(ops.Sum(), tuple(total)))
+        steps.append(Step(ops.Sum(), tuple(total)))
         found.extend(ops.Sum().infer(*[found[i] for i in total]))
     results = [i - len(specs) for i, spec in enumerate(found) if i >= len(specs) and spec.shape == whole]
     assume(results)
@@ -125,15 +125,15 @@ DTYPES = ("float16", "float32", "float64", "int8", "uint32", "int64", "bool")
 #: By the kind of the inputs' dtype: values that stay small, two of them of other dtypes.
 SMALL_CHAINS = {
     "b": (
-        FusedStep(ops.LogicalXor(), (0, 1)),
-        FusedStep(ops.Cast(np.dtype(np.int64)), (2,)),
-        FusedStep(ops.Cast(np.dtype(np.float32)), (2,)),
+        Step(ops.LogicalXor(), (0, 1)),
+        Step(ops.Cast(np.dtype(np.int64)), (2,)),
+        Step(ops.Cast(np.dtype(np.float32)), (2,)),
     ),
     "n": (
-        FusedStep(ops.Multiply(), (0, 1)),
-        FusedStep(ops.Sum(), (2, 0)),
-        FusedStep(ops.Greater(), (3, 1)),
-        FusedStep(ops.Where(), (4, 3, 0)),
+        Step(ops.Multiply(), (0, 1)),
+        Step(ops.Sum(), (2, 0)),
+        Step(ops.Greater(), (3, 1)),
+        Step(ops.Where(), (4, 3, 0)),
     ),
 }
 
@@ -145,7 +145,7 @@ def with_reductions(chain: Fused, specs: tuple[TensorSpec, ...], axis: tuple[int
     for i, spec in enumerate(found):
         if spec.shape == whole and (i == 0 or i >= len(found) - 2):
             kinds = [kind for kind in REDUCTIONS if spec.size or kind not in (ops.ReduceMax, ops.ReduceMin)]
-            steps += [FusedStep(kind(axis), (i,)) for kind in kinds if may_reduce(kind(axis), spec)]
+            steps += [Step(kind(axis), (i,)) for kind in kinds if may_reduce(kind(axis), spec)]
     return Fused(tuple(steps), (*chain.results, *range(len(chain.steps), len(steps))))
 
 
@@ -165,7 +165,7 @@ def reduced_chains(draw: st.DrawFn, dtypes: Sequence[str], max_side: int = 5) ->
     chain = SMALL_CHAINS["b" if dtype.kind == "b" else "n"]
     specs = Fused(chain, ()).specs([TensorSpec(x.shape, x.dtype) for x in inputs])
     possible = [
-        FusedStep(kind(tuple(sorted(axes)), keepdims), (i,))
+        Step(kind(tuple(sorted(axes)), keepdims), (i,))
         for i, spec in enumerate(specs)
         for kind in REDUCTIONS
         for keepdims in (False, True)
@@ -187,7 +187,7 @@ def check_reduced(operation: Fused, inputs: list[np.ndarray], found: list[np.nda
     values = [*inputs, *one_by_one(Fused(steps, tuple(range(len(steps)))), inputs)]
     specs = operation.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs])
     for i, spec, mine in zip(operation.results, specs, found, strict=True):
-        each, arguments = operation.steps[i]
+        each, arguments = operation.steps[i].operation, operation.steps[i].inputs
         assert (mine.shape, mine.dtype) == (spec.shape, spec.dtype)
         if i not in reduced:
             np.testing.assert_array_equal(mine, values[first + i], strict=True)
@@ -270,7 +270,7 @@ def is_in_place(operation: Fused, inputs: list[np.ndarray]) -> bool:
     """Return whether the kernel of the step that gives the first result may write over its first argument."""
     specs = operation.specs([TensorSpec(x.shape, x.dtype) for x in inputs])
     step = operation.steps[operation.results[0]]
-    return find_kernel(step.operation, "cpu", specs[step.arguments[0]].dtype).inplace if step.arguments else False
+    return find_kernel(step.operation, "cpu", specs[step.inputs[0]].dtype).inplace if step.inputs else False
 
 
 def check_in_place(outputs: Any, expected: Any, given: list[np.ndarray], inputs: list[np.ndarray]) -> None:
@@ -287,11 +287,11 @@ def test_long_arrays_are_computed_block_by_block(length: int) -> None:
     x, y = np.random.default_rng(0).standard_normal((2, length), np.float32)
     operation = Fused(
         (
-            FusedStep(ops.Multiply(), (0, 1)),
-            FusedStep(ops.Fill(0.5, TensorSpec.of(())), ()),
-            FusedStep(ops.Sum(), (3, 4, 2)),
-            FusedStep(ops.Greater(), (5, 0)),
-            FusedStep(ops.Where(), (6, 5, 1)),
+            Step(ops.Multiply(), (0, 1)),
+            Step(ops.Fill(0.5, TensorSpec.of(())), ()),
+            Step(ops.Sum(), (3, 4, 2)),
+            Step(ops.Greater(), (5, 0)),
+            Step(ops.Where(), (6, 5, 1)),
         ),
         (2, 4),
     )
@@ -311,12 +311,12 @@ def test_reductions_are_numpys(case: tuple[Fused, list[np.ndarray]], is_turned: 
         check_reduced(operation, inputs, at_once(operation, inputs))
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 0), (0, 3), (3, 0), (2, 0, 0)])
-@pytest.mark.parametrize("axis", [None, (0,), (-1,), ()])
+@pytest.mark.together("shape", [(0,), (0, 0), (0, 3), (3, 0), (2, 0, 0)])
+@pytest.mark.together("axis", [None, (0,), (-1,), ()])
 def test_what_has_no_elements_is_reduced(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
     x = np.empty(shape, np.float32)
     kinds = (ops.ReduceSum, ops.ReduceProd, ops.ReduceMean, ops.CountNonzero)
-    steps = (FusedStep(ops.Square(), (0,)), *[FusedStep(kind(axis), (1,)) for kind in kinds])
+    steps = (Step(ops.Square(), (0,)), *[Step(kind(axis), (1,)) for kind in kinds])
     operation = Fused(steps, tuple(range(5)))
     check_reduced(operation, [x], at_once(operation, [x]))
 
@@ -325,17 +325,17 @@ def test_every_reduction_is_tried() -> None:
     assert {*REDUCTIONS} == {*_REDUCED_KINDS}
 
 
-@pytest.mark.parametrize("axis", [None, (0,), (1,)])
-@pytest.mark.parametrize("shape", [(3, 400_000), (400_000, 3), (1100, 1000)])
+@pytest.mark.together("axis", [None, (0,), (1,)])
+@pytest.mark.together("shape", [(3, 400_000), (400_000, 3), (1100, 1000)])
 def test_long_arrays_are_reduced_block_by_block(shape: tuple[int, ...], axis: tuple[int, ...] | None) -> None:
     x = np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
     operation = Fused(
         (
-            FusedStep(ops.Square(), (0,)),
-            FusedStep(ops.ReduceSum(axis), (1,)),
-            FusedStep(ops.ReduceMean(axis, keepdims=True), (0,)),
-            FusedStep(ops.ReduceMax(axis), (1,)),
-            FusedStep(ops.CountNonzero(axis), (0,)),
+            Step(ops.Square(), (0,)),
+            Step(ops.ReduceSum(axis), (1,)),
+            Step(ops.ReduceMean(axis, keepdims=True), (0,)),
+            Step(ops.ReduceMax(axis), (1,)),
+            Step(ops.CountNonzero(axis), (0,)),
         ),
         (1, 0, 2, 3, 4),
     )
@@ -347,7 +347,7 @@ def test_long_arrays_are_reduced_block_by_block(shape: tuple[int, ...], axis: tu
     np.testing.assert_array_equal(count, np.count_nonzero(x, axis))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "axes", "columns"),
     [
         ((), (), (1, 1, 1)),
@@ -370,37 +370,37 @@ def test_what_cannot_be_a_step_is_refused() -> None:
     graph = af.Graph("g")
     x, half = graph.blob("x", (3, 4)), graph.blob("half", (4,), "float16")
     with pytest.raises(af.GraphError, match=r"step 0, Softmax.* cannot be fused"):
-        graph.apply(Fused((FusedStep(ops.Softmax(), (0,)),), (0,)), x)
+        graph.apply(Fused((Step(ops.Softmax(), (0,)),), (0,)), x)
     with pytest.raises(af.GraphError, match="cannot be fused"):
-        graph.apply(Fused((FusedStep(ops.Cast(np.dtype(np.float32)), (0,)),), (0,)), half)
+        graph.apply(Fused((Step(ops.Cast(np.dtype(np.float32)), (0,)),), (0,)), half)
     with pytest.raises(af.ShapeError, match=r"step 0 must have the shape \(3, 4\)"):
-        graph.apply(Fused((FusedStep(ops.Relu(), (1,)), FusedStep(ops.Relu(), (0,))), (0,)), x, graph.blob("y", (4,)))
+        graph.apply(Fused((Step(ops.Relu(), (1,)), Step(ops.Relu(), (0,))), (0,)), x, graph.blob("y", (4,)))
     with pytest.raises(af.DTypeError):
-        graph.apply(Fused((FusedStep(ops.LogicalNot(), (0,)),), (0,)), x)
+        graph.apply(Fused((Step(ops.LogicalNot(), (0,)),), (0,)), x)
 
 
 def test_reductions_that_cannot_end_a_chain_are_refused() -> None:
     graph = af.Graph("g")
     x, y = graph.blob("x", (3, 4, 2)), graph.blob("y", (2,))
-    total = FusedStep(ops.ReduceSum((0,)), (0,))
+    total = Step(ops.ReduceSum((0,)), (0,))
     with pytest.raises(af.GraphError, match=r"step 0, ReduceSum.* cannot be fused"):
-        graph.apply(Fused((FusedStep(ops.ReduceSum((0, 2)), (0,)),), (0,)), x)
+        graph.apply(Fused((Step(ops.ReduceSum((0, 2)), (0,)),), (0,)), x)
     with pytest.raises(af.GraphError, match=r"step 0, ArgMax.* cannot be fused"):
-        graph.apply(Fused((FusedStep(ops.ArgMax((0,)), (0,)),), (0,)), x)
+        graph.apply(Fused((Step(ops.ArgMax((0,)), (0,)),), (0,)), x)
     with pytest.raises(
         af.ShapeError, match=r"step 1 must reduce \(outer, length, inner\) as .*\(1, 3, 8\), got \(3, 4, 2\)"
     ):
-        graph.apply(Fused((total, FusedStep(ops.ReduceSum((1,)), (0,))), (0, 1)), x)
+        graph.apply(Fused((total, Step(ops.ReduceSum((1,)), (0,))), (0, 1)), x)
     with pytest.raises(af.ShapeError, match=r"step 0 must reduce the shape \(3, 4, 2\) of all inputs"):
-        graph.apply(Fused((FusedStep(ops.ReduceSum((0,)), (1,)), FusedStep(ops.Relu(), (0,))), (0, 1)), x, y)
+        graph.apply(Fused((Step(ops.ReduceSum((0,)), (1,)), Step(ops.Relu(), (0,))), (0, 1)), x, y)
     with pytest.raises(af.GraphError, match="step 0 is a reduction, which must be one of the results"):
-        graph.apply(Fused((total, FusedStep(ops.Relu(), (0,))), (1,)), x)
+        graph.apply(Fused((total, Step(ops.Relu(), (0,))), (1,)), x)
     with pytest.raises(af.GraphError, match="step 0 is a reduction, which no step may read"):
-        graph.apply(Fused((total, FusedStep(ops.Relu(), (1,))), (0,)), x)
+        graph.apply(Fused((total, Step(ops.Relu(), (1,))), (0,)), x)
 
 
 def test_it_runs_in_a_graph_on_the_cpu_and_on_a_device() -> None:
-    operation = Fused((FusedStep(ops.Square(), (0,)), FusedStep(ops.Scale(0.5), (1,))), (1,))
+    operation = Fused((Step(ops.Square(), (0,)), Step(ops.Scale(0.5), (1,))), (1,))
     assert str(operation) == "Fused(square(0), scale(1))"
     for place in ("cpu", "sim:0"):
         graph = af.Graph("g")

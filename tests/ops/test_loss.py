@@ -87,9 +87,9 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(7, 3), (90_000,), (3, 200, 90)])
+@pytest.mark.together("kind", KINDS)
+@pytest.mark.together("layout", LAYOUTS)
+@pytest.mark.together("shape", [(7, 3), (90_000,), (3, 200, 90)])
 def test_blocks_and_layouts_do_not_matter(compute, laid_out, kind, layout, shape) -> None:
     random = np.random.default_rng(0)
     x, target = (0.1 + 0.8 * random.random(shape) for _ in range(2))
@@ -125,7 +125,7 @@ def test_logistic_losses_of_infinities_are_those_of_the_formula(compute) -> None
     np.testing.assert_array_equal(found, [np.nan, np.inf, np.nan, np.nan])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 def test_no_element_has_no_mean_and_the_sum_0(compute, kind) -> None:
     empty = np.ones((0, 3))
     assert np.isnan(compute(kind(), empty, empty)[0])
@@ -136,8 +136,8 @@ def test_no_element_has_no_mean_and_the_sum_0(compute, kind) -> None:
     assert graph.run_sync({target: np.ones((0, 3), "f4")}, fetch=grad)[grad].shape == (0, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.together("kind", KINDS)
+@pytest.mark.together("name", ["float16", "bfloat16"])
 def test_half_precision_is_summed_in_float32(compute, kind, name) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)

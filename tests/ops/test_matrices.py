@@ -10,6 +10,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
+from actorflow.ops.cpu import linalg
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -69,3 +70,63 @@ async def test_transforms_of_half_precision_are_of_single(name: str) -> None:
         found = (await graph.run({blob: x}, fetch=[y]))[y]
     np.testing.assert_array_equal(found, getattr(np.fft, name)(x.astype("f4")), strict=True)
     assert found.dtype == y.dtype
+
+
+def test_sums_over_a_stack_count_for_what_they_are_multiplied_in(compute: Any) -> None:
+    a, b = np.full((3, 30, 40), 599), np.full((3, 40, 20), 599)
+    a[0, 0, 0] = 600
+    (found,) = compute(ops.Matmul(batch=()), a, b)
+    np.testing.assert_array_equal(found, np.matmul(a, b).sum(0))
+    assert found[0, 0] > 1 << 25
+    assert found[0, 0] % 2
+
+
+#: Largest number of the operands, and the dtype that sums of 40 products fit in.
+LARGEST = [("int8", 127, "float32"), ("uint8", 255, "float32"), ("int32", 350, "float32"), ("int32", 10**6, "float64")]
+LARGEST += [
+    ("int32", 2**31 - 1, None),
+    ("int64", 5 * 10**6, "float64"),
+    ("int64", 2**62, None),
+    ("uint64", 2**63, None),
+]
+
+
+@pytest.mark.parametrize(("dtype", "largest", "wide"), LARGEST)
+@pytest.mark.parametrize(
+    ("operation", "left", "right"),
+    [
+        (ops.Matmul(), (30, 40), (40, 20)),
+        (ops.Matmul(True, True), (3, 40, 30), (20, 40)),
+        (ops.Matmul(batch=()), (3, 30, 40), (3, 40, 20)),
+        (ops.Matmul(), (40,), (50, 40, 20)),
+    ],
+    ids=str,
+)
+def test_products_of_integers_are_those_of_blas_as_long_as_they_are_exact(
+    compute: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    largest: int,
+    wide: str | None,
+    operation: ops.Matmul,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+) -> None:
+    random, kind = np.random.default_rng(0), np.dtype(dtype)
+    a, b = (random.integers(0 if kind.kind == "u" else -largest, largest, shape, kind) for shape in (left, right))
+    seen: list[str] = []
+    multiply = linalg._matmul_of_stacks
+
+    def noted(operation: ops.Matmul, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
+        seen.append(inputs[0].dtype.name)
+        multiply(operation, inputs, outputs)
+
+    monkeypatch.setattr(linalg, "_matmul_of_stacks", noted)
+    (found,) = compute(operation, a, b)
+    with np.errstate(over="ignore"):
+        products = np.matmul(
+            a.swapaxes(-1, -2) if operation.transpose_a else a, b.swapaxes(-1, -2) if operation.transpose_b else b
+        )
+        expected = products.sum(0, dtype=kind) if operation.batch == () else products  # both wrap
+    np.testing.assert_array_equal(found, expected)
+    assert [name for name in seen if name.startswith("f")] == ([wide] if wide else [])

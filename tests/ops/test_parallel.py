@@ -100,7 +100,7 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
 FEW = [(row, each) for row, each in samples() if sum(x.size for x in each.drawn()) <= 3_000]
 
 
-@pytest.mark.parametrize(("row", "sample"), FEW, ids=[f"{row}-{i}" for i, (row, _) in enumerate(FEW)])
+@pytest.mark.together(("row", "sample"), FEW, ids=[f"{row}-{i}" for i, (row, _) in enumerate(FEW)], at_once=40)
 def test_every_kernel(compute: Compute, row: Row, sample: Sample) -> None:
     arrays = sample.inputs()
     for layout in ("C", "F"):

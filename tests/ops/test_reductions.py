@@ -22,7 +22,7 @@ def _as_float64(arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
     return [array.astype(np.float64) for array in arrays]
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.operation}-{case.output}")
+@pytest.mark.together("case", cases(), ids=lambda case: f"{case.operation}-{case.output}", at_once=24)
 def test_what_adds_up_many_elements(compute, case) -> None:
     found = compute(case.operation, *case.arrays)[case.output]
     assert relative_errors(found, case.exact(*_as_float64(case.arrays))) < BOUND
@@ -96,16 +96,16 @@ def test_the_error_of_a_sum(laid_out, beside, length, data, dtype, layout) -> No
     assert (np.abs(found - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("shape", [(0, 300), (300, 0), (2, 0, 300)])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.together("shape", [(0, 300), (300, 0), (2, 0, 300)])
+@pytest.mark.together("layout", LAYOUTS)
 def test_sums_of_nothing(laid_out, shape: tuple[int, ...], layout: str) -> None:
     x = laid_out(np.zeros(shape, np.float32), layout)
     for axes in ((0,), (1,), (0, 1), tuple(range(x.ndim))):
         np.testing.assert_array_equal(sum_axes(x, axes), x.sum(axes), strict=True)
 
 
-@pytest.mark.parametrize("shape", [(300, 3), (3, 300), (70_000, 2), (5,), (300, 4, 3)])
-@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.together("shape", [(300, 3), (3, 300), (70_000, 2), (5,), (300, 4, 3)])
+@pytest.mark.together("axis", [0, -1])
 def test_what_is_infinite_or_not_a_number_is_as_in_numpy(shape: tuple[int, ...], axis: int) -> None:
     for places in ([np.inf], [-np.inf] * 2, [np.inf, -np.inf] * 8, [np.nan], [3e38] * 9):
         x = np.ones(shape, np.float32)

@@ -176,6 +176,27 @@ class TestOwnKernels:
         assert {kind.__name__ for kind in missing - made} == {"Function", "AllReduce", "Numbers"}
 
 
+def test_a_kernel_is_bound_to_each_step_of_a_program() -> None:
+    """Once, with the types of the step's inputs; what was bound computes."""
+    bound: list[Any] = []
+
+    def bind(operation: Twice, inputs: Any) -> Any:
+        bound.append([spec.shape for spec in inputs])
+        return lambda operation, inputs, outputs: np.multiply(inputs[0], len(bound), out=outputs[0])
+
+    def unbound(operation: Twice, inputs: Any, outputs: Any) -> None:
+        raise AssertionError("the step's own function is to compute")
+
+    kernel(Twice, library="binding", bind=bind)(unbound)
+    graph = af.Graph("g", libraries=["binding"])
+    x, y = graph.blob("x", 2), graph.blob("y", 3)
+    doubled = [graph.apply(Twice(), each) for each in (x, y)]
+    for _ in range(2):
+        result = graph.run_sync({x: [1, 2], y: [1, 2, 3]})
+        assert [result[each].tolist() for each in doubled] == [[2, 4], [2, 4, 6]]
+    assert sorted(bound) == [[(2,)], [(3,)]]
+
+
 class TestPublicFace:
     def test_dir_shows_what_is_public(self) -> None:
         assert dir(ops) == sorted(ops.__all__)
@@ -241,7 +262,7 @@ def test_the_first_graphs_of_a_process_may_start_in_several_threads_at_once(time
 SPEC = af.TensorSpec.of((2,))
 
 
-@pytest.mark.parametrize("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
+@pytest.mark.together("found", [SPEC, [3], ((2, 3),), "spec", 5, (SPEC, None)], ids=str)
 def test_an_infer_that_does_not_return_types_is_named(found: Any) -> None:
     @dataclass(frozen=True, eq=False)
     class Wrong(ops.Operation):

@@ -17,16 +17,16 @@ from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["Resize", "ResizeDown"])
+@pytest.mark.together("layout", LAYOUTS)
+@pytest.mark.together("name", ["Resize", "ResizeDown"])
 def test_pieces_give_what_the_whole_gives(compute, name, layout) -> None:
     with mock.patch.object(kernels, "_PIECE_BYTES", 64):
         for sample in ROWS[name].samples:
             check_values(compute, ROWS[name], sample, "float64", layout)
 
 
-@pytest.mark.parametrize("size", [(9,), (3, 8), (5, 2, 4)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.together("size", [(9,), (3, 8), (5, 2, 4)])
+@pytest.mark.together("mode", MODES)
 def test_all_spatial_axes(mode, size) -> None:
     shape = (2, *(6, 4, 3)[: len(size)], 2)
     x = np.random.default_rng(0).standard_normal(shape).astype("f")
@@ -61,7 +61,7 @@ def test_axes_that_stay_are_left_out_and_those_that_shrink_come_first() -> None:
     assert [(op.operation.axis, op.operation.size) for op in graph.ops] == [(3, 2), (1, 8)]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8", "int64", "bool", "complex64"])
+@pytest.mark.together("dtype", ["float16", "int8", "int64", "bool", "complex64"])
 def test_the_nearest_elements_of_any_dtype(compute, dtype) -> None:
     x = np.arange(6).reshape(1, 3, 2).astype(dtype)
     (y,) = compute(Resize(1, 6, "nearest"), x)

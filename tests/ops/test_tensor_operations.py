@@ -138,7 +138,7 @@ def test_moments(compute, dtype) -> None:
     assert abs(fourth - 3) < 5 * np.sqrt(96 / size) + 1e-2
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+@pytest.mark.together("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
 def test_bernoulli_writes_the_dtype_that_it_says(compute, dtype) -> None:
     """Integers written into the memory of floats would be tiny numbers."""
     (y,) = compute(ops.Bernoulli(SPEC(1000, dtype), 3, 0.5))
@@ -157,8 +157,8 @@ def test_random_numbers_need_a_type_and_a_seed(kind: type[ops.Operation]) -> Non
         af.Graph("g").apply(kind(SPEC(9)))
 
 
-@pytest.mark.parametrize("kind", [ops.Gaussian, ops.Uniform, ops.Bernoulli])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.together("kind", [ops.Gaussian, ops.Uniform, ops.Bernoulli])
+@pytest.mark.together("dtype", ["float32", "float64"])
 def test_an_element_depends_on_seed_frame_and_position_alone(compute, kind, dtype) -> None:
     (longer,) = compute(kind(SPEC(70_001, dtype), 5), frame=3)
     (shorter,) = compute(kind(SPEC((11, 3), dtype), 5), frame=3)

@@ -28,7 +28,7 @@ def test_rmsprop_takes_the_states_it_needs(settings, count) -> None:
         operation.check_arity(count + 1)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("squares", "factor"),
     [
         ([9.0, 16.0], 0.2 / (1 + 2e-7)),

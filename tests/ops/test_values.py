@@ -59,7 +59,7 @@ ALIKE = {"int16", "int32", "int64", "uint8", "uint16", "uint32", "complex128"}
 SPECIAL = [row for row in ROWS.values() if row.special and row.kind]
 
 
-@pytest.mark.parametrize("row", SPECIAL, ids=str)
+@pytest.mark.together("row", SPECIAL, ids=str)
 def test_values_of_special_numbers(compute: Any, row: Row) -> None:
     """Zeros of both signs, ones, ties, infinities and, where they may be, what is not a number; without a warning."""
     assert row.special is not None
@@ -67,7 +67,7 @@ def test_values_of_special_numbers(compute: Any, row: Row) -> None:
         check_values(compute, row, row.special, dtype, "C")
 
 
-@pytest.mark.parametrize("row", COMPARED, ids=str)
+@pytest.mark.together("row", COMPARED, ids=str, at_once=12)
 def test_values(compute: Any, row: Row) -> None:
     for sample in row.samples:
         for dtype in sample.dtypes(row):

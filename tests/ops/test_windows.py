@@ -49,7 +49,7 @@ def test_layouts_hold_for_any_number_of_axes() -> None:
     assert layout.output_axes(0, 4) is None
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("pad", "even"), [(0, True), ((1, 2), True), (((1, 1), 2), True), (((1, 2),), False), ((0, (1, 0)), False)]
 )
 def test_even_borders(pad, even) -> None:

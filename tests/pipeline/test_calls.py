@@ -290,7 +290,7 @@ async def test_flat_map_takes_no_more_than_there_is_room_for() -> None:
     await loader.aclose()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("options", "message"),
     [
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),

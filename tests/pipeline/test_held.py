@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import actorflow as af
+from actorflow.devices.sim import SimOptions
 from actorflow.pipeline import Pipeline, concat, source, zip_
 from tests.support.held import Arrays, nothing_held
 from tests.support.waiting import settle
@@ -171,7 +172,7 @@ async def left_without_a_loop(pipeline: Pipeline[Any]) -> None:
     await asyncio.to_thread(take)
 
 
-@pytest.mark.parametrize("end", [whole, left, dropped, cancelled, without_a_loop, left_without_a_loop])
+@pytest.mark.together("end", [whole, left, dropped, cancelled, without_a_loop, left_without_a_loop])
 @pytest.mark.parametrize("name", PIPELINES)
 async def test_pipeline(name: str, end: Callable[[Pipeline[Any]], Awaitable[None]]) -> None:
     await end(PIPELINES[name](items_of(Arrays())))
@@ -179,6 +180,16 @@ async def test_pipeline(name: str, end: Callable[[Pipeline[Any]], Awaitable[None
         for _ in range(2):
             pipeline = PIPELINES[name](items_of(arrays))
             await end(pipeline)
+            await pipeline.aclose()
+
+
+async def test_copies_to_a_device_that_nobody_waits_for() -> None:
+    """They end when the loop of `iter_sync` has been closed."""
+    slow = af.Graph("slow", devices={"sim:0": SimOptions(latency_s=0.05)})
+    async with nothing_held(is_open=False) as arrays:
+        for _ in range(2):
+            pipeline = source(items_of(arrays)).to("sim:0", graph=slow, in_flight=3)
+            await left_without_a_loop(pipeline)
             await pipeline.aclose()
 
 

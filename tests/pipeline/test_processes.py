@@ -296,7 +296,7 @@ def raises(kind: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize("kind", ["cause", "context", "suppressed", "cycle", "deep", "frozen", "group", "unsendable"])
+@pytest.mark.together("kind", ["cause", "context", "suppressed", "cycle", "deep", "frozen", "group", "unsendable"])
 async def test_errors_keep_their_tracebacks_and_causes(kind: str) -> None:
     loader = source([kind]).map(raises, executor="process")
     async with loader:

@@ -36,7 +36,7 @@ class Indexed:
         return 10 * index
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("data", "expected"),
     [
         ([3, 1], [3, 1]),
@@ -247,7 +247,7 @@ class Pair(NamedTuple):
 OF_TYPES = "expected rows of one type in"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("rows", "message"),
     [
         ([1, "a"], f"{OF_TYPES} a batch of 2, got int in row 0; str in row 1"),
@@ -265,7 +265,7 @@ OF_TYPES = "expected rows of one type in"
         ([(1,), (1, 2)], "expected as many parts in each row in a batch of 2, got 1 part in row 0; 2 parts in row 1"),
     ],
 )
-@pytest.mark.parametrize("collate", [None, pad()])
+@pytest.mark.together("collate", [None, pad()])
 async def test_rows_of_different_types_are_no_batch(rows: list[Any], message: str, collate: Any) -> None:
     async with source(rows).batch(len(rows), collate=collate) as loader:
         with pytest.raises(af.StageError, match=r"^stage 'batch/collate' \(map\) failed with") as raised:
@@ -273,7 +273,7 @@ async def test_rows_of_different_types_are_no_batch(rows: list[Any], message: st
     assert str(raised.value.__cause__) == message
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("rows", "expected"),
     [
         ([1, 2.5], np.array([1, 2.5])),

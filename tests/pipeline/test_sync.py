@@ -138,7 +138,7 @@ async def test_statistics_and_bottleneck() -> None:
         _ = stats["none"]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: source(3), "a source must be"),

@@ -170,8 +170,8 @@ def test_a_process_that_ends_while_items_wait_for_it(loop: asyncio.AbstractEvent
 # -- more of the user's -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["awaits", "returns", "swallows"])
-@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.together("way", ["awaits", "returns", "swallows"])
+@pytest.mark.together("concurrency", [1, 3])
 async def test_a_function_that_cancels_the_task_that_calls_it(way: str, concurrency: int) -> None:
     async def fail(x: int) -> int:
         if x == AT:
@@ -257,8 +257,8 @@ class ClosesLater(Closes):
 
 
 @pytest.mark.parametrize("kind_of_loop", loop_factories())
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("end", ["break", "take"])
+@pytest.mark.together("kind", KINDS)
+@pytest.mark.together("end", ["break", "take"])
 def test_an_iterator_that_cannot_be_closed(kind: type[BaseException], end: str, kind_of_loop: str) -> None:
     """Nobody is left to be told but the loop's exception handler; the loader ends all the same."""
     for data in (Closes(kind), ClosesLater(kind)):
@@ -302,7 +302,7 @@ async def test_all_iterators_are_closed_though_none_can_be() -> None:
     assert len(told) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 def test_a_loader_without_a_loop(kind: type[BaseException]) -> None:
     """What ends programs comes out where the loader is iterated: there the loop is run."""
     items: list[int] = []
@@ -318,7 +318,7 @@ def test_a_loader_without_a_loop(kind: type[BaseException]) -> None:
     assert items == NUMBERS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 def test_parts_of_a_feed_that_fail(kind: type[BaseException], loop: asyncio.AbstractEventLoop) -> None:
     fault = Fault(kind)
     feeds = source(range(COUNT)).map(lambda x: Parts(fault, x), name="parts").feed(x="x")
@@ -338,9 +338,9 @@ def test_parts_of_a_feed_that_fail(kind: type[BaseException], loop: asyncio.Abst
     assert not asyncio.all_tasks(loop)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{"retries": 2}, {"retries": 2, "backoff": 1e-4}, {"on_error": "skip"}])
-@pytest.mark.parametrize("way", ["loop", "thread", "at once", "tasks"])
+@pytest.mark.together("kind", KINDS)
+@pytest.mark.together("options", [{"retries": 2}, {"retries": 2, "backoff": 1e-4}, {"on_error": "skip"}])
+@pytest.mark.together("way", ["loop", "thread", "at once", "tasks"])
 def test_only_exceptions_are_repeated_and_left_out(
     way: str, options: dict[str, Any], kind: type[BaseException]
 ) -> None:
@@ -448,7 +448,7 @@ MESSAGES: list[tuple[Callable[[], Pipeline], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), MESSAGES, ids=[message[:40] for _, message in MESSAGES])
+@pytest.mark.together(("make", "message"), MESSAGES, ids=[message[:40] for _, message in MESSAGES])
 async def test_what_is_said_of_wrong_answers(make: Callable[[], Pipeline], message: str) -> None:
     async with make() as loader:
         with pytest.raises(af.StageError, match=f"(?s)^stage {message}.*\n  created at {__file__}"):

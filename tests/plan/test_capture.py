@@ -72,7 +72,7 @@ def test_two_lanes_that_need_each_other_both_ways() -> None:
     assert names(g.compile()) == [["b", "needs_a"]]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "middle",
     [
         lambda g, x: g.function("f", lambda v: v, x.spec, place="cpu")(x),
@@ -91,7 +91,7 @@ def test_what_is_not_captured_divides(middle: Any) -> None:
     assert names(g.compile()) == [["a", "b"], ["c", "d"]]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "options",
     [
         {"capture": False},

@@ -86,7 +86,7 @@ NOT_JOINED: dict[str, Callable[[af.Blob], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NOT_JOINED)
+@pytest.mark.together("kind", NOT_JOINED)
 def test_what_is_not_joined(kind: str) -> None:
     graph, x = graph_of()
     y = NOT_JOINED[kind](x)
@@ -286,9 +286,9 @@ TAILS: dict[str, Callable[[af.Blob], af.Blob]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("main", MAINS)
+@pytest.mark.together("dtype", ["float16", "float32", "float64"], at_once=20)
+@pytest.mark.together("tail", TAILS)
+@pytest.mark.together("main", MAINS)
 def test_what_follows_gives_the_same_to_the_bit(main: str, tail: str, dtype: str) -> None:
     value = np.random.default_rng(1).standard_normal((3, 9, 7, 8)).astype(dtype)
 
@@ -495,8 +495,8 @@ async def test_each_part_has_its_calls_and_its_share_of_the_time(place: str, cal
         assert (profile.calls, profile.total_ns, profile.last_ns) == (5, elapsed.sum(), elapsed[-1])
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-@pytest.mark.parametrize("outputs", [0, 4])
+@pytest.mark.together("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.together("outputs", [0, 4])
 async def test_nothing_is_followed_by_nothing(shape: tuple[int, int], outputs: int) -> None:
     graph = af.Graph("g")
     x, weight, bias = (graph.blob(*each) for each in (("x", shape), ("w", (outputs, shape[1])), ("b", (outputs,))))

@@ -81,7 +81,7 @@ class TestCycles:
         link(graph, "a", [w], [v])
         link(graph, "b", [v], [w])
         link(graph, "c", [w], [w])
-        assert [op.node.name for op in graph.compile().ops if op.shown_as is op.node] == ["a", "b", "c"]
+        assert [op.node.name for op in graph.compile().ops if op.site is op.node] == ["a", "b", "c"]
 
     def test_what_is_not_run_may_have_one(self, graph: af.Graph) -> None:
         ring(graph, ["a", "b"])
@@ -321,7 +321,7 @@ class TestSeveralProducers:
         *terms, total = plan.ops
         assert [op.node.name for op in terms] == ["a", "b", "c"]
         assert isinstance(total.operation, ops.Sum)
-        assert total.shown_as is y
+        assert total.site is y
         written = {op.outputs[0]: op.node.name for op in terms}
         assert [written[slot] for slot in total.inputs] == ["c", "a", "b"]
         assert total.outputs == (plan.fetches[y],)

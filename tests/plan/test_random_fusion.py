@@ -22,6 +22,7 @@ from actorflow import ops
 from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU
 from tests.operations.table import TOLERANCE
+from tests.support import onednn
 from tests.support.effort import FULL, slow
 from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
@@ -43,10 +44,8 @@ class Setting(NamedTuple):
 #: Options of the graphs that others are compared with.
 REFERENCE: Mapping[str, Any] = MappingProxyType({"fuse": False})
 SETTINGS = [Setting(), Setting(options={"sequential": True}), Setting("sim:0"), Setting("sim:0", {"capture": True})]
-if find_spec("torch") is not None:
-    windows = ["Conv", "ConvDown", "ConvWeight", "AveragePool", "AveragePoolDown", "GlobalAverage"]
-    windows += ["MaxPool", "MaxPoolDown"]  # of 0.0 and -0.0, either is the maximum
-    SETTINGS.append(Setting(options={"libraries": ["torch"]}, inexact=frozenset(windows)))
+if not onednn.why_not():
+    SETTINGS.append(Setting(options={"libraries": ["onednn"]}, inexact=onednn.computed()))
 
 PLACES = sorted({setting.place for setting in SETTINGS})
 

@@ -140,8 +140,8 @@ async def test_a_transport_that_takes_arrays_of_a_device_gets_them_as_they_are(m
     await ranks.aclose()
 
 
-@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5)])
-@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex128"])
+@pytest.mark.together("shape", [(), (0, 3), (1,), (3, 5)])
+@pytest.mark.together("dtype", ["float32", "int8", "bool", "complex128"])
 async def test_any_shape_and_dtype(shape: tuple[int, ...], dtype: str) -> None:
     def build(graph: af.Graph) -> af.Blob:
         x = graph.blob("x", shape, dtype, "0/cpu")

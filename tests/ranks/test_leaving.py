@@ -57,8 +57,8 @@ async def fails(graph: af.Graph, rank: int, **options: Any) -> None:
 # -- a program that returns ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.together("seed", [None, 1, 2])
+@pytest.mark.together("victim", [0, 1])
 async def test_a_rank_that_has_left_before_the_first_run(seed: int | None, victim: int) -> None:
     ranks = Ranks(ring, 3, seed)
     others = [graph for graph in ranks.graphs if graph.world.rank != victim]
@@ -71,8 +71,8 @@ async def test_a_rank_that_has_left_before_the_first_run(seed: int | None, victi
     await ranks.aclose()
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.together("seed", [None, 1, 2])
+@pytest.mark.together("victim", [0, 1, 2])
 async def test_a_rank_that_leaves_between_two_runs(seed: int | None, victim: int) -> None:
     ranks = Ranks(ring, 3, seed)
 
@@ -89,8 +89,8 @@ async def test_a_rank_that_leaves_between_two_runs(seed: int | None, victim: int
     await ranks.aclose()
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("reduce", [False, True])
+@pytest.mark.together("seed", range(8))
+@pytest.mark.together("reduce", [False, True])
 async def test_what_a_rank_has_done_its_part_of_ends(seed: int, reduce: bool) -> None:
     ranks = Ranks(lambda graph: ring(graph, reduce=reduce), 3, seed)
 

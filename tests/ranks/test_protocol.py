@@ -204,9 +204,9 @@ async def test_a_timeout_names_the_message_that_is_missing() -> None:
     await ranks.aclose()
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
-@pytest.mark.parametrize("how", ["cancelled", "timed out"])
-@pytest.mark.parametrize("where", ["plan", "lengths", "pause"])
+@pytest.mark.together("seed", [None, 1, 2])
+@pytest.mark.together("how", ["cancelled", "timed out"])
+@pytest.mark.together("where", ["plan", "lengths", "pause"])
 async def test_a_run_that_is_given_up_before_it_starts_ends_on_the_other_ranks(
     where: str, how: str, seed: int | None
 ) -> None:
@@ -240,7 +240,7 @@ async def test_a_run_that_is_given_up_before_it_starts_ends_on_the_other_ranks(
         for number, run in enumerate(behind, 2):
             await other.run(feeds(number))
             np.testing.assert_array_equal((await run)["c/out"], np.full(4, 30.0 * number))
-    assert graph.engine.resources._claim.count == 0
+    assert graph.engine.resources.dispatcher.claims == 0
     await ranks.aclose()
 
 

@@ -132,8 +132,8 @@ class Tidier:
 
 
 @pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.together("how", HOWS)
+@pytest.mark.together("what", WHAT)
 def test_clean_up_is_never_cut_off(what: str, how: str, kind_of_loop: str) -> None:
     async def main() -> None:
         nonlocal tidier

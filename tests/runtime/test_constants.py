@@ -90,7 +90,7 @@ def test_a_network_with_many_numbers_has_no_ops_for_them() -> None:
 _SOME = SMALL_BYTES // 4
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "left"),
     [
         (lambda g: g.constant(np.zeros(_SOME + 1, "f")), []),

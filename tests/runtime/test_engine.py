@@ -16,8 +16,8 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.actors.dispatcher import Dispatcher
 from actorflow.core import FrameState
-from actorflow.runtime.resources import Claim
 from actorflow.trace.counters import NodeState
 
 SPEC = af.TensorSpec.of((3,))
@@ -84,7 +84,7 @@ class TestFeedsAndFetches:
         assert result[y].dtype == np.float32
         np.testing.assert_array_equal(result[y], [2, 5, 6])
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("feeds", "error", "message"),
         [
             ({}, af.FeedError, r"needs values for 'x' float32\[3\]; fed: nothing"),
@@ -633,19 +633,17 @@ class TestLoops:
         await graph.run({x: ones()})
         resources, other = graph.engine.resources, asyncio.new_event_loop()
 
-        class Between(Claim):
-            __slots__ = ()
-
+        class Between(Dispatcher):
             def __setattr__(self, name: str, value: Any) -> None:
-                if value:  # another thread has looked at the count before this one writes it
+                if name == "claims" and value:  # another thread has looked at the count before this one writes it
                     resources._move_to(other)
                 super().__setattr__(name, value)
 
-        resources._claim = between = Between()
+        resources.home = between = Between(asyncio.get_running_loop())
         claim = resources.claim()
-        assert (claim.count, between.count) == (1, 0)
-        assert claim is resources._claim
-        assert resources.loop is asyncio.get_running_loop()
+        assert (claim.claims, between.claims) == (1, 0)
+        assert claim is resources.home
+        assert claim.loop is asyncio.get_running_loop()
         claim.release()
         np.testing.assert_array_equal((await graph.run({x: ones()}))[y], ones(2))
         await graph.aclose()

@@ -54,6 +54,15 @@ class TestRetries:
             assert (await graph.run())[z] == 40
         assert graph.engine.profile[graph["flaky"].id].calls == 2
 
+    async def test_nothing_is_kept_of_frames_with_failures(self, kind: str) -> None:
+        graph = af.Graph("retries")
+        graph.function("flaky", getattr(Flaky(2), kind), SPEC, retries=2)()
+        async with graph:
+            await graph.run()
+            (actor,) = graph.engine.program(None, {}).ops
+            assert actor.attempts is not None
+            assert not actor.attempts._failures
+
     async def test_the_last_failure_counts(self, kind: str) -> None:
         flaky = Flaky(3)
         graph = af.Graph("retries")
@@ -278,7 +287,7 @@ class TestTimeouts:
         assert "op 'after' waits for 1 of 1 inputs: op 'forever'" in message
         assert isinstance(caught.value, TimeoutError)
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "message"),
         [
             ({"timeout": 0}, "timeout must be positive, got 0"),
@@ -427,8 +436,8 @@ class OutcomeError(BaseException):
     """No Exception, as those of pytest.fail and asyncio's CancelledError are none."""
 
 
-@pytest.mark.parametrize("name", ["stall_limit", "block_limit"])
-@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+@pytest.mark.together("name", ["stall_limit", "block_limit"])
+@pytest.mark.together("seconds", [0, -1.0, math.nan])
 def test_limits_that_are_none(name: str, seconds: float) -> None:
     limits: dict[str, Any] = {name: seconds}
     with pytest.raises(af.GraphError, match=rf"{name} must be (positive|a time in seconds), got {seconds}"):
@@ -436,9 +445,9 @@ def test_limits_that_are_none(name: str, seconds: float) -> None:
 
 
 class TestOddExceptions:
-    @pytest.mark.parametrize("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
-    @pytest.mark.parametrize("retries", [0, 1])
-    @pytest.mark.parametrize("where", ["loop", "lane", "task"])
+    @pytest.mark.together("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
+    @pytest.mark.together("retries", [0, 1])
+    @pytest.mark.together("where", ["loop", "lane", "task"])
     async def test_whatever_a_function_raises_fails_its_frame(
         self, error: BaseException, retries: int, where: str
     ) -> None:
@@ -546,8 +555,8 @@ CHAINS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["loop", "lane", "task"])
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.together("where", ["loop", "lane", "task"], at_once=25)
+@pytest.mark.together("name", CHAINS)
 async def test_chains_of_errors_are_harmless_however_they_are_linked(name: str, where: str) -> None:
     """Each is told, shown, copied and sent elsewhere as any other error, and is freed."""
     raised: list[BaseException] = []

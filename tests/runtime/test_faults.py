@@ -18,11 +18,10 @@ import actorflow as af
 from actorflow import ops
 from actorflow.actors import op as op_module
 from actorflow.actors.attempts import OpAttempts
-from actorflow.actors.blob import BlobActor, UpdateActor
+from actorflow.actors.blob import BlobActor, Turn, UpdateActor, VariableActor, VariableUse
 from actorflow.actors.budget import Budget
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
-from actorflow.actors.variable import Turn, VariableActor, VariableUse
 from actorflow.core import IS_COMPILED, Turnstile
 from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.program import Program
@@ -47,7 +46,6 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (OpAttempts, "begin"),
     (OpAttempts, "end"),
     (OpAttempts, "retry"),
-    (OpAttempts, "succeeded"),
     (OpActor, "fire"),
     (OpActor, "begin"),
     (OpActor, "leave"),

@@ -298,7 +298,7 @@ def _with_a_variable() -> af.Graph:
     return graph
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.together("name", RUNS)
 async def test_run(name: str) -> None:
     make, drive = RUNS[name]
     graph = make()
@@ -581,7 +581,7 @@ STREAMS: dict[str, tuple[Function, Drive]] = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.together("name", STREAMS)
 async def test_stream(name: str) -> None:
     function, drive = STREAMS[name]
     graph = graph_of(function)
@@ -600,7 +600,7 @@ async def request(batcher: Any, arrays: Arrays, rows: int = 1, **options: Any) -
         await batcher.run({"x": arrays(rows, LENGTH)}, **options)
 
 
-async def together(batcher: Any, arrays: Arrays) -> None:
+async def both_at_once(batcher: Any, arrays: Arrays) -> None:
     await asyncio.gather(*[request(batcher, arrays) for _ in range(3)])
 
 
@@ -644,24 +644,24 @@ async def request_is_wrong(batcher: Any, arrays: Arrays) -> None:
 
 
 BATCHED: dict[str, tuple[Function, Callable[[Any, Arrays], Awaitable[None]], dict[str, Any]]] = {
-    "ends well": (give, together, {}),
-    "async, ends well": (give_later, together, {}),
+    "ends well": (give, both_at_once, {}),
+    "async, ends well": (give_later, both_at_once, {}),
     "fails": (fail, request, {}),
     "fails later": (fail_later, request, {}),
-    "some together fail": (fail_later, together, {}),
-    "all together fail": (fail_later, together, {"isolate": False}),
+    "some together fail": (fail_later, both_at_once, {}),
+    "all together fail": (fail_later, both_at_once, {"isolate": False}),
     "more rows than a frame has": (fail_later, many_rows, {"max_rows": 2}),
     "timeout": (hang, request_times_out, {}),
     "cancelled": (hang, requests_cancelled, {}),
     "closed": (hang, batcher_closed, {}),
     "Graph.cancel": (hang, batch_cancelled_by_the_graph, {}),
     "wrong feed": (give, request_is_wrong, {}),
-    "pad fails": (give, together, {"pad": fail}),
-    "queue full": (give_later, together, {"queue_rows": 1, "in_flight": 1}),
+    "pad fails": (give, both_at_once, {"pad": fail}),
+    "queue full": (give_later, both_at_once, {"queue_rows": 1, "in_flight": 1}),
 }
 
 
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.together("name", BATCHED)
 async def test_batched_run(name: str) -> None:
     function, drive, options = BATCHED[name]
     graph = af.Graph("held")

@@ -132,8 +132,8 @@ class Held:
 
 
 @pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
-@pytest.mark.parametrize("released", ["before", "meanwhile"])
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.together("released", ["before", "meanwhile"])
+@pytest.mark.together("how", ENDS)
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_the_next_loop_finds_a_graph_that_is_right(
     beginning: str,
@@ -144,6 +144,7 @@ def test_the_next_loop_finds_a_graph_that_is_right(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loops, "_loop_factory", lambda: loop_factories()[kind_of_loop])
+    caplog.clear()
     held = Held(beginning)
     if how == "closed":
         loop = loop_factories()[kind_of_loop]()

@@ -283,7 +283,7 @@ class TestInPlace:
             await graph.run({x: np.ones(4, np.float32)})
             assert old() is None
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "operation", ["relu", "sigmoid", "tanh", "softmax", "scale", "copy", "dropout", "add", "multiply", "bias"]
     )
     async def test_kernels_give_the_same_in_place(self, operation: str) -> None:

@@ -280,16 +280,16 @@ async def compare(subject: Subject, way: str, forms: list[str]) -> None:
                 assert [each() for each in alive] == [None] * len(alive), len(results)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("way", WAYS, at_once=13)
+@pytest.mark.together("kind", KINDS)
 @pytest.mark.any_loop
 async def test_each_kind_before_others_and_behind_them(kind: str, way: str) -> None:
     for width in WIDTHS[:2]:
         await compare(Subject((kind, "its input", "in place", kind), (0, 1, 1, 3), width), way, ["array"] * 2)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.together("form", FORMS, at_once=12)
+@pytest.mark.together("way", WAYS)
 @pytest.mark.any_loop
 async def test_whatever_is_fed(form: str, way: str) -> None:
     for width in WIDTHS[:2]:

@@ -59,8 +59,8 @@ def feeds_of(source: Source, kind: str) -> Any:
     return source.sync() if kind == "sync" else source.asynchronous()
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 5, 100])
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.together("in_flight", [1, 2, 5, 100])
+@pytest.mark.together("kind", ["sync", "async"])
 async def test_results_in_order(kind: str, in_flight: int) -> None:
     graph, y = counting_graph()
     source = Source(20)
@@ -219,8 +219,8 @@ class SlowToClose:
                 self.closed = True
 
 
-@pytest.mark.parametrize("cancellations", [1, 2, 3, 5])
-@pytest.mark.parametrize("how", ["aclosing", "plain"])
+@pytest.mark.together("cancellations", [1, 2, 3, 5])
+@pytest.mark.together("how", ["aclosing", "plain"])
 async def test_a_stream_that_is_cancelled_again_while_it_closes_leaves_nothing(how: str, cancellations: int) -> None:
     graph = af.Graph("slow to close")
     x = graph.blob("x", (), "int64")

@@ -395,7 +395,7 @@ def a_loop(kind: str) -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @both_loops
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_place_and_kind(place: str, kind: str, kind_of_loop: str) -> None:
     with a_loop(kind_of_loop) as loop:
@@ -429,7 +429,7 @@ def test_a_program_that_is_ended_still_ends_in_order(place: str, kind: str, kind
 
 
 @both_loops
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 @pytest.mark.parametrize("place", ["plain", "async at once", "async after an await"])
 def test_what_ends_programs_is_not_repeated(place: str, kind: str, kind_of_loop: str) -> None:
     case = Case(kind)
@@ -561,8 +561,8 @@ SOURCES = {"iterator": OddIterator, "async iterator": OddAsyncIterator, "async g
 
 
 @both_loops
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["next", "close"])
+@pytest.mark.together("kind", KINDS)
+@pytest.mark.together("where", ["next", "close"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_feeds_of_a_stream(source: str, where: str, kind: str, kind_of_loop: str) -> None:
     case = Case(kind)
@@ -600,7 +600,7 @@ def test_feeds_of_a_stream(source: str, where: str, kind: str, kind_of_loop: str
 
 
 @both_loops
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.together("kind", KINDS)
 @pytest.mark.parametrize("place", ["feed", "feeds", "init", "init array"])
 def test_what_a_frame_begins_with(place: str, kind: str, kind_of_loop: str) -> None:
     case = Case(kind)

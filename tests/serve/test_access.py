@@ -39,7 +39,7 @@ async def test_without_the_token() -> None:
         assert (await served.get("/graph/model/healthz", **token)).status == 200
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("headers", "status"),
     [
         ({"Host": "evil.example"}, 403),
@@ -120,7 +120,7 @@ async def test_metrics_without_the_package(monkeypatch: pytest.MonkeyPatch) -> N
         assert "actorflow[metrics]" in answer.error
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".", " ", "a b", "größe", "a\nb", "a%2Fb", "a?b", "{a}", "x" * 201])
+@pytest.mark.together("name", ["", "a/b", "..", ".", " ", "a b", "größe", "a\nb", "a%2Fb", "a?b", "{a}", "x" * 201])
 def test_names_that_cannot_stand_in_a_path(name: str) -> None:
     with pytest.raises(ValueError, match="in names and versions, got"):
         create_app({name: ten_times()})

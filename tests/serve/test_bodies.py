@@ -38,7 +38,7 @@ async def test_packed_bodies(kind: str) -> None:
             assert np.array_equal(answer.output("y"), 10 * ROWS)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("body", "encoding", "status", "message"),
     [
         (TEXT, "br", 415, "expected a body that is packed by gzip or deflate"),
@@ -49,11 +49,12 @@ async def test_packed_bodies(kind: str) -> None:
         (b"\x1f\x8b", "gzip", 400, "what is packed has no end"),
         (b"", "gzip", 400, "expected JSON"),
         (zlib.compress(bytes(1 << 20)), "deflate", 413, "expected a body of at most 100,000 bytes"),
-        (gzip.compress(bytes(100 << 20), mtime=0), "gzip", 413, "expected a body of at most 100,000 bytes"),
+        (lambda: gzip.compress(bytes(100 << 20), mtime=0), "gzip", 413, "expected a body of at most 100,000 bytes"),
     ],
     ids=["unknown", "twice", "cut", "followed", "damaged", "short", "empty", "bomb", "larger-bomb"],
 )
-async def test_packed_bodies_that_are_wrong(body: bytes, encoding: str, status: int, message: str) -> None:
+async def test_packed_bodies_that_are_wrong(body: Any, encoding: str, status: int, message: str) -> None:
+    body = body() if callable(body) else body
     limits = Limits(body_bytes=100_000, pending_bytes=200_000)
     async with serve({"model": ten_times()}, limits=limits) as served:
         answer = await served.ask(PATH, body, {"Content-Encoding": encoding})

@@ -39,7 +39,7 @@ async def ask(model: af.Model, body: bytes, query: str = "", **limits: Any) -> A
         return await served.ask(f"/v2/models/model/image{query}", body)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "axes"), [(("batch", "h", "w", 3), (0, 1, 2)), ((1, 3, "h", "w"), (2, 0, 1)), (("N", 5, 7, 3), (0, 1, 2))]
 )
 async def test_layouts(shape: Any, axes: Any) -> None:
@@ -77,7 +77,7 @@ def huge() -> bytes:
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("body", "query", "status", "message"),
     [
         (b"", "", 400, "expected a picture in the format JPEG or PNG"),

@@ -141,7 +141,7 @@ def without(name: str) -> dict[str, Any]:
 X = tensor("x", ROWS)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("request_", "message"),
     [
         (b"", "expected JSON: Expecting value"),
@@ -185,6 +185,7 @@ X = tensor("x", ROWS)
         (without("datatype"), "expected datatype FP32, got None"),
         (without("name"), "there is no input 'None'"),
     ],
+    at_once=33,
 )
 async def test_requests_that_are_wrong(request_: Any, message: str) -> None:
     async with serve({"model": ten_times()}) as served:
@@ -194,7 +195,7 @@ async def test_requests_that_are_wrong(request_: Any, message: str) -> None:
         assert (await served.infer("model", {"inputs": [X]})).status == 200
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("size", "binary", "message"),
     [
         (24, ROWS.tobytes()[:-1], "23 bytes of binary data are left, and binary_data_size is 24"),
@@ -214,7 +215,7 @@ async def test_binary_data_that_is_wrong(size: Any, binary: bytes, message: str)
         assert message in answer.error
 
 
-@pytest.mark.parametrize("size", ["-1", "1e3", "", "²", "1 2", "9" * 5000, str(1 << 30), "0x10"])
+@pytest.mark.together("size", ["-1", "1e3", "", "²", "1 2", "9" * 5000, str(1 << 30), "0x10"])
 async def test_sizes_of_json_that_are_wrong(size: str) -> None:
     async with serve({"model": ten_times()}) as served:
         answer = await served.ask(
@@ -347,7 +348,7 @@ async def test_more_rows_than_may_wait() -> None:
         assert np.array_equal(answer.output("y"), 10 * rows[:4])
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("shape", "options", "why"),
     [
         (("batch", 3), {}, None),

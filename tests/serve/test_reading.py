@@ -101,7 +101,7 @@ NO_JSON = """
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("text", ["", " ", '"\n"', "\ufeff1", *re.split("[ \n]+", NO_JSON.strip())])
+@pytest.mark.together("text", ["", " ", '"\n"', "\ufeff1", *re.split("[ \n]+", NO_JSON.strip())])
 def test_these_are_no_json(text: str) -> None:
     assert outcome(in_steps, text) == outcome(in_one, text) == "refused"
 
@@ -168,7 +168,7 @@ def test_what_is_no_tensor_is_refused(data: st.DataObject, shape: list[int], nes
         assert outcome(tensor, text, shape) == outcome(by_numpy, text, shape)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     "text", ["[[1[,2],[3,4]]", "[[1,2,3],[4]]", "[[1],[2,3],[4]]", "[[1,2],[3,4]", "[[1,2][,3,4]]", "[[1,2],[3,[4]]"]
 )
 def test_brackets_in_other_places_are_refused(text: str) -> None:

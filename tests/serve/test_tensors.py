@@ -83,15 +83,15 @@ def test_aligned_bytes_are_not_copied() -> None:
     assert memory[3] == 7
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
+@pytest.mark.together("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.together("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
 def test_json_has_no_nan(value: float, dtype: Any) -> None:
     status, message = refusal(lambda: at_once(to_json(tensor(dtype), np.array([[0, value]], dtype))))
     assert status == 400
     assert "ask for binary data" in message
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("dtype", "data", "message"),
     [
         ("float32", [1e39, 0], "out of the range of FP32"),
@@ -132,7 +132,7 @@ def test_integers_keep_all_digits() -> None:
         assert json.loads(b"".join(at_once(to_json(tensor(dtype, ("n",)), np.array([value], dtype))))) == [value]
 
 
-@pytest.mark.parametrize("shape", [None, "3", [-1, 3], [1.0, 3], [True, 3], ["1", 3], {"0": 1}, 3])
+@pytest.mark.together("shape", [None, "3", [-1, 3], [1.0, 3], [True, 3], ["1", 3], {"0": 1}, 3])
 def test_what_is_no_shape(shape: Any) -> None:
     status, message = refusal(lambda: tensor("float32", ("n", 3)).checked(shape, "FP32", MANY))
     assert status == 400
@@ -152,7 +152,7 @@ def test_shapes_that_are_huge(shape: list[int]) -> None:
     assert "has more than 1,073,741,824 bytes" in message
 
 
-@pytest.mark.parametrize("datatype", ["BYTES", "FP64", "fp32", "", None, 32, [], "FP32 "])
+@pytest.mark.together("datatype", ["BYTES", "FP64", "fp32", "", None, 32, [], "FP32 "])
 def test_other_datatypes(datatype: Any) -> None:
     status, message = refusal(lambda: tensor("float32").checked([1, 1], datatype, MANY))
     assert (status, message) == (400, f"input 'x': expected datatype FP32, got {datatype!r}")
@@ -166,7 +166,7 @@ def test_bytes_that_do_not_fit() -> None:
     assert flags.of_bytes(memoryview(b"\x01\x00"), (2,)).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "U3", object, ">f4", "datetime64[s]"])
+@pytest.mark.together("dtype", ["complex64", "U3", object, ">f4", "datetime64[s]"])
 def test_dtypes_that_the_protocol_lacks(dtype: Any) -> None:
     with pytest.raises(DTypeError, match=r"model 'model': 'x' .* cannot be served: expected a dtype of"):
         tensor(dtype, ())

@@ -58,7 +58,7 @@ async def test_ready_when_all_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (answer.status, answer.json["ready"]) == (200, True)
 
 
-@pytest.mark.parametrize(("rows", "plans"), [(4, [1, 4]), (1, [1]), (0, [1])])
+@pytest.mark.together(("rows", "plans"), [(4, [1, 4]), (1, [1]), (0, [1])])
 async def test_the_plans_of_one_row_and_of_the_most(rows: int, plans: list[int]) -> None:
     async with serve({"model": ten_times()}, max_rows=rows) as served:
         (hosted,) = served.service.models

@@ -83,7 +83,7 @@ class TestGraph:
             (ids["layer/inner"], ids["layer/inner/out"]),
         }
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "name", ['a"b', "a\\", '\\"', "a -> b", "]; evil [", "<b>html</b>", "a\\nb", "ä€😀", "{|}", "// no", "%n"]
     )
     def test_hostile_names(self, name: str) -> None:

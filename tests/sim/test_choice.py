@@ -242,7 +242,7 @@ class TestInTheMiddle:
         register("cpu", "numpy")
         graph, (z,) = self.graph()
         plan = graph.compile()
-        copies = [op for op in plan.ops if isinstance(op.operation, Transfer) and op.shown_as is not graph["x"]]
+        copies = [op for op in plan.ops if isinstance(op.operation, Transfer) and op.site is not graph["x"]]
         assert [(str(op.operation), op.lane) for op in copies] == [
             ("sim:0 -> cpu", "outbound"),
             ("cpu -> sim:0", "inbound"),

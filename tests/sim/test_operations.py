@@ -56,7 +56,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(value, other)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.together("name", EACH, at_once=40)
 async def test_forwards(name: str) -> None:
     found = []
     for place in ("sim:0", "cpu"):
@@ -65,7 +65,7 @@ async def test_forwards(name: str) -> None:
     assert_same(*found)
 
 
-@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.together("name", BACKWARDS, at_once=20)
 async def test_backwards(name: str) -> None:
     found = []
     for place in ("sim:0", "cpu"):

@@ -66,7 +66,7 @@ def relus() -> list[Any]:
     return found
 
 
-STEP = {"new": ["FusedStep", {"operation": {"new": ["ReduceSum", {"axis": None}]}, "arguments": [0]}]}
+STEP = {"new": ["Step", {"operation": {"new": ["ReduceSum", {"axis": None}]}, "inputs": [0]}]}
 LARGE: dict[str, Callable[[], bytes]] = {
     "lists": lambda: padded("[]", 3),
     "padded lists": lambda: padded("[]", 8),

@@ -195,8 +195,8 @@ class TestPolicies:
 
         run(main())
 
-    @pytest.mark.parametrize("delay_s", [0.999, 1.001])
-    @pytest.mark.parametrize("kind", ["plain", "async", "kernel"])
+    @pytest.mark.together("delay_s", [0.999, 1.001])
+    @pytest.mark.together("kind", ["plain", "async", "kernel"])
     def test_an_ops_timeout(self, kind: str, delay_s: float) -> None:
         async def double(a: np.ndarray) -> np.ndarray:
             return a * 2

@@ -185,8 +185,7 @@ class TestTakenAway:
         assert list(inside.recording().names) == ["inside/relu"]
 
     async def test_what_the_ring_lost_is_counted(self, tmp_path: Path) -> None:
-        graph = af.Graph("long")
-        graph.engine.resources.trace = Trace(4)
+        graph = af.Graph("long", trace_capacity=4)
         graph.function("quick", lambda x: x, SQUARE)(graph.blob("x", (4, 4)))
         async with graph:
             for _ in range(7):
@@ -300,7 +299,7 @@ class TestOtherPrograms:
         assert any("lambda" in name for name in recording.names)
         assert (recording.start_ns <= recording.end_ns).all()
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("content", "what"),
         [
             ("", "is empty"),
@@ -346,7 +345,7 @@ class TestOtherPrograms:
             self.read(tmp_path, content)
         assert str(tmp_path / "trace") in str(caught.value)
 
-    @pytest.mark.parametrize("number", ["9223372036854775808", f"1{'0' * 30}", "-5", "true", "1.5", "null"])
+    @pytest.mark.together("number", ["9223372036854775808", f"1{'0' * 30}", "-5", "true", "1.5", "null"])
     def test_a_frame_that_cannot_be_one(self, tmp_path: Path, number: str) -> None:
         recording = self.read(tmp_path, f'[{{"ph": "X", "ts": 1, "args": {{"frame": {number}}}}}]')
         assert (recording.frame.dtype, recording.frame.tolist()) == (np.int64, [-1])

@@ -134,7 +134,7 @@ class UnspeakableError(Exception):
         raise RuntimeError("I cannot even say what went wrong")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("error", "text"),
     [
         (ValueError("no good"), "ValueError: no good"),

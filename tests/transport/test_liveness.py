@@ -81,7 +81,7 @@ def test_no_limit() -> None:
     assert not any(clock.look() for _ in range(10_000))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("seconds", "environment", "expected"),
     [
         (None, {}, 30.0),

@@ -72,7 +72,7 @@ class TestWorld:
         assert isinstance(af.world(), LocalTransport)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("environment", "size"),
     [
         ({}, 1),

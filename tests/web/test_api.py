@@ -171,7 +171,7 @@ PATHS = [
 
 
 class TestWhoMayLook:
-    @pytest.mark.parametrize("path", PATHS[2:])
+    @pytest.mark.together("path", PATHS[2:])
     async def test_a_foreign_host_or_origin_is_refused(self, served, training, path) -> None:
         async with served(training.graph) as client:
             for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
@@ -264,7 +264,7 @@ class TestWhoMayLook:
             (cookie,) = session.cookie_jar
             assert cookie.value == f"{one}:a:b:c:d:e:f:g"
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "problem"),
         [
             ({"allowed_hosts": "graphs.example.com"}, "list of hosts, got the text 'graphs.example.com'"),

@@ -63,7 +63,7 @@ class TestWhoMayLook:
                 async with client.get(path, headers={"Host": own}) as response:
                     assert response.status == 403, (own, path)
 
-    @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
+    @pytest.mark.together("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
     async def test_the_loopback_is_served(self, served, training, host) -> None:
         async with served(training.graph) as client:
             own = host.format(port=client.port)
@@ -138,7 +138,7 @@ class TestPage:
             changed = await client.get("/static/main.js", headers={"If-None-Match": '"other"'})
             assert changed.status == 200
 
-    @pytest.mark.parametrize("name", ["..%2fapp.py", "%2e%2e/app.py", "app.py", "", "%00"])
+    @pytest.mark.together("name", ["..%2fapp.py", "%2e%2e/app.py", "app.py", "", "%00"])
     async def test_nothing_else_is_served(self, served, training, name) -> None:
         async with served(training.graph) as client:
             assert (await client.get(f"/static/{name}")).status == 404

@@ -79,7 +79,7 @@ class TestMounted:
             async with session.get("/graph/?token=open-sesame&x=1", allow_redirects=False) as response:
                 assert (response.status, "Set-Cookie" in response.headers) == (200, True)
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("path", "root", "below"),
         [
             ("/", "", "/"),

@@ -13,7 +13,6 @@ from aiohttp import ClientSession, WSMsgType
 
 import actorflow as af
 from actorflow.trace.counters import Scalars
-from actorflow.trace.ring import Trace
 from tests.support.effort import FULL
 
 #: Calls in all, and before memory is looked at for the first time: the ring is full by then, and so is all else.
@@ -28,7 +27,7 @@ VECTOR = af.TensorSpec.of((4,))
 
 def observed() -> af.Graph:
     """A long chain; a scalar at its end, which becomes a curve; an op that fails where it is fed a negative number."""
-    graph = af.Graph("observed")
+    graph = af.Graph("observed", trace_capacity=1 << 14)
     value = graph.blob("x", (4,))
 
     def checked(x: Any) -> Any:
@@ -40,8 +39,7 @@ def observed() -> af.Graph:
     for number in range(OPS - 2):
         value = graph.function(f"op {number}", lambda x: x, VECTOR)(value)
     graph.function("loss", lambda x: np.float32(x[0]), af.TensorSpec.of(()))(value)
-    graph.engine.resources.trace = Trace(1 << 14)
-    graph.engine.resources.scalars = Scalars(limit=200)
+    graph.engine.scalars = graph.engine.resources.scalars = Scalars(limit=200)
     return graph
 
 

@@ -197,7 +197,7 @@ class TestPicture:
 
 
 class TestAddress:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("text", "url", "token"),
         [
             ("127.0.0.1:8080", "http://127.0.0.1:8080/", None),
@@ -211,9 +211,7 @@ class TestAddress:
     def test_is_understood(self, text, url, token) -> None:
         assert Address.parse(text) == Address(url, token)
 
-    @pytest.mark.parametrize(
-        "text", ["", "8080", ":8080", "localhost", "a:b", "ftp://a:1", "ws://a:1", "http://", "[:1"]
-    )
+    @pytest.mark.together("text", ["", "8080", ":8080", "localhost", "a:b", "ftp://a:1", "ws://a:1", "http://", "[:1"])
     def test_is_refused(self, text) -> None:
         with pytest.raises(ValueError, match="expected HOST:PORT or the address of a live page"):
             Address.parse(text)
@@ -242,7 +240,7 @@ class TestFollow:
                     if agrees(picture, training.graph):
                         break
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("options", "token", "prefix", "problem"),
         [
             ({"token": "right"}, None, "", "asks for a token: --token, or ACTORFLOW_TOKEN"),
@@ -318,7 +316,7 @@ class TestFollow:
                 async for _ in pictures:
                     pass
 
-    @pytest.mark.parametrize("message", ["hello", "3", "[1]", "{}", '{"type": "graph"}', '{"type": "status"}', b"abc"])
+    @pytest.mark.together("message", ["hello", "3", "[1]", "{}", '{"type": "graph"}', '{"type": "status"}', b"abc"])
     async def test_somebody_speaks_otherwise(self, message) -> None:
         async def answer(request: web.Request) -> web.WebSocketResponse:
             socket = web.WebSocketResponse()

@@ -173,7 +173,7 @@ class TestWhoMay:
                 assert (await client.get("/trace.json", headers={"Origin": origin})).status == 403
             assert open_taps(graph) == 0
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "wrong",
         [
             {},
@@ -194,7 +194,7 @@ class TestWhoMay:
                     pass
             assert socket.close_code == 1008
 
-    @pytest.mark.parametrize("of", [-1, 10**12, 0, 5])
+    @pytest.mark.together("of", [-1, 10**12, 0, 5])
     async def test_what_is_no_blob_has_no_value(self, served, of) -> None:
         graph = guarded()
         graph.blob("thing", (), "object")
@@ -433,7 +433,7 @@ def shown(array: Any, is_kernel: bool = False) -> dict[str, Any]:
 
 
 class TestViews:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         ("shape", "take"),
         [
             ((20, 28, 28, 1), lambda a: a[:12]),

@@ -3,15 +3,13 @@
 Records that are needed now are sorted into units, each of which is computed as one: elementwise operations of one
 large shape that follow each other, with the reductions that end them, are a chain; small operations of any kind that
 follow each other are a sequence, since a thread of their own would cost more than they do. No two units wait for each
-other: a record's level is how many edges between units lie on the longest way to it, and only records of one level are
-joined, so edges between units always lead to a higher level.
+other (`actorflow.plan.groups`).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from operator import attrgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +24,7 @@ from actorflow.array.engine.units import Group, Unit
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.record import Evaluator, Input, Record, bytes_of
 from actorflow.array.record.work import ALONE, CHAINED, JOINED, MOST_WORK, ON_DEVICE, measure
+from actorflow.plan.groups import grouped
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -281,107 +280,58 @@ def _groups(nodes: list[Record], same: dict[Record, Record], wanted: set[Record]
         kinds.append(kind)
         works.append(touched)
     if kinds.count(JOINED) == len(kinds):
-        return _sequences(nodes, works, same, wanted)
-    joined = _Groups()
-    for node, kind, touched in zip(nodes, kinds, works, strict=True):
-        joined.add(node, [same.get(each, each) for each in _records(node)], kind, touched)
-    found: dict[int, tuple[list[Record], int]] = {}
-    groups = joined.groups
-    for node, kind in zip(nodes, kinds, strict=True):
-        group = groups[node]
-        entry = found.get(id(group))
-        if entry is None:
-            entry = found[id(group)] = [], kind
-        entry[0].append(node)
-        for each in node.inputs:
-            if type(each) is Record:
-                read = same.get(each, each)
-                if groups.get(read, group) is not group:
-                    wanted.add(read)
-    return [*found.values()]
-
-
-def _sequences(
-    nodes: list[Record], works: list[int], same: dict[Record, Record], wanted: set[Record]
-) -> list[tuple[list[Record], int]]:
-    """The result of `_groups` for records that are all joined in sequences: each is a stretch of them."""
-    starts, work = [0], 0
-    for i, touched in enumerate(works):
-        work += touched
-        if (work > MOST_WORK and i > starts[-1]) or i - starts[-1] == _MOST_STEPS:
-            starts.append(i)
-            work = touched
-    groups = [nodes[start:stop] for start, stop in pairwise([*starts, len(nodes)])]
-    for group in groups[1:]:
-        first = group[0].number
-        for node in group:
+        groups = _sequences(range(len(nodes)), works)
+    else:
+        joined = _joined(nodes, kinds, same)
+        groups = [part for all_ in joined for part in (_sequences(all_, works) if kinds[all_[0]] == JOINED else [all_])]
+        groups.sort()
+    if len(groups) > 1:
+        unit_of = {nodes[i]: number for number, group in enumerate(groups) for i in group}
+        for node, number in unit_of.items():
             for each in node.inputs:
                 if type(each) is Record:
-                    read = same.get(each, each) if same else each
-                    if read.number < first:
+                    read = same.get(each, each)
+                    if unit_of.get(read, number) != number:
                         wanted.add(read)
-    return [(group, JOINED) for group in groups]
+    return [([nodes[i] for i in group], kinds[group[0]]) for group in groups]
 
 
-class _Groups:
-    """The groups that records are joined to, one by one, in their order.
+def _joined(nodes: list[Record], kinds: list[int], same: dict[Record, Record]) -> list[list[int]]:
+    """Positions of the records that are computed together, whatever they do."""
+    position = {node: i for i, node in enumerate(nodes)}
+    reads = [
+        [position[read] for each in _records(node) if (read := same.get(each, each)) in position] for node in nodes
+    ]
+    depths = [1] * len(nodes)
 
-    Attributes:
-        groups: Of each record: a list that all its members share.
-    """
-
-    def __init__(self) -> None:
-        self.groups: dict[Record, list[Record]] = {}
-        self._kinds: dict[Record, int] = {}
-        self._levels: dict[Record, int] = {}
-        self._depths: dict[Record, int] = {}
-        self._sequences: dict[int, tuple[list[Record], list[int]]] = {}
-
-    def add(self, node: Record, reads: list[Record], kind: int, touched: int) -> None:
-        level, chained = 0, []
-        for read in reads:
-            other = self._kinds.get(read)
-            if other is None:
-                continue
-            at = self._levels[read]
-            if kind == other and (_follows(node, read) if kind == CHAINED else self._are_together(node, read, kind)):
-                chained.append(read)
-            elif not kind == other == JOINED:
-                at += 1
-            level = max(level, at)
-        self._kinds[node], self._levels[node] = kind, level
-        if kind == ON_DEVICE:
-            self._depths[node] = 1 + max([self._depths[read] for read in chained], default=0)
-        if kind == JOINED:
-            self.groups[node] = self.sequence(node, level, touched)
-        else:
-            self.groups[node] = self._chain(node, [read for read in chained if self._levels[read] == level])
-
-    def _are_together(self, node: Record, read: Record, kind: int) -> bool:
-        """Return whether one device computes a record together with one that it reads."""
-        if kind != ON_DEVICE or accelerator_of(node) is not accelerator_of(read):
+    def joins(before: int, i: int) -> bool:
+        kind, node, read = kinds[i], nodes[i], nodes[before]
+        if kind != kinds[before] or kind == ALONE:
             return False
-        return self._depths[read] < _DEEPEST or read.dtype.hasobject
+        if kind == CHAINED:
+            return _follows(node, read)
+        if kind == ON_DEVICE:  # by one device, and as deep as that can go
+            if accelerator_of(node) is not accelerator_of(read):
+                return False
+            if depths[before] >= _DEEPEST and not read.dtype.hasobject:
+                return False
+            depths[i] = max(depths[i], 1 + depths[before])
+        return True
 
-    def sequence(self, node: Record, level: int, touched: int) -> list[Record]:
-        members, work = self._sequences.get(level, ([], [MOST_WORK]))
-        work[0] += touched
-        if work[0] > MOST_WORK or len(members) == _MOST_STEPS:
-            members, _ = self._sequences[level] = [], [touched]
-        members.append(node)
-        return members
+    return grouped(reads, joins, [kind if kind == JOINED else None for kind in kinds])
 
-    def _chain(self, node: Record, reads: Iterable[Record]) -> list[Record]:
-        group = [node]
-        for read in reads:
-            other = self.groups[read]
-            if other is not group:
-                small, large = sorted((group, other), key=len)
-                large.extend(small)
-                for member in small:
-                    self.groups[member] = large
-                group = large
-        return group
+
+def _sequences(group: Iterable[int], works: list[int]) -> list[list[int]]:
+    """Positions of records that are joined in sequences, cut where one would do too much."""
+    sequences: list[list[int]] = [[]]
+    work = 0
+    for i in group:
+        work += works[i]
+        if sequences[-1] and (work > MOST_WORK or len(sequences[-1]) == _MOST_STEPS):
+            sequences.append([])
+            work = works[i]
+        sequences[-1].append(i)
+    return sequences
 
 
 def _follows(node: Record, read: Record) -> bool:

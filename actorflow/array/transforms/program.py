@@ -29,12 +29,13 @@ from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import at_once
-from actorflow.ops.fused import Fused, FusedStep
+from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
+from actorflow.ops.step import Step
 from actorflow.place import Place
 from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.planner import make_plan
+from actorflow.plan.planner import planning
 from actorflow.runtime.build import Builder, building
 from actorflow.runtime.resources import Resources
 from actorflow.spec import TensorSpec
@@ -229,7 +230,7 @@ class Program:
         resources = Resources(graph, shared_device=lambda _: _device())
         resources.run_on(_Caller())
         wanted = [made.blobs[i] for i in outputs]
-        plan = make_plan(graph, [*dict.fromkeys(each for found in wanted for each in _several(found))])
+        plan = at_once(planning(graph, [*dict.fromkeys(each for found in wanted for each in _several(found))]))
         self._program = program = at_once(building(plan, resources, _Builder))
         self._idle: list[FrameStart] = []  # those that no thread uses now: each has a queue
         self._values, fed = program.layout([made.blobs[i] for i in range(len(given))])
@@ -351,7 +352,7 @@ class _Translated:
 
     def _loop(self, step: OpStep, spec: TensorSpec, inputs: Sequence[Any]) -> Any:
         """An elementwise step as one loop; None if it cannot be one."""
-        operation = Fused((FusedStep(step.op.operation, tuple(range(len(inputs)))),), (0,))
+        operation = Fused((Step(step.op.operation, tuple(range(len(inputs)))),), (0,))
         try:
             if operation.infer(*[TensorSpec(each.shape, each.dtype) for each in inputs]) != (spec,):
                 return None

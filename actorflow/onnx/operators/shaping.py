@@ -235,6 +235,9 @@ def _range(node: Node) -> Value:
         return node.constant(_counted(first, last, step, start.dtype.str))
     if step not in (1, -1):
         raise Refused(f"of open lengths only those with step 1 can be loaded, not {step}")
+    if any(not isinstance(each, Length) and each != int(each) for each in bounds):  # lengths are whole numbers
+        raise Refused(f"of open lengths only those between whole numbers can be loaded, not from {first} to {last}")
+    first, last, step = (each if isinstance(each, Length) else int(each) for each in bounds)
     spec = TensorSpec(((last - first) * step,), start.dtype)
     return node.usual(node.graph.apply(Numbers(_counted, (first, last, step, start.dtype.str), spec)))
 

@@ -18,8 +18,9 @@ import numpy as np
 from actorflow.ops.cpu import buffers
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.fused import StepError, leading
+from actorflow.ops.fused import leading
 from actorflow.ops.reductions import is_certain, may_be_parted
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 #: Elements of a block.
@@ -191,11 +192,6 @@ class Chain:
     def is_short(self) -> bool:
         """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
         return not (self.is_cut or self.folds)
-
-    @property
-    def has_static_calls(self) -> bool:
-        """True if values of steps are the same for all blocks: `begin` computes them."""
-        return bool(self._static_calls)
 
     def is_sampled(self) -> bool:
         """Return whether the times of a short call are measured: of every eighth one."""

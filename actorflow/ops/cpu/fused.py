@@ -19,11 +19,12 @@ from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, sprea
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
-from actorflow.ops.fused import Followed, Fused, StepError, is_aligned
+from actorflow.ops.fused import Followed, Fused, is_aligned
 from actorflow.ops.operation import Operation, wide_dtype
 from actorflow.ops.registry import find_kernel, kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 
@@ -150,7 +151,8 @@ def steps_of(operation: Fused, specs: Sequence[TensorSpec]) -> list[ChainStep]:
     """The steps of a chain on inputs of these types, each by NumPy."""
     found = operation.specs(specs)
     steps = []
-    for (each, arguments), spec in zip(operation.steps, found[len(specs) :], strict=True):
+    for step, spec in zip(operation.steps, found[len(specs) :], strict=True):
+        each, arguments = step.operation, step.inputs
         if isinstance(each, Reduction):
             fold = _fold(each, found[arguments[0]], spec.dtype)
             steps.append(ChainStep(fold, arguments, spec.dtype))

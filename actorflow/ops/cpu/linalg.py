@@ -61,11 +61,15 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 
 
 _PLAIN = Matmul()
+#: Products of integers that are worth a look at all of them.
+_LEAST_INTEGERS = 1 << 14
 
 
 @kernel(Matmul, threaded=True)
 def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
     (a, b), (y,) = inputs, outputs
+    if a.dtype.kind in "iu" and _multiply_integers(operation, a, b, y):
+        return
     if a.ndim == b.ndim == y.ndim == 2 and a.itemsize != 2:
         left, right = a.T if operation.transpose_a else a, b.T if operation.transpose_b else b
         np.matmul(_stack(left), _stack(right), out=y)
@@ -73,6 +77,26 @@ def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> Non
         np.matmul(_stack(a), _stack(b), out=y)
     else:
         _matmul_of_stacks(operation, inputs, outputs)
+
+
+def _multiply_integers(operation: Matmul, a: Array, b: Array, y: Array) -> bool:
+    """Products of integers by BLAS, in the narrowest floating dtype that has all their sums; False if none has.
+
+    NumPy multiplies integers one by one. What may be beyond that range is left to it; results wrap as its do.
+    """
+    depth = a.shape[-2 if operation.transpose_a else -1]
+    if y.size * depth < _LEAST_INTEGERS:
+        return False
+    if operation.batch is not None:  # sums of as many products, too
+        depth *= math.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    largest = depth * math.prod([max(abs(int(x.min())), abs(int(x.max()))) for x in (a, b)])
+    dtype = next((dtype for dtype, digits in ((np.float32, 24), (np.float64, 53)) if largest <= 1 << digits), None)
+    if dtype is None:
+        return False
+    sums = np.empty(y.shape, dtype)
+    _matmul_of_stacks(operation, [a.astype(dtype), b.astype(dtype)], [sums])
+    np.copyto(y, sums.astype(np.int64), casting="same_kind" if y.dtype.kind == "i" else "unsafe")
+    return True
 
 
 @in_float32

@@ -77,6 +77,11 @@ def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, mul
             team.spread(pieces, work, (getattr(work, "__code__", None), len(pieces), work_ns))
 
 
+def is_help_at_hand() -> bool:
+    """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
+    return team.is_here and team.idle > 0
+
+
 def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
     """In how many pieces of about so many rows a product of matrices is worth being computed by several threads."""
     return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))

@@ -72,7 +72,8 @@ def statements_of(operation: Fused, found: Sequence[TensorSpec], half: str) -> S
     first = len(found) - len(operation.steps)
     types = {**VALUE_TYPES, "float16": half}
     written = Statements([], [f"x{i}" for i in range(first)], [])
-    for spec, (each, arguments) in zip(found[first:], operation.steps, strict=True):
+    for spec, step in zip(found[first:], operation.steps, strict=True):
+        each, arguments = step.operation, step.inputs
         names, numbers = written.names, written.numbers
         if isinstance(each, Reduction):
             names.append("")
@@ -263,7 +264,7 @@ def _prepared_reduction(operation: Fused, specs: tuple[TensorSpec, ...]) -> _Pre
 
 
 def _reduction(operation: Fused, i: int, found: Sequence[TensorSpec], names: Sequence[str], length: int) -> _Reduction:
-    each, (argument,) = operation.steps[i]
+    each, (argument,) = operation.steps[i].operation, operation.steps[i].inputs
     x, out = found[argument].dtype, found[len(found) - len(operation.steps) + i].dtype
     dtype: DType = np.dtype(np.float32) if out == np.float16 else out
     term = names[argument]

@@ -68,7 +68,7 @@ def gelu(x: X, tanh: bool = False, name: str | None = None) -> X:
     Args:
         x: Any shape, floating.
         tanh: Approximate: ``y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``. The default is exact to
-            the dtype's last digits.
+            the dtype's last digits, or to 1e-6 where oneDNN computes it.
         name: Name of the op.
     Returns:
         Blob or array of the type of ``x``.

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns, spread
 from actorflow.ops.cpu.windows import put_in_border
 from actorflow.ops.linalg import Inner, InnerDown
@@ -20,7 +21,6 @@ from actorflow.ops.nn.windows import Windows
 from actorflow.ops.numba.assembly import vectors
 from actorflow.ops.numba.fused import LATEST, Call, Direct, Ending, ending
 from actorflow.ops.numba.gathered import Gathered, gather
-from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.kernels import are_plain, kernel
 from actorflow.ops.numba.packing import pack_turned
 from actorflow.ops.numba.product import Product, Rows, matrix_rows, multiply, pack, ready, shared

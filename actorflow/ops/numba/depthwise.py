@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import MOST_PIECES, Finish, even_cuts, product_ns, spread
 from actorflow.ops.cpu.pool import is_global
 from actorflow.ops.nn.conv import Conv
@@ -33,7 +34,6 @@ from actorflow.ops.numba.crew import may_share
 from actorflow.ops.numba.crew import spread as spread_compiled
 from actorflow.ops.numba.following import larger
 from actorflow.ops.numba.fused import LATEST, Direct, Ending, ending
-from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.numba.taps import volumes
 

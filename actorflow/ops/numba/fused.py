@@ -10,7 +10,6 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import count
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
@@ -23,12 +22,13 @@ from actorflow.ops.cpu import fused as numpys
 from actorflow.ops.cpu.blocks import Chain, ChainStep
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.parallel import Finish
-from actorflow.ops.fused import Followed, Fused, StepError
+from actorflow.ops.fused import Followed, Fused
 from actorflow.ops.nn import activation
 from actorflow.ops.numba.following import Following, bits_of, follower
 from actorflow.ops.numba.kernels import are_plain
 from actorflow.ops.numba.routine import Routine
 from actorflow.ops.operation import Operation
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 _LARGER = "{0} if {0} > {1} or {0} != {0} else {1}"
@@ -401,41 +401,18 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
     numpys.fused(operation, inputs, outputs, prepared)
 
 
-def _bound(operation: Fused, specs: Sequence[TensorSpec], is_alone: bool) -> Callable[..., None] | None:
-    """The kernel for inputs of these types, which has nothing to look at; None where it is not that simple.
-
-    Args:
-        operation: The chain.
-        specs: Types of its inputs.
-        is_alone: Whether nobody else takes part, so that one loop is not cut into blocks.
-    """
-    chain, origins = prepared(operation, specs, False)  # type: ignore[arg-type]
-    is_one_loop = len(chain.calls) == 1 and isinstance(chain.calls[0][1], _Loop)
-    if not (chain.is_short or (is_alone and is_one_loop and not chain.folds)) or chain.has_static_calls:
+def in_one_loop(operation: Fused, specs: Sequence[TensorSpec]) -> Callable[..., None] | None:
+    """A chain with one result as a loop that is called with its inputs and ``out``; None if it is not one."""
+    calls = prepared(operation, specs, False).chain.calls  # type: ignore[arg-type]
+    (_, loop, order), *more = calls
+    if more or not isinstance(loop, _Loop):
         return None
-    places: dict[int | str, int] = {i: k for k, i in enumerate(chain.results)}
-    calls: list[tuple[int, Any, tuple[int, ...], int | None, Any]] = []
-    for i, compute, arguments in chain.calls:
-        where = chain.kept.get(i, i)
-        calls.append((i, compute, arguments, places.get(where), (where, chain.whole, chain.steps[i].dtype)))
-    first, template, number = chain.first, chain.template, count()
-
-    def compute_all(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-        if next(number) & 7 == 1:  # to know how the time is shared out among the steps
-            _fused(operation, inputs, outputs)
-            return
-        values = inputs + template
-        for i, compute, arguments, place, memory in calls:
-            values[first + i] = out = scratch(*memory) if place is None else outputs[place]
-            try:
-                compute(*[values[position] for position in arguments], out=out)
-            except Exception as error:
-                raise StepError(origins[i][-1]) from error
-
-    return compute_all
+    if [*order] == [*range(len(specs))]:
+        return loop
+    return lambda *inputs, out: loop(*[inputs[i] for i in order], out=out)
 
 
-_fused.bind = _bound  # type: ignore[attr-defined]
+_fused.in_one_loop = in_one_loop  # type: ignore[attr-defined]
 
 
 #: Computes an operation with what follows: called with x, y, and `Following.call`.

@@ -13,12 +13,12 @@ from functools import cache
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import product_ns, spread
 from actorflow.ops.nn.conv import ConvDown
 from actorflow.ops.nn.windows import MOST_AXES, Windows
 from actorflow.ops.numba.assembly import entry, first_lanes, leave, load_vector, routine, store_vector, vectors
 from actorflow.ops.numba.fused import Direct, Ending
-from actorflow.ops.numba.kept import kept
 from actorflow.ops.numba.packing import pack_turned
 from actorflow.ops.numba.product import Product, matrix_rows
 from actorflow.ops.numba.routine import Routine

@@ -125,13 +125,12 @@ class _Copies:
     left: int = 0  # copies that have not ended
     error: BaseException | None = None
     size_bytes: int = 0  # of arrays whose copies have not begun
-    kept: list[_Copy] = field(default_factory=list)  # what the copies read, until they have ended
     started_ns: int = field(default_factory=perf_counter_ns)
 
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """One array under way."""
+    """One array under way; its fence, which the lane has until it has passed, keeps what the copy reads."""
 
     copies: _Copies
     device: Device
@@ -230,7 +229,6 @@ class _TransferActor(StageActor):
         if not isinstance(device, StreamDevice):
             copy.target = device.memory.bucket(spec).take()
         lane.submit(_launch, copy, self._passed, True)
-        copies.kept.append(copy)
         copies.left += 1
         copies.size_bytes -= spec.size_bytes
         self.stats.running += 1
@@ -251,7 +249,6 @@ class _TransferActor(StageActor):
         if copy.staged is not None:
             self._staging[TensorSpec(copy.staged.shape, copy.staged.dtype)].give_back(copy.staged)
         if not copies.left:
-            copies.kept.clear()
             self.stats.called(perf_counter_ns() - copies.started_ns, 1)
             self.wake()
 

@@ -166,7 +166,7 @@ class TestLanes:
 
 
 class TestCopies:
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "values",
         [np.arange(6.0).reshape(2, 3), np.array(5), np.zeros((0, 4)), np.arange(12).reshape(3, 4).T, np.array([True])],
     )
@@ -319,7 +319,7 @@ class TestAdopt:
         assert [what for what, *_ in own.tasks] == ["work", "record"]
         assert [what for what, *_ in lane.stream.raw.tasks] == ["wait"]
 
-    @pytest.mark.parametrize("value", [np.arange(3.0), [1.0], 2.0, None, "text"])
+    @pytest.mark.together("value", [np.arange(3.0), [1.0], 2.0, None, "text"])
     def test_what_is_not_on_a_device(self, device: CudaDevice, value: object) -> None:
         assert device.adopt(value) is None
 
@@ -378,7 +378,7 @@ class Described:
 
 
 class TestArrayInterface:
-    @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4), (1, 1)])
+    @pytest.mark.together("shape", [(), (3,), (2, 3), (2, 3, 4), (1, 1)])
     def test_shared(self, device: CudaDevice, shape: tuple[int, ...]) -> None:
         values = np.arange(float(np.prod(shape))).reshape(shape)
         array = device.adopt(Described(values))

@@ -27,12 +27,12 @@ class TestAllocate:
         assert cupy.allocated_on == [cupy.cuda.Stream.null]
         assert cupy.device == 0
 
-    @pytest.mark.parametrize("dtype", ["O", "U4", "S2", "M8[s]", "m8[s]", "longdouble", ">f4", "V3", [("a", "f4")]])
+    @pytest.mark.together("dtype", ["O", "U4", "S2", "M8[s]", "m8[s]", "longdouble", ">f4", "V3", [("a", "f4")]])
     def test_dtypes_that_cuda_has_not(self, device: CudaDevice, dtype: Any) -> None:
         with pytest.raises(DTypeError, match="'cuda:1' has no arrays of dtype"):
             device.allocate(TensorSpec.of(3, dtype))
 
-    @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8", "c8", "c16", "intp", "longlong"])
+    @pytest.mark.together("dtype", ["?", "i1", "u8", "f2", "f4", "f8", "c8", "c16", "intp", "longlong"])
     def test_dtypes_that_cuda_has(self, device: CudaDevice, dtype: str) -> None:
         assert device.allocate(TensorSpec.of(3, dtype)).dtype == np.dtype(dtype)
 

@@ -89,12 +89,12 @@ def x(sim: Any) -> SimArray:
 
 
 class TestRefuses:
-    @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
+    @pytest.mark.together("mistake", MISTAKES.values(), ids=list(MISTAKES))
     def test_says_what_to_do(self, x: SimArray, mistake: Callable[[Any], Any]) -> None:
         with pytest.raises(TypeError, match=r"memory of sim:0.*af\.to_numpy\(x\)"):
             mistake(x)
 
-    @pytest.mark.parametrize("mistake", UNASKED.values(), ids=list(UNASKED))
+    @pytest.mark.together("mistake", UNASKED.values(), ids=list(UNASKED))
     def test_is_no_buffer(self, x: SimArray, mistake: Callable[[Any], Any]) -> None:
         with pytest.raises((TypeError, AttributeError)):
             mistake(x)
@@ -105,7 +105,7 @@ class TestRefuses:
             with pytest.raises(TypeError, match=r"af\.to_numpy"):
                 read(x)
 
-    @pytest.mark.parametrize(
+    @pytest.mark.together(
         "name",
         [
             "__dlpack__",

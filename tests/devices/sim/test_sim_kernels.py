@@ -42,7 +42,7 @@ def run(sim: Any, operation: Operation, arrays: list[np.ndarray], frame: int = 0
     return [result.get() for result in results or returned]
 
 
-@pytest.mark.parametrize("known", of_cpu(), ids=lambda known: known.key.operation)
+@pytest.mark.together("known", of_cpu(), ids=lambda known: known.key.operation)
 def test_every_kernel_of_the_package_has_one(known: registry.Kernel) -> None:
     mine = registry._kernels[known.key._replace(device="sim", library="sim")]
     assert (mine.random, mine.inplace) == (known.random, known.inplace)

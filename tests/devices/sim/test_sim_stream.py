@@ -384,6 +384,9 @@ class TestLanes:
         def call_soon(self, callback: Any) -> None:
             pass
 
+        def is_closed(self) -> bool:
+            return False
+
 
 class TestDropsReferences:
     def test_arrays_are_free_while_work_on_them_is_pending(self, sim: Any) -> None:

@@ -173,7 +173,7 @@ def test_a_weight_is_sent_once_to_a_rank() -> None:
     model = model_of(nn.MLP(4, (6,)), ["cpu", "1/sim:0", "1/sim:1", "1/cpu"], graph, scheme="aggregate")
     train = model.minimize(nn.SGD(0.1))
     plan = graph.compile([train])
-    sent = [op.shown_as for op in plan.ops if isinstance(op.operation, Send)]
+    sent = [op.site for op in plan.ops if isinstance(op.operation, Send)]
     received = [op for op in plan.ops if isinstance(op.operation, Receive)]
     assert sorted(blob.name for blob in sent if isinstance(blob, af.Variable)) == sorted(
         variable.name for variable in model.variables
@@ -331,7 +331,7 @@ def refuse_hidden() -> None:
     model_of(Hiding(), ["cpu", "sim:0"]).minimize(nn.SGD(0.1))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda: DataParallel(nn.MLP(4), ["cpu"], scheme="ring"), "scheme must be one of allreduce, server, aggregate"),

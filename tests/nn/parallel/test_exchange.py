@@ -130,7 +130,7 @@ def test_names_and_chains() -> None:
         assert str(Gather("sim:0")(x, x).place) == "sim:0"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.together(
     ("make", "message"),
     [
         (lambda x: Distribute("cpu"), "must be a sequence of places, got 'cpu' alone"),

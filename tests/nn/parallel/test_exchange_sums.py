@@ -44,9 +44,9 @@ def values(places: list[str], dtype: str = "float64") -> dict[str, np.ndarray]:
     return {f"x{i}": (random.standard_normal((2, 3)) * 100).astype(dtype) for i in range(len(places))}
 
 
-@pytest.mark.parametrize("places", PLACES, ids=" ".join)
-@pytest.mark.parametrize("target", ["cpu", "sim:0", "1/cpu"])
-@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.together("places", PLACES, ids=" ".join)
+@pytest.mark.together("target", ["cpu", "sim:0", "1/cpu"])
+@pytest.mark.together("average", [False, True])
 async def test_aggregate(places: list[str], target: str, average: bool) -> None:
     ranks = Ranks(size_of([*places, target]), built(places, lambda: Aggregate(target, average)))
     feed = values(places)
@@ -73,8 +73,8 @@ def test_aggregate_adds_in_the_declared_order() -> None:
         assert graph.run_sync(dict(zip(xs, given_values, strict=True)))[y] == total
 
 
-@pytest.mark.parametrize("places", PLACES, ids=" ".join)
-@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.together("places", PLACES, ids=" ".join)
+@pytest.mark.together("average", [False, True])
 async def test_all_reduce(places: list[str], average: bool) -> None:
     ranks = Ranks(size_of(places), built(places, lambda: AllReduce(average)))
     feed = values(places)

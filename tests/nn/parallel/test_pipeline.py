@@ -213,8 +213,8 @@ def most_held(log: Log, stage: int) -> int:
     return most
 
 
-@pytest.mark.parametrize("stages", [2, 3])
-@pytest.mark.parametrize("micro_batches", [1, 4, 7])
+@pytest.mark.together("stages", [2, 3])
+@pytest.mark.together("micro_batches", [1, 4, 7])
 async def test_1f1b_holds_few_micro_batches(stages: int, micro_batches: int) -> None:
     log: Log = []
 

@@ -13,8 +13,9 @@ from unittest import mock
 
 import actorflow as af
 from actorflow.devices.cuda.device import CudaDevice
+from actorflow.loop import at_once
 from actorflow.ops import Operation, registry
-from actorflow.plan.planner import make_plan
+from actorflow.plan.planner import planning
 
 
 def calls_of(
@@ -38,7 +39,7 @@ def calls_of_frame(emulated: SimpleNamespace, graph: af.Graph, fetch: Sequence[A
         mock.patch.object(CudaDevice, "libraries", ("cupy",)),
         mock.patch.object(CudaDevice, "check"),
     ):
-        plan = make_plan(graph, fetch)
+        plan = at_once(planning(graph, fetch))
     found: dict[str, Counter[str]] = {}
     for op in plan.ops:
         if op.place.kind == "cuda" and op.kernel is not None and not op.kernel.returns:

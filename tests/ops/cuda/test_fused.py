@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 import actorflow.ops.cpu  # noqa: F401  registers the kernels
 from actorflow import ops
-from actorflow.ops import Fused, FusedStep
+from actorflow.ops import Fused, Step
 from actorflow.spec import TensorSpec
 from tests.operations.elementwise import WITH_PARAMETERS
 from tests.operations.elementwise import rows as own_rows
@@ -42,12 +42,12 @@ def one_by_one(compute, operation: Fused, inputs: list[np.ndarray]) -> list[np.n
     values = list(inputs)
     for step in operation.steps:
         with np.errstate(all="ignore"):  # what the emulator casts
-            values.append(compute(step.operation, *[values[i] for i in step.arguments])[0])
+            values.append(compute(step.operation, *[values[i] for i in step.inputs])[0])
     return [values[len(inputs) + i] for i in operation.results]
 
 
 def chain(*steps: tuple[ops.Operation, tuple[int, ...]]) -> Fused:
-    return Fused(tuple([FusedStep(*step) for step in steps]), tuple(range(len(steps))))
+    return Fused(tuple([Step(*step) for step in steps]), tuple(range(len(steps))))
 
 
 def number(value: float, dtype: str) -> tuple[ops.Operation, tuple[int, ...]]:
@@ -136,7 +136,7 @@ def test_other_numbers_need_no_other_kernel(emulated, compute_cuda) -> None:
     made = len(emulated.emulator.elementwise)
     for factor in (0.5, 2.0, 3.0):
         operation = Fused(
-            (FusedStep(ops.Scale(factor), (0,)), FusedStep(*number(factor, "float32")), FusedStep(ops.Sum(), (1, 2))),
+            (Step(ops.Scale(factor), (0,)), Step(*number(factor, "float32")), Step(ops.Sum(), (1, 2))),
             (2,),
         )
         np.testing.assert_array_equal(compute_cuda(operation, x)[0], x * np.float32(factor) + np.float32(factor))
@@ -171,7 +171,7 @@ def reduced_case(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> t
     shapes = (shape, shape[-1:], tuple([1 if i % 2 else n for i, n in enumerate(shape)]), ())
     inputs = [np.asarray(random.integers(0, 3, each)).astype(dtype) for each in shapes]
     specs = tuple([TensorSpec(each.shape, each.dtype) for each in inputs])
-    steps = (FusedStep(ops.Sum(), (0, 1, 2, 3)), FusedStep(ops.Greater(), (4, 0)), FusedStep(ops.Where(), (5, 4, 1)))
+    steps = (Step(ops.Sum(), (0, 1, 2, 3)), Step(ops.Greater(), (4, 0)), Step(ops.Where(), (5, 4, 1)))
     return with_reductions(Fused(steps, (0, 2)), specs, axes), inputs
 
 
@@ -183,8 +183,8 @@ def test_reductions_of_columns(compute_cuda, launches, shape, axes, count, dtype
     assert launches == ["actorflow_fused_reduction"] * count
 
 
-@pytest.mark.parametrize("axis", [(0, 1), (0,), (1,)])
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.together("axis", [(0, 1), (0,), (1,)])
+@pytest.mark.together("dtype", ["float16", "float64"])
 def test_what_is_not_a_number_or_infinite_is_reduced_as_by_the_cpu(compute_cuda, axis, dtype) -> None:
     random = np.random.default_rng(0)
     x = random.choice([np.nan, 1.0, -1.0, 2.0, np.inf, -np.inf], (70, 9), p=[0.02, 0.3, 0.2, 0.3, 0.09, 0.09])
@@ -192,7 +192,7 @@ def test_what_is_not_a_number_or_infinite_is_reduced_as_by_the_cpu(compute_cuda,
     x[:, 4] = np.inf
     x[7] = 2.0
     kinds = [ops.ReduceMax, ops.ReduceMin, ops.ReduceSum, ops.ReduceProd, ops.ReduceMean, ops.CountNonzero]
-    steps = [FusedStep(ops.Negative(), (0,)), *[FusedStep(kind(axis), (1,)) for kind in kinds]]
+    steps = [Step(ops.Negative(), (0,)), *[Step(kind(axis), (1,)) for kind in kinds]]
     operation, inputs = Fused(tuple(steps), tuple(range(1, 7))), [x.astype(dtype)]
     check_reduced(operation, inputs, compute_cuda(operation, *inputs))
 
@@ -224,7 +224,7 @@ def test_large_arrays_have_wide_indices(emulated, compute_cuda, shape, axes, cou
 
 def test_an_outer_product_that_is_larger_than_its_factors_has_wide_indices(emulated) -> None:
     fused = emulated.modules["fused"]
-    operation = Fused((FusedStep(ops.Multiply(), (0, 1)), FusedStep(ops.ReduceSum((1,)), (2,))), (1,))
+    operation = Fused((Step(ops.Multiply(), (0, 1)), Step(ops.ReduceSum((1,)), (2,))), (1,))
     a, b = (np.broadcast_to(np.float32(0), shape) for shape in ((1 << 16, 1), (1, 1 << 15)))
     with mock.patch.object(fused, "_compiled_reduction") as compiled:
         fused.reduce_chain(operation, [a, b], [np.empty(1 << 16, np.float32)])
@@ -240,7 +240,7 @@ def test_an_outer_product_that_is_larger_than_its_factors_has_wide_indices(emula
 def test_reductions_in_one_launch_are_those_of_their_own_kernels_to_the_bit(compute_cuda, shape, axes, dtype) -> None:
     x, y = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
     kinds = [kind for kind in REDUCTIONS if kind not in (ops.ReduceAll, ops.ReduceAny)]
-    steps = [FusedStep(ops.Multiply(), (0, 1)), *[FusedStep(kind(axes), (2,)) for kind in kinds]]
+    steps = [Step(ops.Multiply(), (0, 1)), *[Step(kind(axes), (2,)) for kind in kinds]]
     product, *found = compute_cuda(Fused(tuple(steps), tuple(range(len(steps)))), x, y)
     for kind, mine in zip(kinds, found, strict=True):
         np.testing.assert_array_equal(mine, compute_cuda(kind(axes), product)[0], err_msg=kind.__name__, strict=True)
@@ -252,10 +252,10 @@ def test_other_numbers_and_sizes_need_no_other_kernel_for_a_reduction(emulated, 
     for factor, rows in ((0.5, 5), (2.0, 6), (3.0, 40)):
         x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
         steps = (
-            FusedStep(ops.Scale(factor), (0,)),
-            FusedStep(*number(factor, "float32")),
-            FusedStep(ops.Sum(), (1, 2)),
-            FusedStep(ops.ReduceMean((0,)), (3,)),
+            Step(ops.Scale(factor), (0,)),
+            Step(*number(factor, "float32")),
+            Step(ops.Sum(), (1, 2)),
+            Step(ops.ReduceMean((0,)), (3,)),
         )
         (found,) = compute_cuda(Fused(steps, (3,)), x)
         np.testing.assert_allclose(found, (x * factor + factor).mean(0), rtol=1e-6)

@@ -91,7 +91,7 @@ def test_nvrtc_compiles_it(emulated: Any) -> None:
     launch = emulated.modules["launch"]
     library, arch = nvrtc.load(), nvrtc.lowest_architecture(nvrtc.load())
     fused = emulated.modules["fused"]
-    chain = ops.Fused((ops.FusedStep(Cbrt(), (0,)), ops.FusedStep(Mix(), (1, 0))), (1,))
+    chain = ops.Fused((ops.Step(Cbrt(), (0,)), ops.Step(Mix(), (1, 0))), (1,))
     spec = af.TensorSpec.of((3,))
     lines = fused.statements_of(chain, chain.specs([spec]), "Half").lines
     text = 'extern "C" __global__ void run(float x0, float *y) { ' + " ".join(lines) + " *y = v2; }"

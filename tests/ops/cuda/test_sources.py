@@ -24,8 +24,8 @@ FOLDER = Path(actorflow.ops.__file__).parent / "cuda" / "kernels"
 SOURCES = sorted(path.stem for path in FOLDER.iterdir() if "__global__" in path.read_text())
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.together("arch", ARCHITECTURES, at_once=30)
+@pytest.mark.together("name", SOURCES)
 def test_a_source_compiles(emulated, name, arch) -> None:
     library, launch = nvrtc.load(), emulated.modules["launch"]
     kernels = kernels_of(launch.source(name))

@@ -37,7 +37,7 @@ def test_integers_of_numbers_out_of_range(compute_cuda, kind) -> None:
         assert compute_cuda(cast, x)[0].tolist() == nearest_integers(x, dtype), dtype
         if kind == "float16":  # which no chain converts
             continue
-        chain = ops.Fused((ops.FusedStep(ops.Negative(), (0,)), ops.FusedStep(cast, (1,))), (1,))
+        chain = ops.Fused((ops.Step(ops.Negative(), (0,)), ops.Step(cast, (1,))), (1,))
         assert compute_cuda(chain, -x)[0].tolist() == nearest_integers(x, dtype), dtype
 
 
@@ -123,7 +123,7 @@ def test_keys_with_masks(compute_cuda, laid_out, dtype) -> None:
         _check_keyed(compute_cuda, laid_out, Keyed(key, shape, indices), dtype, "C", 1)
 
 
-@pytest.mark.parametrize("mode", ["set", "add", "mul", "min", "max"])
+@pytest.mark.together("mode", ["set", "add", "mul", "min", "max"])
 def test_what_is_not_a_number_is_put_as_on_the_cpu(compute_cuda, mode) -> None:
     x, values = np.array([0.0, np.nan, np.inf, 1.0]), np.array([np.nan, 1.0, -np.inf, np.nan, 5.0, -np.inf, 2.0])
     indices = np.array([0, 0, 2, 3, 3, 1, 1])
@@ -184,8 +184,8 @@ def test_indices_out_of_range_pick_what_is_not_a_number(compute_cuda) -> None:
     np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 1001])
+@pytest.mark.together("dtype", ["float16", "float32", "float64"], at_once=15)
+@pytest.mark.together("size", [0, 1, 7, 8, 1001])
 def test_random_numbers_are_those_of_the_cpu(compute_cuda, size, dtype) -> None:
     spec = TensorSpec.of((size,), dtype)
     tolerance = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
@@ -195,8 +195,8 @@ def test_random_numbers_are_those_of_the_cpu(compute_cuda, size, dtype) -> None:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("name", ["fold", "indexing", "fills"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+@pytest.mark.together("name", ["fold", "indexing", "fills"], at_once=15)
+@pytest.mark.together("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_a_source_compiles_for_integers(emulated, name, dtype) -> None:
     library, launch = nvrtc.load(), emulated.modules["launch"]
     c_type = launch.C_TYPES[dtype]

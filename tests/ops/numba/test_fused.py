@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ops import Fused, FusedStep, Operation
+from actorflow.ops import Fused, Operation, Step
 from actorflow.ops.cpu import blocks
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.numba import compiled, fused
@@ -30,10 +30,10 @@ class Steps:
 
     def __init__(self, count: int, dtype: str) -> None:
         self.count, self.dtype = count, np.dtype(dtype)
-        self.steps: list[FusedStep] = []
+        self.steps: list[Step] = []
 
     def add(self, operation: Operation, *arguments: int) -> int:
-        self.steps.append(FusedStep(operation, arguments))
+        self.steps.append(Step(operation, arguments))
         return self.count + len(self.steps) - 1
 
     def number(self, value: float) -> int:
@@ -124,9 +124,9 @@ def block(dtype: str) -> Fused:
     return steps.chain(steps.add(ops.Multiply(), v, steps.add(ops.Scale(1 / 6), h)))
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("whole", [(3, 5, 16), (1, 16), (70_000, 3), (0, 4)])
-@pytest.mark.parametrize("dtype", DTYPES if FULL else DTYPES[:1])
+@pytest.mark.together("in_place", [False, True])
+@pytest.mark.together("whole", [(3, 5, 16), (1, 16), (70_000, 3), (0, 4)])
+@pytest.mark.together("dtype", DTYPES if FULL else DTYPES[:1])
 def test_blocks(dtype: str, whole: tuple[int, ...], in_place: bool) -> None:
     inputs = arrays(dtype, [whole, whole[-1:], (1,) * (len(whole) - 1) + whole[-1:], (), whole], 1)
     check(block(dtype), inputs, in_place)

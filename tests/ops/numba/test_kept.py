@@ -11,8 +11,8 @@ import pytest
 import actorflow as af
 from actorflow.devices.cpu import CPU
 from actorflow.ops import Operation
+from actorflow.ops.cpu.kept import Kept, kept
 from actorflow.ops.numba import compiled
-from actorflow.ops.numba.kept import Kept, kept
 from actorflow.ops.numba.product import Rows
 
 X = np.random.default_rng(0).standard_normal((2, 6, 6, 8)).astype("f")
@@ -95,7 +95,7 @@ def shown(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[],
 
 
 async def test_tables_of_many_sizes_take_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorflow.ops.numba.kept._MOST_BYTES", 100_000)
+    monkeypatch.setattr("actorflow.ops.cpu.kept._MOST_BYTES", 100_000)
     graph = af.Graph("sizes")
     x = graph.blob("x", ("batch", "n", "n", 8))
     y = af.ops.conv(x, graph.constant(np.ones(SHAPES["conv"], "f")))
@@ -138,9 +138,9 @@ async def test_a_bound_call_keeps_no_buffer() -> None:
         assert graph.engine.resources.device(af.Place()).memory.used_bytes == 0
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("source", [fed, returned, viewed, assigned, updated])
+@pytest.mark.together("fuse", [True, False])
+@pytest.mark.together("kind", SHAPES)
+@pytest.mark.together("source", [fed, returned, viewed, assigned, updated])
 async def test_weights_that_are_written_over(source: Any, kind: str, fuse: bool) -> None:
     graph, parts = af.Graph("net", fuse=fuse), Parts(kind)
     x = graph.blob("x", X.shape)

@@ -114,8 +114,8 @@ def test_weights_that_are_not_finite_meet_no_border(agree: Any, odd: float) -> N
     assert not _conv_down(ConvDown(groups=8, pad=1, size=(4, 4)), [x, weight], [np.empty_like(x)])
 
 
-@pytest.mark.parametrize("channels", [1, 5, 16, 40, 120])
-@pytest.mark.parametrize("kernel", [(9, 9), (1, 16), (5, 4)])
+@pytest.mark.together("channels", [1, 5, 16, 40, 120])
+@pytest.mark.together("kernel", [(9, 9), (1, 16), (5, 4)])
 def test_kernels_larger_than_images(agree: Any, kernel: tuple[int, int], channels: int) -> None:
     x, weight = values(1, (2, 7, 30, channels + 1), odd=0.01), values(2, (*kernel, 1, channels + 1))
     agree(Conv(groups=channels + 1, pad=8, stride=(1, 3)), x, weight)
@@ -167,8 +167,8 @@ def test_poolings(agree: Any, case: Any, seed: int, odd: float, count_pad: bool,
     agree(MaxPoolDown(**how), g, x, y)
 
 
-@pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 3), (2, 2)])
-@pytest.mark.parametrize("size", [(4, 2), (4, 4), (6, 6), (7, 5)])
+@pytest.mark.together("dilation", [(1, 1), (2, 1), (1, 3), (2, 2)])
+@pytest.mark.together("size", [(4, 2), (4, 4), (6, 6), (7, 5)])
 def test_gradients_of_maxima_of_windows_that_touch_or_overlap(
     agree: Any, size: tuple[int, int], dilation: tuple[int, int]
 ) -> None:

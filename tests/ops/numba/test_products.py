@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.errors import ShapeError
-from actorflow.ops.fused import Followed, Fused, FusedStep
+from actorflow.ops.fused import Followed, Fused, Step
 from actorflow.ops.linalg import Inner, InnerDown, InnerWeight
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.numba import (
@@ -198,8 +198,8 @@ def test_infinite_gradients_at_a_border_are_numpys() -> None:
     np.testing.assert_array_equal(found, compute(ConvDown(pad=1, size=(4, 4)), [x, weight], "numpy"))
 
 
-@pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize(("rows", "features", "columns"), [(1, 5, 7), (2, 1, 1), (7, 33, 16), (600, 50, 100)])
+@pytest.mark.together("dtype", ["f", "d"])
+@pytest.mark.together(("rows", "features", "columns"), [(1, 5, 7), (2, 1, 1), (7, 33, 16), (600, 50, 100)])
 def test_gradients_of_inner_products(rows: int, features: int, columns: int, dtype: str) -> None:
     g, x = values(1, (rows, features), dtype, 0.01), values(2, (rows, columns), dtype)
     compare(attempt(InnerWeight(), [g, x]), InnerWeight(), [g, x], rows)
@@ -264,10 +264,10 @@ def test_deep_sums_and_several_pieces(images: Any, kernel: Any, how: Any, dtype:
     check(Conv(**how), x, weight, math.prod(kernel[:-1]))
 
 
-@pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize("rows", [1, 2, 7, 50])
-@pytest.mark.parametrize("columns", [1, 3, 4, 9, 64, 100])
-@pytest.mark.parametrize("depth", [1, 15, 33, 300])
+@pytest.mark.together("dtype", ["f", "d"], at_once=32)
+@pytest.mark.together("rows", [1, 2, 7, 50])
+@pytest.mark.together("columns", [1, 3, 4, 9, 64, 100])
+@pytest.mark.together("depth", [1, 15, 33, 300])
 def test_inner_products(rows: int, columns: int, depth: int, dtype: str) -> None:
     x, weight = values(1, (rows, depth), dtype, 0.01), values(2, (columns, depth), dtype)
     check(Inner(), x, weight, depth)
@@ -295,8 +295,8 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> None:
         monkeypatch.setattr(module, "may_share", lambda *_: True)
 
 
-@pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize(
+@pytest.mark.together("dtype", ["f", "d"], at_once=32)
+@pytest.mark.together(
     ("operation", "images", "kernel"),
     [
         (Conv(pad=1), (1, 33, 41, 40), (3, 3, 40, 97)),
@@ -373,8 +373,8 @@ MAINS: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["f", "d"])
-@pytest.mark.parametrize("number", range(len(MAINS)))
+@pytest.mark.together("dtype", ["f", "d"])
+@pytest.mark.together("number", range(len(MAINS)))
 def test_what_follows_is_numpys_to_the_bit(number: int, dtype: str) -> None:
     """Each element of the result goes through one of all operations that chains have, which an input chooses."""
     main, images, kernel = MAINS[number]
@@ -396,11 +396,11 @@ def test_what_follows_is_numpys_to_the_bit(number: int, dtype: str) -> None:
 def normalized(main: Operation) -> Followed:
     """``relu((y - center) * sqrt(factor) + residual)``."""
     steps = [
-        FusedStep(ops.Sqrt(), (1,)),
-        FusedStep(ops.Subtract(), (0, 2)),
-        FusedStep(ops.Multiply(), (5, 4)),
-        FusedStep(ops.Sum(), (6, 3)),
-        FusedStep(ops.Relu(), (7,)),
+        Step(ops.Sqrt(), (1,)),
+        Step(ops.Subtract(), (0, 2)),
+        Step(ops.Multiply(), (5, 4)),
+        Step(ops.Sum(), (6, 3)),
+        Step(ops.Relu(), (7,)),
     ]
     return followed(main, Fused(tuple(steps), (4,)))
 

@@ -50,7 +50,8 @@ def works(routine: Routine) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, in which there is nothing."""
+    """A cache of its own, in which there is nothing, nor comes what tests before have asked for."""
+    assert compile_queue.compile_queue.settled(60)
     own = tmp_path / "cache"
     monkeypatch.setenv("ACTORFLOW_CACHE_DIR", str(own))
     return own
@@ -69,7 +70,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return forbid
 
 
-def test_a_routine_is_compiled_beside_the_caller(folder: Path) -> None:
+def test_a_routine_is_compiled_beside_the_caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numba", raising=False)  # which others may have imported
     routine = new_routine()
     assert routine.function is None
     assert works(routine)

@@ -1,9 +1,8 @@
-"""Ops at run time that are computed, or launched, as one: what is told of such a call is told of its parts."""
+"""Ops at run time that are computed by one call, whose times and errors are those of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any
 
 from actorflow.actors.frame import Frame
@@ -11,7 +10,8 @@ from actorflow.actors.op import KernelActor, OpActor
 from actorflow.actors.stream import StreamKernelActor
 from actorflow.devices.base import Lane
 from actorflow.errors import DeviceError
-from actorflow.ops.fused import Followed, Fused, StepError
+from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.step import StepError
 from actorflow.ops.together import Together
 from actorflow.trace.counters import NodeState
 from actorflow.trace.ring import Trace
@@ -19,41 +19,14 @@ from actorflow.trace.ring import Trace
 _CANCELLED = int(NodeState.CANCELLED)
 
 
-class Joined(OpActor):
-    """Base of ops that stand for several ones."""
-
-    # No slots: a class cannot have those of two bases.
-
-    @property
-    def what(self) -> str:
-        return " + ".join([part.what for part in self.parts])
-
-    def progress(self, frame: Frame) -> Iterator[tuple[int, NodeState]]:
-        for part in self.parts:
-            yield from part.progress(frame)
-
-    def times(self) -> Sequence[int]:
-        """Numbers that are to each other as the times of the parts in a call."""
-        return (1,) * len(self.parts)
-
-    def measure(self) -> None:
-        shares = [*accumulate(self.times())]
-        self.shares = [share / shares[-1] for share in shares]
-
-    def _key_of(self, part: OpActor, key: int) -> int:
-        """The key in the trace of a part of a call."""
-        return key - self.node_id + part.node_id
-
-
-class FusedActor(Joined, KernelActor):
+class FusedActor(KernelActor):
     """Ops that are computed in one pass."""
 
     operation: Fused | Followed | Together
 
-    def __init__(self, *arguments: Any, parts: Sequence[OpActor], steps: Sequence[int], **more: Any) -> None:
+    def __init__(self, *arguments: Any, parts: tuple[OpActor, ...], **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.parts = tuple(parts)
-        self.steps = steps  # for each of them, its last step in the operation
+        self.parts = parts
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         super().move_to(lane, trace)
@@ -61,9 +34,9 @@ class FusedActor(Joined, KernelActor):
             part.move_to(lane, trace)
 
     def times(self) -> Sequence[int]:
-        spent_ns = self.operation.times()
-        begins = [0, *[step + 1 for step in self.steps]]
-        found = [sum(spent_ns[begin : step + 1]) for begin, step in zip(begins, self.steps, strict=False)]
+        found = [0] * len(self.parts)
+        for step, spent_ns in zip(self.operation.steps, self.operation.times(), strict=True):
+            found[step.site] += spent_ns
         return found if any(found) else super().times()
 
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -77,7 +50,7 @@ class FusedActor(Joined, KernelActor):
 
     def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
         part, error = self._own(error)
-        part._account_failed(frame, error, elapsed_ns, end_ns, self._key_of(part, key))
+        part._account_failed(frame, error, elapsed_ns, end_ns, key - self.node_id + part.node_id)
         if frame.monitor is not None:
             self.show(frame, _CANCELLED)
             part.show(frame, int(NodeState.FAILED))
@@ -89,7 +62,7 @@ class FusedActor(Joined, KernelActor):
         failed = next((each for each in (error, error.__cause__) if isinstance(each, StepError)), None)
         if failed is None:
             return self.parts[-1], error
-        part = next(part for part, last in zip(self.parts, self.steps, strict=True) if last >= failed.step)
+        part = self.parts[self.operation.steps[failed.step].site]
         cause = failed.__cause__ or failed
         if failed is error:
             return part, cause
@@ -101,11 +74,3 @@ class FusedActor(Joined, KernelActor):
 
 class StreamFusedActor(FusedActor, StreamKernelActor):
     """Ops that are computed in one pass on a stream."""
-
-
-def parts_of(actor: OpActor) -> Iterator[OpActor]:
-    """The ops that an actor stands for."""
-    for part in actor.parts:
-        yield from parts_of(part)
-    if not actor.parts:
-        yield actor

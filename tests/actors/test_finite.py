@@ -11,9 +11,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.actors.alone import graph_of_call
 from actorflow.graph.options import FiniteCheck
-from actorflow.plan.finite import check_here
 from tests.operations import EACH, PARTICULAR
 
 X = np.array([4.0, 0.0, -1.0, 1e30], "f")
@@ -91,12 +89,12 @@ class TestKernels:
             np.testing.assert_array_equal(result[blob], plain[blob])
 
     async def test_a_fused_one(self, graph: af.Graph) -> None:
-        fused = ops.Fused((ops.FusedStep(ops.Sqrt(), (0,)), ops.FusedStep(ops.Exp(), (1,))), (1,))
+        fused = ops.Fused((ops.Step(ops.Sqrt(), (0,)), ops.Step(ops.Exp(), (1,))), (1,))
         y = graph.apply(fused, graph["x"], name="chain")
         async with graph:
             assert (await failing(graph, y, invalid="raise")).op_name == "chain"
 
-    @pytest.mark.parametrize("kind", EACH)
+    @pytest.mark.together("kind", EACH)
     async def test_nothing_is_an_error_of_what_is_none(self, kind: str) -> None:
         operation, inputs = EACH[kind]
         arrays = [np.asarray(each) for each in inputs]
@@ -174,20 +172,20 @@ class TestWhoIsAsked:
 
     def test_when(self) -> None:
         graph = af.Graph("g")
-        assert check_here(graph) is None
+        assert graph._check_here() is None
         with np.errstate(all="raise"):
-            assert check_here(graph) == FiniteCheck(kernels_of_host=True)
+            assert graph._check_here() == FiniteCheck(kernels_of_host=True)
             with np.errstate(all="warn"):
-                assert check_here(graph) is None
+                assert graph._check_here() is None
             with np.errstate(invalid="ignore"):
-                assert check_here(graph) == FiniteCheck(nan=False, kernels_of_host=True)
+                assert graph._check_here() == FiniteCheck(nan=False, kernels_of_host=True)
         with np.errstate(under="raise", invalid="warn", divide="print", over="call"):
-            assert check_here(graph) is None
-        assert check_here(graph) is None
+            assert graph._check_here() is None
+        assert graph._check_here() is None
         graph.check_finite = FiniteCheck(infinity=False, pause=True)
-        assert check_here(graph) == FiniteCheck(infinity=False, pause=True)
+        assert graph._check_here() == FiniteCheck(infinity=False, pause=True)
         with np.errstate(all="raise"):
-            assert check_here(graph) == FiniteCheck()
+            assert graph._check_here() == FiniteCheck()
 
     async def test_feeds_and_variables_are_no_arithmetic(self, graph: af.Graph) -> None:
         with np.errstate(all="raise"):
@@ -197,7 +195,7 @@ class TestWhoIsAsked:
                 assert np.isinf((await graph.run({"x": [1e-50, 1e50, 0, 0]}))[y][1])
 
 
-@pytest.mark.parametrize("kind", sorted({*EACH} - PARTICULAR))
+@pytest.mark.together("kind", sorted({*EACH} - PARTICULAR))
 async def test_kernels_do_not_warn(kind: str, request: pytest.FixtureRequest) -> None:
     """On a lane and on the loop alike; warnings are errors here."""
     operation, inputs = EACH[kind]
@@ -473,7 +471,7 @@ class TestTakenElsewhere:
         async with graph:
             await graph.run({"x": np.ones(3, "f"), "z": np.ones(3, "f")}, fetch=y)
             (actor,) = graph.engine.program(None, {}).ops
-        alone = graph_of_call(actor, [np.ones(3, "f"), np.full(3, 2, "f")], 7)
+        alone = actor.to_graph([np.ones(3, "f"), np.full(3, 2, "f")], 7)
         async with alone:
             np.testing.assert_array_equal((await alone.run())[alone.sinks[0]], [4, 4, 4])
 

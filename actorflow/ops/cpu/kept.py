@@ -1,0 +1,107 @@
+"""Memory of kernels for an operation: kept as long as it lives, so that calls have little left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+from weakref import ref
+
+from actorflow.devices.memory import OWNERS
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.operation import KEPT, Operation
+
+_T = TypeVar("_T")
+#: For arrays of so many shapes, as long as the tables take no more than this: to make large ones takes little of the
+#: time of a call.
+_MOST_MADE = 64
+_MOST_BYTES = 1 << 20
+
+
+class Kept:
+    """Memory of one operation's kernels: objects for arrays of some shapes, and arrays computed from weights."""
+
+    __slots__ = ("_derived", "_made", "_made_bytes")
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+        self._made_bytes = 0
+        self._derived: dict[Hashable, Derived] = {}
+
+    def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The object of a key, made at its first use."""
+        found: _T | None = self._made.get(key)
+        if found is None:
+            found = make()
+            size_bytes = getattr(found, "size_bytes", 0)
+            if len(self._made) >= _MOST_MADE or self._made_bytes + size_bytes > _MOST_BYTES:
+                self._made, self._made_bytes = {}, 0
+            self._made[key] = found
+            self._made_bytes += size_bytes
+        return found
+
+    def derived(self, form: Hashable) -> Derived:
+        """Arrays computed from the weights, in a form: that of a library, and its order in memory."""
+        return self._derived.setdefault(form, Derived(self._derived))
+
+    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
+        """The weight, packed."""
+        return self.derived("packed").of((weight,), lambda: pack(weight))
+
+
+class Derived:
+    """Arrays computed from others, weights say, in one form.
+
+    Args:
+        forms: All forms of them.
+    """
+
+    __slots__ = ("_forms", "_found", "_seen")
+
+    def __init__(self, forms: dict[Hashable, Derived]) -> None:
+        self._forms = forms
+        self._seen: list[int] = []
+        self._found: tuple[list[Callable[[], Array | None]], Any] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what followed last is kept, and so are all arrays that it follows from."""
+        return self._found is not None and not any(isinstance(one, ref) for one in self._found[0])
+
+    def of(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
+        """The arrays computed from others.
+
+        From their second use on that is kept, and the arrays with it: what is referred to is not written again. A
+        weight that each step of a training replaces is used once, and its memory goes back.
+        """
+        known = self._found
+        if known is not None:
+            for source, one in zip(sources, known[0], strict=True):
+                if one() is not source:
+                    break
+            else:
+                kept: _T = known[1]
+                return kept
+            for each in [*self._forms.values()]:  # they are of the same weights, which have gone
+                each._found = None
+        found, seen = make(), [id(source) for source in sources]
+        if self._seen == seen or not any(source.flags.writeable for source in sources):
+            self._found = [_reference(source) for source in sources], found
+        self._seen = seen
+        return found
+
+
+def _reference(array: Array) -> Callable[[], Array | None]:
+    """Gives an array: it is referred to, unless it is a view.
+
+    No pool writes a view over; one of what was fed is another one in each call, and keeps what was fed.
+    """
+    return (lambda: array) if type(array.base) in OWNERS else ref(array)
+
+
+def kept(operation: Operation) -> Kept:
+    """The memory of an operation's kernels."""
+    own = operation.__dict__
+    found: Kept | None = own.get(KEPT)
+    if found is None:
+        found = own[KEPT] = Kept()
+    return found

@@ -1,0 +1,1 @@
+"""Kernels of oneDNN for the CPU, library ``"onednn"``."""

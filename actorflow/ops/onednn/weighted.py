@@ -1,0 +1,250 @@
+"""Products with a weight, and what follows them, in one primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.kept import kept
+from actorflow.ops.cpu.parallel import even_cuts
+from actorflow.ops.fused import Followed
+from actorflow.ops.onednn.following import Binary, Eltwise, Following
+from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
+from actorflow.ops.onednn.steps import (
+    LIBRARY,
+    Call,
+    Compute,
+    Divisible,
+    Indirect,
+    Piece,
+    Reorder,
+    finished,
+    kernel,
+    others,
+    part_of,
+    plain,
+)
+from actorflow.ops.operation import Operation
+from actorflow.ops.step import StepError
+from actorflow.spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of an array with a weight, as the library is told of it.
+
+    Attributes:
+        describe: Makes the primitive's descriptor from those of the weight, of a bias, None for none, and of its
+            attributes.
+        weight: Descriptor of the weight as it lies.
+        any_weight: Descriptor of the weight as the primitive likes it best.
+        y: Descriptor of the result, whose second axis is that of the columns, and its number of axes.
+        columns: Number of columns.
+        turned: Whether the columns are on the weight's first axis, and not on its last one.
+        work_ns: Estimated time of one thread.
+        pieces: Cuts it into at most so many parts, which take the weight as the whole does.
+    """
+
+    describe: Callable[[Handle | int, Handle | None, Handle], Handle]
+    weight: Handle
+    any_weight: Handle
+    y: Handle
+    rank: int
+    columns: int
+    turned: bool
+    work_ns: float
+    pieces: Callable[[int], Sequence[Part]]
+
+
+class Part(NamedTuple):
+    """A part of a product, of some rows of the result.
+
+    Attributes:
+        product: The product that gives these rows.
+        x: What it takes of the array.
+        y: Its place in the result.
+    """
+
+    product: Product
+    x: tuple[slice, ...]
+    y: tuple[slice, ...]
+
+
+class Weighted:
+    """Calls of a product in one step, with what follows it or without.
+
+    Args:
+        operation: The operation.
+        product: The product.
+        following: What follows.
+        count: Number of the product's inputs, which come before those of what follows.
+    """
+
+    def __init__(
+        self, operation: Operation, product: Product, following: Following | None = None, count: int = 2
+    ) -> None:
+        self._product, self._following = product, following
+        static, rows = ([], []) if following is None else operands_of(following)
+        self._bias = None
+        if following is not None and following.shifts:
+            self._bias = libdnnl().memory([product.columns], [1])
+        prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
+        self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
+        whole = self._part(product, product.any_weight)
+        self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
+        self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
+        self._reorder = Reorder(product.weight, self._packed)
+        form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain)
+        self._derived = kept(operation).derived(form)
+        self.direct: Any = None
+        self._operands = [position for _, position in static]
+        inside = [] if following is None else following.static
+        self._static = [(position, count - 1 + position) for position in inside]
+        self._rows = [count - 1 + position for _, position in rows]
+
+    def _part(self, product: Product, weight: Handle | int) -> Compute:
+        following = self._following
+        post_ops: list[tuple[Any, ...]] = []
+        if following is not None:
+            post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
+        return Compute(product.describe(weight, self._bias, libdnnl().attributes(post_ops)), self._arguments)
+
+    def _pieces(self, count: int) -> list[Piece]:
+        fixed, rows = len(self._arguments) - 2 - len(self._rows), len(self._rows)
+        return [
+            (self._part(part, self._packed), [own, *[None] * fixed, place, *[place] * rows])
+            for part, own, place in self._product.pieces(count)
+        ]
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+        self.direct = None
+        y, sources = outputs[0], (inputs[1], *[inputs[i] for _, i in self._static])
+        prepared = self._derived.of(sources, lambda: self._prepared(inputs))
+        self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
+        finished(y, finish)
+        if self._derived.is_held:
+            places = [1, *[i for _, i in self._static]]
+            self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
+
+    def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
+        """The weight as the primitive likes it, and a bias and operands, from what has no rows."""
+        weight, following = inputs[1], self._following
+        if following is None:
+            return [self._reorder(plain(weight))]
+        values = following.values({position: inputs[i] for position, i in self._static})
+        more = []
+        if following.shifts:
+            scale, shift = following.affine(values, self._product.columns)
+            more.append(shift)
+            if scale is not None:
+                if not np.isfinite(scale).all():  # an infinite weight times numbers of both signs would be NaN
+                    raise UnsupportedError("a factor that is not finite")
+                factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
+                weight = np.multiply(weight, factors)
+        more += [columns_of(values[position], self._product.columns) for position in self._operands]
+        return [self._reorder(plain(weight)), *more]
+
+
+def operands_of(following: Following, first: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Operands of post-ops, from the first one on, without and with rows: their arguments, and their positions."""
+    static: list[tuple[int, int]] = []
+    rows: list[tuple[int, int]] = []
+    for i, each in enumerate(following.post_ops[first:]):
+        if isinstance(each, Binary):
+            operand = (POST_OP * (i + 1) | SRC_1, int(each.operand))
+            (static if following.is_static(operand[1]) else rows).append(operand)
+    return static, rows
+
+
+def post_ops_of(
+    steps: Sequence[Eltwise | Binary], following: Following, y: Handle, rank: int, columns: int
+) -> list[tuple[Any, ...]]:
+    """Post-ops as the library is told of them, behind a result whose columns are on its second axis."""
+    found: list[tuple[Any, ...]] = []
+    for each in steps:
+        if not isinstance(each, Binary):
+            found.append(tuple(each))
+        elif following.is_static(int(each.operand)):
+            shape, strides = [1, columns, *[1] * (rank - 2)], [columns, *[1] * (rank - 1)]
+            found.append((each.kind, libdnnl().memory(shape, strides)))
+        else:
+            found.append((each.kind, y))
+    return found
+
+
+def columns_of(value: Array, columns: int) -> Array:
+    """An operand without rows, one number for each column."""
+    return np.ascontiguousarray(np.broadcast_to(value.reshape(-1), columns))
+
+
+#: Tells the library of an operation on arrays of some types.
+Tell = Callable[[Any, Sequence[TensorSpec]], Product]
+_TELL: dict[type[Operation], Tell] = {}
+
+
+def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec], count: int) -> list[Part]:
+    """Parts of a product along the first axis of its array."""
+    x, *others = specs
+    cuts = even_cuts(x.shape[0], count)
+    return [Part(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
+
+
+def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
+    """Register what tells the library of a product, with a kernel that computes it, whatever follows."""
+
+    def register(tell: Tell) -> Tell:
+        _TELL[operation] = tell
+        kernel(operation, keeps=True)(lambda operation, specs: Weighted(operation, tell(operation, specs)))
+        return tell
+
+    return register
+
+
+@kernel(Followed, keeps=True, supports=lambda operation: operation.kernel.key.library == LIBRARY)
+def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
+    count, main = operation.count, operation.main
+    tell = _TELL.get(type(main))
+    if tell is None:
+        raise UnsupportedError(main.kind)
+    (y,) = main.infer(*specs[:count]) or ()
+    try:
+        following = Following(operation.chain, [y, *specs[count:]])
+        return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
+    except UnsupportedError:
+        return _left(operation, specs)
+
+
+def _left(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
+    """The chain by another library; and the product, too, if that library has its own way to go on from there."""
+    own = others(operation.main, specs[0].dtype)
+    if own.key.library == "numpy":
+        raise UnsupportedError("a chain")
+    together = replace(operation, kernel=own)
+    object.__setattr__(together, "main_ns", operation.main_ns)  # which the operation's times are taken from
+    function = others(together, specs[0].dtype).function
+    return Indirect(lambda _, inputs, outputs: function(together, inputs, outputs))
+
+
+class _Followed:
+    """A product and what follows it, whose errors and times are those of a fused step."""
+
+    def __init__(self, call: Weighted) -> None:
+        self._call = call
+        self.direct: Any = None
+
+    def __call__(self, operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
+        begin_ns = perf_counter_ns()
+        try:
+            self._call(operation, inputs, outputs)
+        except UnsupportedError:
+            others(operation, inputs[0].dtype).function(operation, inputs, outputs)
+            return
+        except Exception as error:
+            raise StepError(0) from error
+        operation.main_ns[0] += perf_counter_ns() - begin_ns
+        self.direct = self._call.direct
