@@ -49,6 +49,8 @@ _MOST_PENDING_IN_BUDGET = 1_000
 #: Most operations, and most elements of their results and inputs, that the thread that asks computes without units. To
 #: plan and hand over so few takes several times as long as to compute them.
 _FEW, _SMALL = 8, 1 << 14
+#: Most elements that an operation touches to be computed in its line: to hand it to another thread takes as long.
+_BRIEF = 1 << 18
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
 #: A recording that makes nothing for this time has paused.
@@ -112,7 +114,7 @@ class Session(Evaluator):
         self._runs_ahead = run_ahead
         self.takes_programs = not (dry_run or sequential or self.is_limited)
         if run_ahead and self.takes_programs:
-            self.at_once = _SMALL
+            self.at_once = _BRIEF
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
         lock = held_at_fork(threading.RLock(), is_outer=True)

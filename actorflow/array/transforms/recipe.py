@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
 _LATER = WORTH_A_LOOK >> 8
+#: Most elements that a recipe touches to be computed at once.
+_BRIEF = 1 << 22
 
 
 class Recipe:
@@ -130,7 +132,7 @@ class _Short:
     def __init__(self, nodes: Sequence[Record], types: Sequence[TensorSpec]) -> None:
         pure = all(node.op is not None and node.op.pure and node.op is not TRANSFER for node in nodes)
         work = sum([measure(node.op, node.inputs, node.size, node.params)[1] for node in nodes if node.op is not None])
-        self._is_short = pure and work <= WORTH_A_LOOK
+        self._is_short = pure and work <= _BRIEF
         self._types = types
         self._is_known = False  # whether it was called before
         self._program: Program | None = None
