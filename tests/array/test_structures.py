@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.engine.sequences import KnownSequence
+from actorflow.array.record.record import Record
 from tests.support.numbers import with_specials as numbers
 
 #: The last ones are large enough for loops.
@@ -31,6 +32,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
     "root": lambda ns, x, y, k: ns.sqrt(ns.abs(x)) / y,
     "exp": lambda ns, x, y, k: ns.exp(x) - 1.0,
     "centred": lambda ns, x, y, k: x - ns.sum(x, axis=-1, keepdims=True),
+    "whole": lambda ns, x, y, k: x - ns.sum(x) * ns.sum(y * y, axis=0, keepdims=True),
     "row": lambda ns, x, y, k: x + y[:1, :] * 2.0 if len(y) else x,
     "rolled": lambda ns, x, y, k: ns.concat([x[k:, :], x[:k, :]], axis=0),
     "part": lambda ns, x, y, k: x + x[min(k, max(len(x) - 1, 0)) :, :][:1, :] if len(x) else x,
@@ -110,7 +112,11 @@ def test_loops_compute_what_numpy_does(shape: tuple[int, ...], dtype: str, known
         with xp.session(run_ahead=False):
             same_bits(step(xp, xp.asarray(a), xp.asarray(b), 0.1 * k).to_numpy(), expected)
             same_bits(step(xp, xp.asarray(a.T.copy()).mT, xp.asarray(b), 0.1 * k).to_numpy(), expected)
-    assert known
+    assert any("+" in name for unit in known for name in _names(unit))
+
+
+def _names(unit: Any) -> list[str]:
+    return [op.what for op in unit._structure.program._program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:
@@ -179,6 +185,32 @@ def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:
             assert {**counts, "computed": session.computed, "shared": session.shared} == expected
     assert expected["shared"] == 3
     assert len(known) == 4
+
+
+def test_values_that_are_asked_for_one_by_one_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Record, "placing", None)
+    a = np.arange(270_000.0)  # too much to be computed in the line, and too little for a worker
+    with xp.session():
+        x = xp.asarray(a)
+        found = [x + 1.0, x * 2.0, x - 3.0]
+        assert not any(each._node.done for each in found)
+        found[1].wait()
+        assert all(each._node.done for each in found)
+    with xp.session(run_ahead=False):
+        x = xp.asarray(a)
+        found = [x + 1.0, x * 2.0, x - 3.0]
+        found[1].wait()
+        assert [each._node.done for each in found] == [False, True, False]
+
+
+def test_a_step_that_is_several_ops_counts_once(known: list[Any]) -> None:
+    for _ in range(3):
+        with xp.session(run_ahead=False) as session:
+            x = xp.asarray(np.arange(20_000))
+            (xp.sin(x * 0.5) + x - 0.25).wait()
+            counts = {name: profile.calls for name, profile in session.profile.items()}
+            assert counts == {"multiply": 1, "sin": 1, "add": 1, "subtract": 1}
+    assert len(known) == 2
 
 
 def test_what_fails_is_named_with_its_line_and_the_rest_is_computed(known: list[Any]) -> None:
@@ -332,7 +364,7 @@ def test_threads_share_structures() -> None:
         assert all(pool.map(work, range(12)))
 
 
-def test_cached_gradients_and_the_steps_around_them_are_one_tape(known: list[Any]) -> None:
+def test_cached_gradients_and_the_steps_around_them_are_one_program(known: list[Any]) -> None:
     def loss(weights: Any, x: Any, y: Any) -> Any:
         w, b = weights
         return xp.mean(xp.square(xp.tanh(x @ w + b) - y))
@@ -357,8 +389,8 @@ def test_cached_gradients_and_the_steps_around_them_are_one_tape(known: list[Any
     assert known
 
 
-def test_a_stage_that_others_read_does_not_keep_the_steps_before_it_from_tapes(known: list[Any]) -> None:
-    """The last step's stages have results that nobody has asked for yet, so as a whole they are values of their own."""
+def test_what_a_step_keeps_for_later_does_not_keep_the_steps_before_it_from_programs(known: list[Any]) -> None:
+    """Of the last step some results are kept that nobody has asked for yet."""
 
     def loss(weights: Any, x: Any, y: Any) -> Any:
         w, v, b = weights
