@@ -103,8 +103,8 @@ class Part:
 
     def __init__(self, body: Body, positions: Sequence[int], plan: Plan, program: Program) -> None:
         self.program = program
-        slots = plan.feeds
-        self.inputs = [(i, slots[blob]) for i, blob in zip(positions, body.inputs, strict=True) if blob in slots]
+        self._begin, slots = program.layout(body.inputs)
+        self.inputs = [(i, slot) for i, slot in zip(positions, slots, strict=True) if slot is not None]
         self.outputs = [plan.fetches[blob] for blob in body.outputs]
         self.buckets = [program.bucket_of(slot) for slot in self.outputs]
         self.is_random = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
@@ -116,7 +116,7 @@ class Part:
 
     def values(self, given: Sequence[Any]) -> list[Any]:
         """Values that a frame begins with, from those of the op's inputs; None for what is given later."""
-        values = self.program.begin_values()
+        values = self._begin.copy()
         for position, slot in self.inputs:
             values[slot] = given[position]
         return values
@@ -124,7 +124,7 @@ class Part:
     def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
         """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
         parent, program = call.parent, self.program
-        start = program.beginning(_observer, is_inner=True)
+        start = program.begins_now(_observer, is_inner=True)
         if self._at_rest and start is self._start:
             frame = self._at_rest.pop()
             frame.context = parent.context

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
+from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.op import parts_of, reader
 from actorflow.core import UNSHARED, fill
@@ -347,17 +348,13 @@ class Program:
             raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
 
-    def begin_values(self) -> list[Any]:
-        """What the values of each frame begin with: constants, and places for what is fed."""
-        return self._values.copy()
-
     def bucket_of(self, slot: int) -> Bucket | None:
         """Where the buffers of a slot come from and can go back to, if each of its values is one of these."""
         return self._own_buckets.get(slot)
 
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        start = self.beginning(observer)
+        start = self.begins_now(observer)
         if self._lengths:
             self._resources.trace.add_lengths(number, self._lengths)
         frame = Frame(start, number, values, copy_context())
@@ -365,19 +362,26 @@ class Program:
             frame.atomic = True
         return frame
 
-    def beginning(self, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
-        """What frames begin with now; inside an op of another frame, whose memory counts for that."""
+    def layout(self, feeds: Sequence[Blob]) -> tuple[list[Any], list[int | None]]:
+        """The values that each frame begins with, and the slot of each of these feeds; None for what is not needed."""
+        return [None if value is _NOT_FED else value for value in self._values], [
+            known[0] if (known := self._feeds.get(blob)) else None for blob in feeds
+        ]
+
+    def begins_now(self, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
+        """What frames begin with on the graph's loop; those inside an op of another one, whose memory counts there."""
         start, resources = self._start, self._resources
         if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
-            start = self._start = self._beginning(observer, None if is_inner else resources.budget)
+            start = self._start = self.beginning(resources.dispatcher, observer, is_inner=is_inner)
         return start
 
-    def _beginning(self, observer: FrameObserver, budget: Budget | None) -> FrameStart:
+    def beginning(self, dispatcher: Dispatcher, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
+        """What frames of a dispatcher begin with, with an observer for all of them."""
         resources = self._resources
         return FrameStart(
             *self._counts,
-            resources.dispatcher,
-            budget,
+            dispatcher,
+            None if is_inner else resources.budget,
             resources.monitor,
             resources.trace,
             observer=observer,
