@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -545,6 +546,11 @@ class _Builder:
         for record in records:
             with _read_as(self._path, f"{record['kind']} {record['name']!r:.200}"):
                 self._order(record)
+        inside = {body: [each for op in body.ops for each in bodies_of(op)] for body in self._reader.bodies.values()}
+        try:
+            TopologicalSorter(inside).prepare()
+        except CycleError as error:
+            raise ValueError(f"expected no body inside of itself, got {error.args[1]!r:.200}") from None
         left = [name for name in self._tensors if name not in self._reader.used]
         if left:
             raise ValueError(f"expected no further tensors, got {left!r:.200}")
@@ -675,8 +681,6 @@ class _Builder:
         op = nodes[record["name"]]
         assert isinstance(op, Op)
         inputs, outputs = ([self._found(name, nodes) for name in record[what]] for what in ("inputs", "outputs"))
-        if any(body.outer is not op.graph.body for body in bodies_of(op)):
-            raise ValueError("expected bodies that lie where their op is")
         if inputs or not op.is_connected:
             op._connect_inputs(inputs)
         if outputs:

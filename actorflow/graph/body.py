@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.graph.options import Hints
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
@@ -58,24 +59,20 @@ class Body:
         Raises:
             GraphError: if the blob is of another body, or the body can read no more.
         """
-        body = blob.graph.body
-        if body is self:
+        if blob.graph.body is self:
             return blob
+        if blob.graph.body is not self.outer:
+            if self.outer is None:
+                assert blob.graph.body is not None
+                raise GraphError(
+                    f"blob {blob.name!r} is a part of {blob.graph.body.scope.name!r}, which an op of its own computes: "
+                    "only what that op returns can be read outside"
+                )
+            blob = self.outer.own(blob)  # which hands it on
         if blob in self.captured:
             return self.captured[blob]
-        outer = self.outer
-        while outer is not None and outer is not body:
-            outer = outer.outer
-        if outer is not body:
-            assert body is not None
-            raise GraphError(
-                f"blob {blob.name!r} is a part of {body.scope.name!r}, which is computed by an op of its own: "
-                "only what that op returns can be read outside"
-            )
         if self.is_closed:
             raise GraphError(f"{self.scope.name!r} is complete: it cannot read blob {blob.name!r} from outside, too")
-        if self.outer is not None:
-            self.outer.own(blob)  # which hands it on
         with self.scope:
             root = self.scope.root
             name = root.unique_name(blob.name.rpartition("/")[0].rpartition("/")[2] or blob.name)
@@ -102,9 +99,8 @@ class Body:
         root = self.scope.root
         made: dict[Blob, Blob] = dict(zip(self.inputs, inputs, strict=True))
         for op in self.ops:
-            hints = op.hints
-            more = {} if hints is None else {"libraries": hints.libraries, "force_cpu": hints.force_cpu}
-            with root.at(op.place, op.lane, **more):
+            hints = op.hints or Hints()
+            with root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu):
                 found = root.apply(op.operation, *[made.get(blob, blob) for blob in op.inputs])
             made.update(zip(op.outputs, (found,) if isinstance(found, Blob) else found, strict=True))
         return [made.get(blob, blob) for blob in self.outputs]

@@ -176,8 +176,9 @@ class Loop(WithBodies):
         begin = [g if g is not None else _zeros(start[i]) for i, g in ((i, grads[i]) for i in smooth)]
         begin += [_zeros(outer[i]) for i in beside]
         entries = [*kept, *scanned, *[grads[c + i] for i in taken], *[grads[c + n + i] for i in looked_at]]
+        per_step: Sequence[Blob] = ()
         if self.tests:
-            found, per_step = _steps_back("loop", step, begin, entries, count, self.length), []
+            found = _steps_back("loop", step, begin, entries, count, self.length)
         else:
             found, per_step = _scan(f"{self.kind.lower()}_back", step, begin, entries, self.length, not self.reverse)
         results: list[Any] = [None] * len(wanted)
@@ -352,8 +353,8 @@ def scan(
     The body is called once, now, to make its ops; blobs from outside that these read are inputs.
 
     Args:
-        body: Called with what is carried, and with the entries of ``xs``, None without; gives what is carried on, of the
-            same structure, shapes and dtypes as ``carry``, and what is taken each time, or None.
+        body: Called with what is carried, and with the entries of ``xs``, None without; gives what is carried on, of
+            the same structure, shapes and dtypes as ``carry``, and what is taken each time, or None.
         carry: A blob, a number or an array; or a tuple, list or dict of them; or None.
         xs: Likewise, with at least one axis; the first may be open.
         length: How often it is computed, without ``xs``.

@@ -282,7 +282,7 @@ class _Builder:
         places = {term.place for _, term in terms}
         place = places.pop() if len(places) == 1 else blob.place
         maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
-        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[0][0].lane):
+        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[-1][0].lane):
             grad: Blob = self.root.apply(Sum(), *(term for _, term in terms))
         return grad
 

@@ -41,9 +41,9 @@ from actorflow.transport.base import Transport
 from actorflow.transport.world import world as world_of_process
 
 if TYPE_CHECKING:
-    from actorflow.graph.body import Body
     from opentelemetry.trace import TracerProvider
 
+    from actorflow.graph.body import Body
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
     from actorflow.runtime.batched import Batcher

@@ -23,7 +23,7 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
     todo: list[Op] = []
     for target in targets:
         if isinstance(target, Graph):
-            todo.extend(target.ops)
+            todo.extend(op for op in target.ops if op.graph.body is target.body)
         elif isinstance(target, Op):
             todo.append(target)
         elif not isinstance(target, Variable):

@@ -14,9 +14,10 @@ from actorflow.actors.op import OpActor, Wiring
 from actorflow.core import UNSHARED, Turnstile, release
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
-from actorflow.errors import ActorflowError, OpError
+from actorflow.errors import ActorflowError, GraphError, OpError
 from actorflow.graph.body import Body
 from actorflow.graph.flow import Loop, Switch, WithBodies
+from actorflow.graph.graph import Graph
 from actorflow.interchange import read_only, to_numpy
 from actorflow.ops.operation import Operation
 from actorflow.plan.plan import Plan
@@ -107,7 +108,7 @@ class Part:
         self.inputs = [(i, slot) for i, slot in zip(positions, slots, strict=True) if slot is not None]
         self.outputs = [plan.fetches[blob] for blob in body.outputs]
         self.buckets = [program.bucket_of(slot) for slot in self.outputs]
-        self.is_random = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
+        self.is_random: bool = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
             isinstance(op, BodyActor) and any(part.is_random for part in op.bodies) for op in program.ops
         )
         self.guards = any(actor.turnstile is not None for actor in program.ops)
@@ -297,7 +298,10 @@ class BodyActor(OpActor):
         frame.stop_with(error)  # which names the op inside
 
     def replay(self, inputs: list[Any], number: int) -> Any:
-        raise NotImplementedError(f"op {self.node.name!r} computes parts of the graph: repeat the op inside that failed")
+        raise GraphError(f"op {self.node.name!r} computes parts of the graph: it cannot be repeated alone")
+
+    def to_graph(self, inputs: Sequence[Any], number: int) -> Graph:
+        raise GraphError(f"op {self.node.name!r} computes parts of the graph: it is no graph alone")
 
     def compute(self, frame: Frame) -> None:
         raise AssertionError("its bodies are computed, it has nothing to compute itself")
@@ -396,7 +400,7 @@ class LoopActor(BodyActor):
             values[blob.slot] = array = (np.zeros if operation.tests else np.empty)(*spec)
             (call.taken if position >= c else call.kept).append((array, position))
         if not call.length:
-            return self._end(call)
+            return self._finish(call)
         if operation.tests:
             condition = self.bodies[1]
             call.steps = -1
@@ -429,7 +433,7 @@ class LoopActor(BodyActor):
             part.rest(frame)
             call.steps = 0
             if not goes_on:
-                return self._end(call)
+                return self._finish(call)
             part = self.bodies[0]
             ended = part.start(call, self.number(call, part), self._next_values(call))
             if ended is None:
@@ -456,14 +460,14 @@ class LoopActor(BodyActor):
                     bucket.give_back(buffer)
             if not goes_on:
                 part.rest(frame)
-                return self._end(call)
+                return self._finish(call)
             if frame.begin_again(self.number(call, part), self._next_values(call)):
                 return True
             if perf_counter_ns() - begun_ns > _SLICE_NS:  # it has nothing to compute: others have their turn
                 frame.ready.append((_Passed(frame), call.parent))
                 return True
 
-    def _end(self, call: Any) -> bool:
+    def _finish(self, call: Any) -> bool:
         """Write the outputs."""
         values, outputs, operation = call.parent.values, self.outputs, self.operation
         for i, blob in enumerate(outputs[: operation.carries]):
