@@ -208,11 +208,13 @@ __all__ = [
     "save_weights_sync",
     "scan",
     "serve",
+    "switch",
     "testing",
     "to_graph",
     "to_numpy",
     "value_and_grad",
     "web",
+    "while_loop",
     "world",
     "__version__",
 ]
