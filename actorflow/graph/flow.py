@@ -39,6 +39,16 @@ class WithBodies(Operation):
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(body.scope.name for body in self.bodies)})"
 
+    @property
+    def given(self) -> int:
+        """Number of inputs before those that stand for blobs from outside."""
+        raise NotImplementedError
+
+    def check_arity(self, count: int) -> None:
+        expected = max([self.given, *[position + 1 for reads in self.reads for position in reads]])
+        if count != expected:
+            raise GraphError(f"{self.kind} takes {expected} inputs, got {count}")
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         for body, reads in zip(self.bodies, self.reads, strict=True):
             for blob, position in zip(body.captured.values(), reads, strict=True):
@@ -61,6 +71,10 @@ class Switch(WithBodies):
     operands: int = 0
 
     arguments = ("index", "*operands")
+
+    @property
+    def given(self) -> int:
+        return 1 + self.operands
 
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         _check_index(self.kind, inputs[0])
@@ -105,6 +119,7 @@ class Loop(WithBodies):
         tests: Whether there is a second body, which says of carried values whether to go on; the first one says it of
             what it carries on, as its last output.
         reverse: Whether entries are given and taken from the last to the first.
+        exact: Whether it is an error if it ends before its length: what it gives would have no other entries.
     """
 
     carries: int = 0
@@ -112,8 +127,13 @@ class Loop(WithBodies):
     length: Any = None
     tests: bool = False
     reverse: bool = False
+    exact: bool = False
 
     arguments = ("*values",)
+
+    @property
+    def given(self) -> int:
+        return self.carries + self.scanned
 
     @property
     def hidden(self) -> int:
@@ -121,8 +141,9 @@ class Loop(WithBodies):
 
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         body, carried = self.bodies[0], inputs[: self.carries]
-        for blob, spec in zip(body.parameters[: self.carries], carried, strict=True):
+        for blob, after, spec in zip(body.parameters[: self.carries], body.outputs, carried, strict=False):
             _check_fits(self.kind, blob, spec)
+            _check_fits(f"{self.kind}: what is carried on", after, spec)
         given = inputs[self.carries : self.carries + self.scanned]
         for blob, spec in zip(body.parameters[self.carries :], given, strict=True):
             if not spec.shape or not may_equal(spec.shape[0], self.length):
@@ -462,19 +483,37 @@ def _switch(
 def _while(
     name: str, condition: Callable[..., Blob], body: Callable[..., list[Blob]], state: Sequence[Blob], limit: Any
 ) -> list[Blob]:
+    def step(*blobs: Blob) -> tuple[list[Blob], list[Blob]]:
+        return body(*blobs), []
+
+    return _repeated(name, condition, step, state, limit, exact=False)[0]
+
+
+def _repeated(
+    name: str,
+    condition: Callable[..., Blob],
+    body: Callable[..., tuple[list[Blob], list[Blob]]],
+    state: Sequence[Blob],
+    limit: Any,
+    *,
+    exact: bool,
+) -> tuple[list[Blob], list[Blob]]:
+    """The last state, and what is taken each time, which is as often as the limit says."""
     root = state[0].graph.root
     names = [f"state{i}" for i in range(len(state))]
     with root._store.all_or_nothing(), root.unique_subgraph(name):
         step = Body(root.unique_subgraph("body"))
-        made = step.trace(body, names, state)
+        following, taken = step.trace(body, names, state)
         with step.scope:  # so that one frame gives the next state, and says whether to go on
-            made = [step.own(blob) for blob in made]
-            step.outputs = (*made, step.own(condition(*made)))
+            following = [step.own(blob) for blob in following]
+            goes_on = step.own(condition(*following))
+            step.outputs = (*following, *[step.own(blob) for blob in taken], goes_on)
         first = Body(root.unique_subgraph("condition"))
         first.outputs = (first.own(first.trace(condition, names, state)),)
         captured, reads = _captured([step, first], len(state))
-        operation = Loop((step, first), reads, len(state), 0, limit, tests=True)
-        return _applied(root, operation, [*state, *captured])[: len(state)]
+        operation = Loop((step, first), reads, len(state), 0, limit, tests=True, exact=exact)
+        made = _applied(root, operation, [*state, *captured])
+    return made[: len(state)], made[len(state) : len(state) + len(taken)]
 
 
 def _scan(

@@ -469,6 +469,10 @@ class LoopActor(BodyActor):
 
     def _finish(self, call: Any) -> bool:
         """Write the outputs."""
+        if self.operation.exact and call.steps != self.operation.length:
+            raise GraphError(
+                f"it has ended after {call.steps} times, and what it gives is of {self.operation.length} entries"
+            )
         values, outputs, operation = call.parent.values, self.outputs, self.operation
         for i, blob in enumerate(outputs[: operation.carries]):
             value = call.carried[i]
