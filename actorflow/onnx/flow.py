@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,14 +27,13 @@ class _DecidesError(Exception):
 
 
 def lowered(
-    lowering: Lowering, proto: NodeProto, name: str, inputs: Sequence[Value | None], values: Values
+    lowering: Lowering, proto: NodeProto, inputs: Sequence[Value | None], values: Values
 ) -> Sequence[Value | None]:
     """Lower a node.
 
     Args:
         lowering: The walk that it is a part of.
         proto: The node.
-        name: Its name.
         inputs: Values of its inputs.
         values: All values around it.
     """
@@ -46,7 +45,30 @@ def lowered(
 
 
 def _graph(proto: NodeProto, name: str) -> GraphProto:
-    return next(each.g for each in proto.attribute if each.name == name and each.type == AttributeProto.GRAPH)
+    found: GraphProto = next(a.g for a in proto.attribute if a.name == name and a.type == AttributeProto.GRAPH)
+    return found
+
+
+def is_squeeze(proto: NodeProto, made_by: Mapping[str, NodeProto]) -> bool:
+    """Return whether an If is what PyTorch writes for ``x.squeeze(axis)``: it leaves an axis that is not of length 1.
+
+    An open axis is taken for one of length 1, which is checked when its length is known.
+
+    Args:
+        proto: The node.
+        made_by: The node that gives each tensor.
+    """
+    branches = [[node.op_type for node in _graph(proto, which).node] for which in ("then_branch", "else_branch")]
+    if [*filter("Constant".__ne__, branches[0])] != ["Squeeze"] or branches[1] != ["Identity"]:
+        return False
+    equal = made_by.get(proto.input[0], NodeProto())
+    sides = [made_by.get(each, NodeProto()) for each in equal.input]
+    lengths = [side for side in sides if side.op_type == "Gather"]
+    return (
+        equal.op_type == "Equal"
+        and sorted(side.op_type for side in sides) == ["Constant", "Gather"]
+        and made_by.get(lengths[0].input[0], NodeProto()).op_type == "Shape"
+    )
 
 
 def _number(proto: NodeProto, name: str, default: Any = None) -> Any:

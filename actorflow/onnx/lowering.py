@@ -78,6 +78,7 @@ class Lowering:
         self._variable = variable
         self._outer = graph.current_scope
         self._scopes: dict[tuple[str, ...], Graph] = {(): self._outer}
+        self._made_by: dict[str, NodeProto] = {}  # the node that gives each tensor
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,7 @@ class Lowering:
                 given = ()
             for position, output in enumerate(proto.output):
                 if output:
+                    self._made_by[output] = proto
                     values[output] = given[position] if position < len(given) else None
             for each in names_read(proto):
                 unread[each] -= 1
@@ -152,7 +154,7 @@ class Lowering:
         operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"
         row = TABLE.get(operator)
         has_parts = proto.op_type in flow.OPERATORS and proto.domain in _OWN
-        if has_parts and proto.op_type == "If" and self._is_decided(values.get(proto.input[0])):
+        if has_parts and proto.op_type == "If" and self._is_decided(proto, values):
             return self._branch(proto, name, values)
         schema = self._schema(proto)
         if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
@@ -170,7 +172,7 @@ class Lowering:
             inputs.append(values[each] if each else None)
         if has_parts:
             with self._named(name):
-                return flow.lowered(self, proto, name, inputs, values)
+                return flow.lowered(self, proto, inputs, values)
         attributes = self._attributes(proto, schema)
         opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
         found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
@@ -299,21 +301,23 @@ class Lowering:
             raise Refused(f"{operator} in its body: {why}" if operator != proto.op_type else why)
         return [values.get(output) for output in function.output]
 
-    @staticmethod
-    def _is_decided(condition: Value | None) -> bool:
+    def _is_decided(self, proto: NodeProto, values: Values) -> bool:
         """Return whether it is known which branch is taken, or nothing is known as what gives it was refused."""
+        condition = values.get(proto.input[0])
         if condition is None:
             return True
         numbers = condition.numbers
-        return numbers is not None and not any(isinstance(each, Length) for each in numbers.reshape(-1))
+        if numbers is not None and not any(isinstance(each, Length) for each in numbers.reshape(-1)):
+            return True
+        return flow.is_squeeze(proto, self._made_by)
 
     def _branch(self, proto: NodeProto, name: str, values: Values) -> Sequence[Value | None]:
         """Lower the branch of an If that is always taken."""
         condition = values.get(proto.input[0])
         if condition is None:
             return ()
-        assert condition.numbers is not None
-        taken = "then_branch" if condition.numbers.reshape(-1)[0] else "else_branch"
+        numbers = condition.numbers
+        taken = "then_branch" if numbers is None or numbers.reshape(-1)[0] else "else_branch"
         branch = next(attribute.g for attribute in proto.attribute if attribute.name == taken)
         inner: Values = {**values, **self.initializers(branch)}
         outputs = [output.name for output in branch.output]

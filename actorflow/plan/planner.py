@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError
-from actorflow.graph.flow import WithBodies
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError, ShapeError
+from actorflow.graph.flow import Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.loop import Steps
@@ -96,11 +96,18 @@ def planning(
     return plan
 
 
-def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None) -> Steps[list[Plan]]:
+def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None) -> Steps[list[Plan | GraphError]]:
     """Plans of what an op computes by itself."""
-    made = []
+    made: list[Plan | GraphError] = []
     for body in operation.bodies:
-        part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=plan.lengths or None, home=op.place)
+        lengths = plan.lengths or None
+        try:
+            part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, home=op.place)
+        except ShapeError as error:
+            if lengths is None or not isinstance(operation, Switch):
+                raise
+            made.append(error)  # a branch for other lengths: an error where it is taken
+            continue
         elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
         if elsewhere:
             raise PlaceError(
@@ -111,6 +118,8 @@ def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None)
             known = plan.notes.setdefault(text, [])
             known.extend(name for name in names if name not in known)
         made.append(part)
+    if all(isinstance(part, GraphError) for part in made):
+        raise cast(GraphError, made[0])
     return made
 
 

@@ -15,7 +15,6 @@ from actorflow.core import UNSHARED, Turnstile, release
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
 from actorflow.errors import ActorflowError, GraphError, OpError
-from actorflow.graph.body import Body
 from actorflow.graph.flow import Loop, Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.interchange import read_only, to_numpy
@@ -94,6 +93,12 @@ _observer: Any = _Observer()
 class Part:
     """The program of a body, and where its inputs and outputs are.
 
+    Args:
+        operation: The operation.
+        which: Which of its bodies.
+        plan: Of the body.
+        program: Likewise.
+
     Attributes:
         inputs: Positions among the op's inputs, each with the slot that the value goes to.
         outputs: Slots of the outputs.
@@ -102,14 +107,17 @@ class Part:
         guards: Whether functions of the user's are called, which must not write into what they are given.
     """
 
-    def __init__(self, body: Body, positions: Sequence[int], plan: Plan, program: Program) -> None:
+    def __init__(self, operation: WithBodies, which: int, plan: Plan, program: Program) -> None:
+        body, first = operation.bodies[which], 1 if isinstance(operation, Switch) else 0
+        positions = [*range(first, first + len(body.parameters)), *operation.reads[which]]
         self.program = program
         self._begin, slots = program.layout(body.inputs)
         self.inputs = [(i, slot) for i, slot in zip(positions, slots, strict=True) if slot is not None]
         self.outputs = [plan.fetches[blob] for blob in body.outputs]
         self.buckets = [program.bucket_of(slot) for slot in self.outputs]
         self.is_random: bool = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
-            isinstance(op, BodyActor) and any(part.is_random for part in op.bodies) for op in program.ops
+            isinstance(op, BodyActor) and any(isinstance(part, Part) and part.is_random for part in op.bodies)
+            for op in program.ops
         )
         self.guards = any(actor.turnstile is not None for actor in program.ops)
         self._start: FrameStart | None = None
@@ -195,7 +203,7 @@ class BodyActor(OpActor):
     __slots__ = ("bodies", "operation")
 
     def __init__(
-        self, wiring: Wiring, operation: WithBodies, bodies: Sequence[Part], turnstile: Turnstile | None
+        self, wiring: Wiring, operation: WithBodies, bodies: Sequence[Part | GraphError], turnstile: Turnstile | None
     ) -> None:
         super().__init__(wiring._replace(inline_ns=-1), turnstile)
         self.operation = operation
@@ -317,6 +325,8 @@ class SwitchActor(BodyActor):
         if not 0 <= index < count:
             raise IndexError(f"the index is {index}, and there are {count} branches")
         part = self.bodies[index]
+        if isinstance(part, GraphError):
+            raise part
         call.steps = index
         ended = part.start(call, self.number(call, part), part.values(given))
         return ended is None or self.more(call, ended)
@@ -352,6 +362,7 @@ class LoopActor(BodyActor):
     """An op that computes a body again and again.
 
     Attributes:
+        body, condition: What is computed again and again, and what says whether to do so at all.
         carry_slots: Slots of the body's inputs that are carried; None for what it does not read.
         scan_slots: Positions among the op's inputs of what is scanned, and the slots.
         stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
@@ -359,7 +370,7 @@ class LoopActor(BodyActor):
         recycled: Positions of what the body gives whose buffers go back, and where.
     """
 
-    __slots__ = ("carry_slots", "operation", "recycled", "scan_slots", "stacks")
+    __slots__ = ("body", "carry_slots", "condition", "operation", "recycled", "scan_slots", "stacks")
 
     operation: Loop
 
@@ -372,6 +383,7 @@ class LoopActor(BodyActor):
         specs: Sequence[TensorSpec],
     ) -> None:
         super().__init__(wiring, operation, bodies, turnstile)
+        self.body, self.condition = bodies[0], bodies[-1]
         slots = dict(bodies[0].inputs)
         c, s = operation.carries, operation.scanned
         self.carry_slots = [slots.get(i) for i in range(c)]
@@ -389,7 +401,7 @@ class LoopActor(BodyActor):
         return _LoopCall(self, frame)
 
     def first(self, call: Any, given: list[Any]) -> bool:
-        operation, part = self.operation, self.bodies[0]
+        operation, part = self.operation, self.body
         c, length = operation.carries, operation.length
         call.length = -1 if length is None else length
         call.carried = given[:c]
@@ -402,7 +414,7 @@ class LoopActor(BodyActor):
         if not call.length:
             return self._finish(call)
         if operation.tests:
-            condition = self.bodies[1]
+            condition = self.condition
             call.steps = -1
             ended = condition.start(call, self.number(call, condition), condition.values(given))
         else:
@@ -412,7 +424,7 @@ class LoopActor(BodyActor):
     def _next_values(self, call: Any) -> list[Any]:
         """What a frame of the body begins with."""
         values: list[Any] = call.template.copy()
-        guards = self.bodies[0].guards
+        guards = self.body.guards
         for slot, value in zip(self.carry_slots, call.carried, strict=True):
             if slot is not None:
                 values[slot] = read_only(value) if guards and type(value) is np.ndarray else value
@@ -434,7 +446,7 @@ class LoopActor(BodyActor):
             call.steps = 0
             if not goes_on:
                 return self._finish(call)
-            part = self.bodies[0]
+            part = self.body
             ended = part.start(call, self.number(call, part), self._next_values(call))
             if ended is None:
                 return True
@@ -489,27 +501,19 @@ class LoopActor(BodyActor):
         return "in the condition" if call.steps < 0 else f"in iteration {call.steps}"
 
 
-def parts_for(operation: WithBodies, plans: Sequence[Plan], programs: Sequence[Program]) -> list[Part]:
-    """What an op with bodies computes."""
-    first = 1 if isinstance(operation, Switch) else 0
-    return [
-        Part(body, [*range(first, first + len(body.parameters)), *reads], plan, program)
-        for body, reads, plan, program in zip(operation.bodies, operation.reads, plans, programs, strict=True)
-    ]
-
-
-def bucket_of_output(operation: Operation, parts: Sequence[Part], position: int) -> Bucket | None:
+def bucket_of_output(operation: Operation, parts: Sequence[Part | GraphError], position: int) -> Bucket | None:
     """Where the buffers of an output come from, whichever body has given it; None where that differs."""
-    if isinstance(operation, Loop):
-        return parts[0].buckets[position] if position < operation.carries else None
-    buckets = {part.buckets[position] for part in parts}
+    if isinstance(operation, Loop) and position >= operation.carries:
+        return None
+    given = parts[:1] if isinstance(operation, Loop) else parts
+    buckets = {part.buckets[position] for part in given if isinstance(part, Part)}
     return buckets.pop() if len(buckets) == 1 else None
 
 
 def body_actor(
     wiring: Wiring,
     operation: WithBodies,
-    parts: Sequence[Part],
+    parts: Sequence[Part | GraphError],
     turnstile: Turnstile | None,
     specs: Sequence[TensorSpec],
 ) -> BodyActor:
@@ -517,4 +521,4 @@ def body_actor(
     if isinstance(operation, Switch):
         return SwitchActor(wiring, operation, parts, turnstile)
     assert isinstance(operation, Loop)
-    return LoopActor(wiring, operation, parts, turnstile, specs)
+    return LoopActor(wiring, operation, [part for part in parts if isinstance(part, Part)], turnstile, specs)

@@ -19,6 +19,7 @@ from actorflow.core import FOREVER_NS
 from actorflow.devices import Bucket, Device
 from actorflow.devices.memory import RoomBucket
 from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import GraphError
 from actorflow.graph.flow import WithBodies
 from actorflow.graph.nodes import Op, Variable
 from actorflow.loop import Steps
@@ -33,7 +34,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
-from actorflow.runtime.bodies import Part, body_actor, bucket_of_output, parts_for
+from actorflow.runtime.bodies import Part, body_actor, bucket_of_output
 from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
@@ -89,7 +90,7 @@ class Builder:
         self._rooms: dict[int, int] = {}
         self._is_sequential = plan.graph.options.sequential
         self._kernel_inline_ns = kernel_inline_ns()
-        self._parts: dict[int, list[Part]] = {}  # by the index of the op that computes them
+        self._parts: dict[int, list[Part | GraphError]] = {}  # by the index of the op that computes them
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
 
     def make_actors(self) -> Steps[None]:
@@ -106,11 +107,15 @@ class Builder:
         yield
         for op in plan.ops:
             if isinstance(op.operation, WithBodies):
-                programs = []
-                for body in op.bodies:
+                parts: list[Part | GraphError] = []
+                for i, body in enumerate(op.bodies):
+                    if isinstance(body, GraphError):
+                        parts.append(body)
+                        continue
                     body.check, body.segments = plan.check, () if plan.check is not None else body.segments
-                    programs.append((yield from building(body, resources, type(self))))
-                self._parts[op.index] = parts_for(op.operation, op.bodies, programs)
+                    program = yield from building(body, resources, type(self))
+                    parts.append(Part(op.operation, i, body, program))
+                self._parts[op.index] = parts
         self._users = _users(plan, resources)
         self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
         for slot in plan.slots if self._users else ():
@@ -275,7 +280,9 @@ class Builder:
             return self._channel_actor(op, wiring)
         if isinstance(op.operation, WithBodies):
             parts = self._parts[op.index]
-            in_turn = resources.turnstile(op.node) if any(part.guards for part in parts) else None
+            in_turn = (
+                resources.turnstile(op.node) if any(isinstance(part, Part) and part.guards for part in parts) else None
+            )
             return body_actor(wiring, op.operation, parts, in_turn, op.specs)
         make = self._function_actor if isinstance(op.operation, Function) else self._kernel_actor
         actor: OpActor = make(op, device, wiring)
