@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
     from actorflow.onnx.lowering import Lowering, Values
 
-#: Operators with graphs inside.
-OPERATORS = ("If", "Loop", "Scan")
+#: Operators with graphs inside, and what of them is refused.
+OPERATORS = {
+    "If": "branches that give other types, where it depends on data which one is taken",
+    "Loop": "carried values whose types change; results of which the file does not declare how many entries they have",
+    "Scan": "sequences of several lengths, or from their ends, of version 8",
+}
 
 
 class _DecidesError(Exception):
