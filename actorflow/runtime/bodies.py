@@ -48,7 +48,7 @@ class InnerFrame(Frame):
     parent: Frame
     call: _Call
     #: As of what a lane has to do.
-    argument = None
+    argument, begun, runs = None, True, True
 
     def finish(self) -> None:
         if self.outstanding:  # whose ends the loop has yet to see
@@ -60,6 +60,15 @@ class InnerFrame(Frame):
     def _end(self) -> None:
         self.has_ended = True
         self.op.passed(self)  # which may begin with it once more
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.has_ended
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        return self.call.steps, *super().position
 
     def stop(self) -> None:
         """Start nothing further, as the frame around it has stopped."""

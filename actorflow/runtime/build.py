@@ -428,6 +428,8 @@ def _track(op: PlannedOp) -> str:
     """Name in the trace of what the calls of an op run on, unless inline."""
     if isinstance(op.operation, Function) and op.operation.is_async:
         return "async functions"
+    if isinstance(op.operation, WithBodies):
+        return "branches and loops"
     if isinstance(op.operation, Send | Receive):
         peer = op.operation.target if isinstance(op.operation, Send) else op.operation.source
         return f"channel with rank {peer}"

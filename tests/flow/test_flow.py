@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.actors.under_way import UnderWay
+from actorflow.trace.counters import NodeState
 
 
 def newton(x: af.Blob, **options: Any) -> af.Blob:
@@ -210,6 +212,46 @@ class TestValues:
                 turns += 1
             assert (await run)[y] == 5
             assert turns > 20
+
+
+class TestLooking:
+    async def test_what_goes_on_inside_is_seen(self) -> None:
+        free = asyncio.Event()
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            async def waits(c: Any) -> Any:
+                await free.wait()
+                return c + 1
+
+            y, _ = af.scan(lambda c, _: (graph.function("waits", waits, c.spec)(c), None), x, length=3)
+            graph.engine.resources.watch()
+            run = asyncio.ensure_future(graph.run({x: 0}))
+            while not any(task.get_name().endswith("waits") for task in asyncio.all_tasks()):
+                await asyncio.sleep(0)
+            (frame,) = graph.engine.running
+            seen = UnderWay.of([frame])
+            assert seen.states[graph["scan/loop"].id] is NodeState.RUNNING
+            assert seen.states[graph["scan/body/waits"].id] is NodeState.RUNNING
+            assert {*seen.tracks} == {"branches and loops", "async functions"}
+            before = frame.position
+            free.set()
+            while frame.position == before:
+                await asyncio.sleep(0)
+            assert (await run)[y] == 3
+            calls = graph.statistics().ops
+            assert (calls["scan/body/waits"].calls, calls["scan/loop"].calls) == (3, 1)
+
+    async def test_a_loop_that_goes_on_does_not_stall(self) -> None:
+        async with af.Graph("g", stall_limit=0.05) as graph:
+            x = graph.blob("x", [])
+
+            async def slow(c: Any) -> Any:
+                await asyncio.sleep(0.02)
+                return c
+
+            y, _ = af.scan(lambda c, _: (graph.function("slow", slow, c.spec)(c), None), x, length=10)
+            assert (await graph.run({x: 1}))[y] == 1
 
 
 class TestFailures:
