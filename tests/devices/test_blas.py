@@ -161,8 +161,14 @@ class TestSingle:
 
     def test_libraries_are_looked_for_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It takes longer than many a product."""
-        limits, look, looks = Team(), threadpoolctl.ThreadpoolController, []
-        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", lambda: (looks.append(None), look())[1])
+        limits, looks = Team(), []
+
+        class Controller(threadpoolctl.ThreadpoolController):  # type: ignore[misc]
+            def __init__(self) -> None:
+                looks.append(None)
+                super().__init__()
+
+        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", Controller)
         limits.lane_started()
         for _ in range(3):
             with limits.single():
