@@ -8,7 +8,7 @@ import numpy as np
 
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
-from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise
+from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
@@ -21,16 +21,16 @@ def _rows(x: Array) -> Array:
     return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
-@kernel(Inner, finishes=True)
-def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(Inner)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
-    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]), finish)
+    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]))
 
 
-@kernel(InnerDown, finishes=True)
-def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(InnerDown)
+def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
-    multiply(_rows(g), matrix(weight), _rows(outputs[0]), finish)
+    multiply(_rows(g), matrix(weight), _rows(outputs[0]))
 
 
 @kernel(InnerWeight)

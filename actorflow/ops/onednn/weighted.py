@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +21,12 @@ from actorflow.ops.onednn.steps import (
     Divisible,
     Piece,
     Reorder,
-    finished,
     kernel,
     others,
     part_of,
     plain,
 )
 from actorflow.ops.operation import Operation
-from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 
@@ -120,12 +117,15 @@ class Weighted:
             for part, own, place in self._product.pieces(count)
         ]
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None
         y, sources = outputs[0], (inputs[1], *[inputs[i] for _, i in self._static])
-        prepared = self._derived.of(sources, lambda: self._prepared(inputs))
+        try:
+            prepared = self._derived.of(sources, lambda: self._prepared(inputs))
+        except UnsupportedError:
+            others(operation, y.dtype).function(operation, inputs, outputs)
+            return
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
-        finished(y, finish)
         if self._derived.is_held:
             places = [1, *[i for _, i in self._static]]
             self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
@@ -193,43 +193,42 @@ def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec],
     return [Part(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
 
 
+def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
+    """What follows a product."""
+    count = operation.count
+    if not all(spec.size for spec in specs):
+        raise UnsupportedError("no elements")
+    (y,) = operation.main.infer(*specs[:count]) or ()
+    return Following(operation.chain, [y, *specs[count:]])
+
+
+def can(write: Callable[[Any, Sequence[TensorSpec]], Following]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
+    """What tells whether a chain can be written for the library; see `Kernel.joins`."""
+
+    def joins(operation: Any, specs: Sequence[TensorSpec]) -> bool:
+        try:
+            write(operation, specs)
+        except UnsupportedError:
+            return False
+        return True
+
+    return joins
+
+
 def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
     """Register what tells the library of a product, with a kernel that computes it, whatever follows."""
 
     def register(tell: Tell) -> Tell:
         _TELL[operation] = tell
-        kernel(operation, keeps=True)(lambda operation, specs: Weighted(operation, tell(operation, specs)))
+        make = kernel(operation, keeps=True, joins=can(_following))
+        make(lambda operation, specs: Weighted(operation, tell(operation, specs)))
         return tell
 
     return register
 
 
-@kernel(Followed, keeps=True, supports=lambda operation: operation.kernel.key.library == LIBRARY)
+@kernel(Followed, keeps=True)
 def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    count, main = operation.count, operation.main
-    tell = _TELL.get(type(main))
-    if tell is None:
-        raise UnsupportedError(main.kind)
-    (y,) = main.infer(*specs[:count]) or ()
-    following = Following(operation.chain, [y, *specs[count:]])
-    return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
-
-
-class _Followed:
-    """A product and what follows it, whose errors and times are those of a fused step."""
-
-    def __init__(self, call: Weighted) -> None:
-        self._call = call
-        self.direct: Any = None
-
-    def __call__(self, operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-        begin_ns = perf_counter_ns()
-        try:
-            self._call(operation, inputs, outputs)
-        except UnsupportedError:
-            others(operation, inputs[0].dtype).function(operation, inputs, outputs)
-            return
-        except Exception as error:
-            raise StepError(0) from error
-        operation.main_ns[0] += perf_counter_ns() - begin_ns
-        self.direct = self._call.direct
+    main, count = operation.main, operation.count
+    told = _TELL[type(main)](main, specs[:count])
+    return Weighted(main, told, _following(operation, specs), count)
