@@ -99,7 +99,17 @@ def _behind_nothing(operation: Fused, specs: Sequence[TensorSpec]) -> Following:
     return following
 
 
-@kernel(Fused, supports=_has_long, joins=can(_behind_nothing))
+def _described_chain(following: Following, x: TensorSpec) -> Handle:
+    function, *post_ops = following.post_ops
+    assert isinstance(function, Eltwise)
+    return _described(function, x, post_ops_of(post_ops, following, _matrix(x), 2, x.shape[-1]))
+
+
+def _described_by(operation: Fused, specs: Sequence[TensorSpec]) -> Handle:
+    return _described_chain(_behind_nothing(operation, specs), specs[0])
+
+
+@kernel(Fused, supports=_has_long, joins=can(_described_by))
 def _chain(operation: Fused, specs: Sequence[TensorSpec]) -> Call:
     return _Chain(specs, _behind_nothing(operation, specs))
 
@@ -115,10 +125,7 @@ class _Chain:
         arguments = [SRC, *[argument for argument, _ in static], DST, *[argument for argument, _ in rows]]
 
         def part(x: TensorSpec) -> Compute:
-            function, *post_ops = following.post_ops
-            assert isinstance(function, Eltwise)
-            told = post_ops_of(post_ops, following, _matrix(x), 2, self._columns)
-            return Compute(_described(function, x, told), arguments)
+            return Compute(_described_chain(following, x), arguments)
 
         def pieces(count: int) -> list[Piece]:
             cuts = even_cuts(specs[0].shape[0], count)

@@ -86,10 +86,8 @@ class Weighted:
     ) -> None:
         self._product, self._following = product, following
         static, rows = ([], []) if following is None else operands_of(following)
-        self._bias = None
-        if following is not None and following.shifts:
-            self._bias = libdnnl().memory([product.columns], [1])
-        prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
+        has_bias = following is not None and following.shifts
+        prepared = [WEIGHTS, *[BIAS] * has_bias, *[argument for argument, _ in static]]
         self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
         whole = self._part(product, product.any_weight)
         self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
@@ -104,11 +102,7 @@ class Weighted:
         self._rows = [count - 1 + position for _, position in rows]
 
     def _part(self, product: Product, weight: Handle | int) -> Compute:
-        following = self._following
-        post_ops: list[tuple[Any, ...]] = []
-        if following is not None:
-            post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
-        return Compute(product.describe(weight, self._bias, libdnnl().attributes(post_ops)), self._arguments)
+        return Compute(_described(product, self._following, weight), self._arguments)
 
     def _pieces(self, count: int) -> list[Piece]:
         fixed, rows = len(self._arguments) - 2 - len(self._rows), len(self._rows)
@@ -147,6 +141,15 @@ class Weighted:
                 weight = np.multiply(weight, factors)
         more += [columns_of(values[position], self._product.columns) for position in self._operands]
         return [self._reorder(plain(weight)), *more]
+
+
+def _described(product: Product, following: Following | None, weight: Handle | int) -> Handle:
+    """Descriptor of the primitive of a product and what follows it."""
+    found, post_ops, bias = libdnnl(), list[tuple[Any, ...]](), None
+    if following is not None:
+        post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
+        bias = found.memory([product.columns], [1]) if following.shifts else None
+    return product.describe(weight, bias, found.attributes(post_ops))
 
 
 def operands_of(following: Following, first: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -202,12 +205,12 @@ def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
     return Following(operation.chain, [y, *specs[count:]])
 
 
-def can(write: Callable[[Any, Sequence[TensorSpec]], Following]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
-    """What tells whether a chain can be written for the library; see `Kernel.joins`."""
+def can(describe: Callable[[Any, Sequence[TensorSpec]], Handle]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
+    """What tells whether the library has a primitive for a chain; see `Kernel.joins`."""
 
     def joins(operation: Any, specs: Sequence[TensorSpec]) -> bool:
         try:
-            write(operation, specs)
+            describe(operation, specs)
         except UnsupportedError:
             return False
         return True
@@ -220,15 +223,22 @@ def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
 
     def register(tell: Tell) -> Tell:
         _TELL[operation] = tell
-        make = kernel(operation, keeps=True, joins=can(_following))
+        make = kernel(operation, keeps=True, joins=can(_described_by))
         make(lambda operation, specs: Weighted(operation, tell(operation, specs)))
         return tell
 
     return register
 
 
+def _told(operation: Followed, specs: Sequence[TensorSpec]) -> Product:
+    return _TELL[type(operation.main)](operation.main, specs[: operation.count])
+
+
+def _described_by(operation: Followed, specs: Sequence[TensorSpec]) -> Handle:
+    following, told = _following(operation, specs), _told(operation, specs)
+    return _described(told, following, told.any_weight)
+
+
 @kernel(Followed, keeps=True)
 def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    main, count = operation.main, operation.count
-    told = _TELL[type(main)](main, specs[:count])
-    return Weighted(main, told, _following(operation, specs), count)
+    return Weighted(operation.main, _told(operation, specs), _following(operation, specs), operation.count)

@@ -182,7 +182,7 @@ TOGETHER: dict[str, tuple[Follow, list[str]]] = {
         lambda graph, x: softmax(values := relu(product(graph, x))) + tanh(values),
         ["Followed", "Softmax", "Tanh", "Sum"],
     ),
-    "no product": (lambda graph, x: gelu_in_pieces(graph, x) * 2.0, ["Fused"]),
+    "no product": (gelu_in_pieces, ["Fused"]),
     "one number": (
         lambda graph, x: gelu_in_pieces(graph, af.ops.sum(x)),
         [*["ReduceSum", "Divide", "Erf", "Sum"], *["Multiply"] * 2],
