@@ -31,7 +31,7 @@ FILE = _FILES.get(sys.platform, "libdnnl.so.3")
 #: Runtimes of the processor that a library may be made with: one thread, OpenMP. Others keep threads of their own.
 _RUNTIMES = {1: "one thread", 2: "OpenMP"}
 _FLOAT32, _ANY = 3, 1
-SRC, SRC_1, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
+SRC, SRC_1, SRC_2, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, BIAS, SCRATCHPAD = 1, 2, 3, 17, 18, 19, 33, 34, 41, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, POST_OP = 129, 145, 161, 32768
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 _UNIMPLEMENTED, _INVALID = 3, 2
@@ -73,6 +73,10 @@ _FUNCTIONS = {
     "convolution_backward_data_primitive_desc_create": "ppnppppppppp",
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
+    "vanilla_rnn_forward_primitive_desc_create": "ppnnnpppppppuffp",
+    "lstm_forward_primitive_desc_create": "ppnnpppppppppppup",
+    "gru_forward_primitive_desc_create": "ppnnpppppppup",
+    "lbr_gru_forward_primitive_desc_create": "ppnnpppppppup",
 }
 _TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
 
@@ -182,16 +186,19 @@ class Library:
         made = f"memory_desc_create_with_{name}"
         return self.make(made, "memory_desc_destroy", len(shape), dims(shape), _FLOAT32, order)
 
-    def descriptor(self, kind: str, *arguments: Any) -> Handle:
+    def descriptor(self, kind: str, *arguments: Any, slow: tuple[str, ...] = ("ref", "simple")) -> Handle:
         """Descriptor of a primitive, computed by code made for this processor.
 
+        Args:
+            kind, arguments: Name of the function that makes it, without its end, and what that takes.
+            slow: How names of code begin that is not made for the processor.
         Raises:
             UnsupportedError: if there is none.
         """
         given = (self._engine, *arguments) if kind != "reorder" else arguments
         with self._alone():
             made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
-        if kind != "reorder" and self.implementation(made).startswith(("ref", "simple")):
+        if kind != "reorder" and self.implementation(made).startswith(slow):
             raise UnsupportedError(kind)
         return made
 

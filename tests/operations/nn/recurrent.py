@@ -27,6 +27,11 @@ def _of(gates: int, steps: int, batch: int, features: int, width: int) -> tuple[
     return (steps, batch, features), (batch, width), (rows, features), (rows, width), *biases
 
 
+def shapes_of(operation: Any, *sizes: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the inputs of a network: for so many steps, rows, features, and of that width."""
+    return _sequence(*sizes) if operation.kind == "LSTM" else _of(3 if operation.kind == "GRU" else 1, *sizes)
+
+
 def _down(gates: int, *sizes: int, more: bool = False) -> tuple[tuple[int, ...], ...]:
     """Shapes of the inputs of a gradient."""
     inputs = _sequence(*sizes) if gates == 4 else _of(gates, *sizes)
