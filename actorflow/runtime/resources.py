@@ -304,6 +304,11 @@ class Resources:
             if self.home is not None:
                 self.home.is_open = True
 
+    def run_on(self, dispatcher: Dispatcher) -> None:
+        """Have frames run by a dispatcher that belongs to no loop: by the thread that starts them."""
+        self.home = dispatcher
+        dispatcher.ready.running = self.running
+
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
         running = (work for frame in self.running for _, work in frame.at_work)
