@@ -124,6 +124,7 @@ def test_products_of_integers_are_those_of_blas_as_long_as_they_are_exact(
         multiply(operation, inputs, outputs)
 
     monkeypatch.setattr(linalg, "_matmul_of_stacks", noted)
+    monkeypatch.setattr(linalg, "narrow", lambda: None)  # which takes what fits 16 bits
     (found,) = compute(operation, a, b)
     with np.errstate(over="ignore"):
         products = np.matmul(
