@@ -17,7 +17,7 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
 from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
@@ -119,7 +119,7 @@ class Resources:
         if device is None:
             device = open_device(place, self.graph.options.devices.get(place))
             if self.graph.options.deterministic and not self.devices:
-                blas_threads.keep_single()  # what closes the devices ends it
+                team.keep_single()  # what closes the devices ends it
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
@@ -361,7 +361,7 @@ class Resources:
 
 def _close_all(devices: dict[Place, Device], deterministic: bool) -> None:
     if deterministic and devices:
-        blas_threads.release_single()
+        team.release_single()
     for device in devices.values():
         device.close()
     devices.clear()

@@ -250,7 +250,7 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         assert pauses() == "...xxxxxxxxxxxxx"
         brought = False
         assert pauses() == "xx.x...x.....x.."
-        crew.spread(range(CORES), lambda piece: None, "another kind")
+        crew.spread(range(CORES), lambda piece: None, 1e9)
         assert spread[-1], "each kind of work by itself"
 
 

@@ -136,7 +136,8 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
     parts = g.reshape(outer, places.size, -1)
     target = dx.reshape(outer, dx.shape[axis], -1)
-    order = np.argsort(places, kind="stable")
+    is_short = operation.length <= 1 << 16  # such numbers are sorted by their digits
+    order = np.argsort(places.astype(np.uint16) if is_short else places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     if starts.size == places.size:
@@ -152,7 +153,8 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
     totals = parts[:, order[starts]].astype(wide)
     rank, left = 1, np.flatnonzero(counts > 1)
     # All second ones at once, all third ones, ..., until so few sums are left that a loop over them takes fewer steps.
-    few = np.argmin(np.append(np.sort(counts)[::-1], 1) + np.arange(counts.size + 1))
+    longer = counts.size - np.cumsum(np.bincount(counts))
+    few = longer[1 + np.argmin((longer + np.arange(longer.size))[1:])]
     while left.size > few:
         totals[:, left] += parts[:, order[starts[left] + rank]]
         rank += 1

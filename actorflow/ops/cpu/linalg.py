@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, narrow, put_rounded, scratch, widened
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import (
-    Finish,
-    element_ns,
-    even_cuts,
-    is_help_at_hand,
-    multiply,
-    product_ns,
-    product_pieces,
-    rowwise,
-    spread,
-)
+from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, product_ns, product_pieces, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
@@ -91,7 +82,7 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
         part = rows[parts[index]]
         sum_rows(part, sums[index])
 
-    spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
+    team.spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
     if len(parts) > 1:
         sum_rows(sums, y)
 
@@ -134,13 +125,13 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
     rows[:, depth:] = 0
     rows[:, :depth] = a.reshape(-1, depth)
     # Each piece reads the whole other matrix.
-    pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if is_help_at_hand() else 1
+    pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if team.can_help() else 1
     cuts = even_cuts(len(out), pieces, _NARROW_ROWS)
 
     def part(cut: slice) -> None:
         narrow().multiply(rows[cut], panels, out[cut])
 
-    spread(cuts, part, product_ns(len(out), depth, columns))
+    team.spread(cuts, part, product_ns(len(out), depth, columns))
 
 
 def _packed(b: Array) -> tuple[Array | None, int]:

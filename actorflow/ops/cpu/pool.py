@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
@@ -63,7 +64,7 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
     if _is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
-        spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
+        team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
     for found in indices:
         _find_maxima(w, images, results, found)
 
@@ -137,7 +138,7 @@ def max_pool_down(
                 np.add(dx[element], share, out=dx[element])
             _take_last(finish, piece, w)
 
-    spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
+    team.spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +171,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
         if total is not y:
             np.copyto(y, total, casting="unsafe")
 
-    spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
+    team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
 
 
 @kernel(ops.AveragePoolDown, finishes=True)
@@ -196,7 +197,7 @@ def average_pool_down(
                 np.copyto(dx, total, casting="unsafe")
             _take_last(finish, piece, w)
 
-    spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
+    team.spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
 
 
 @kernel(ops.GlobalAverage)
