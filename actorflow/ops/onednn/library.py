@@ -33,9 +33,11 @@ _RUNTIMES = {1: "one thread", 2: "OpenMP"}
 _FLOAT32, _ANY = 3, 1
 SRC, SRC_1, SRC_2, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, BIAS, SCRATCHPAD = 1, 2, 3, 17, 18, 19, 33, 34, 41, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, POST_OP = 129, 145, 161, 32768
+MEAN, VARIANCE, SCALE, SHIFT, DIFF_SCALE, DIFF_SHIFT = 49, 50, 51, 52, 255, 256
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 _UNIMPLEMENTED, _INVALID = 3, 2
-_IMPLEMENTATION, _ARGUMENT = 8, 255  # queries: of its name, and of the memory of an argument
+# Queries: of the number of inputs, of the name of the code, and of the memory of an argument.
+_COUNT_OF_INPUTS, _IMPLEMENTATION, _ARGUMENT = 3, 8, 255
 _STRIDES, _COUNT_OF_AXES, _COUNT_OF_BLOCKS, _BLOCKS, _BLOCKED_AXES = 14, 256, 263, 264, 265  # queries of a memory
 _MOST_AXES = 12
 
@@ -73,6 +75,10 @@ _FUNCTIONS = {
     "convolution_backward_data_primitive_desc_create": "ppnppppppppp",
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
+    "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
+    "layer_normalization_backward_primitive_desc_create": "ppnppppfupp",
+    "batch_normalization_forward_primitive_desc_create": "ppnppfup",
+    "batch_normalization_backward_primitive_desc_create": "ppnpppfupp",
     "vanilla_rnn_forward_primitive_desc_create": "ppnnnpppppppuffp",
     "lstm_forward_primitive_desc_create": "ppnnpppppppppppup",
     "gru_forward_primitive_desc_create": "ppnnpppppppup",
@@ -208,6 +214,12 @@ class Library:
         self.call("primitive_desc_query", descriptor, _IMPLEMENTATION, 0, byref(found))
         assert found.value is not None
         return found.value.decode()
+
+    def count_of_inputs(self, descriptor: Handle) -> int:
+        """Number of arrays that a primitive reads."""
+        found = c_int()
+        self.call("primitive_desc_query", descriptor, _COUNT_OF_INPUTS, 0, byref(found))
+        return found.value
 
     def memory_of(self, descriptor: Handle, argument: int) -> int:
         """Address of the descriptor of the memory of an argument, which lives as long as that of the primitive."""

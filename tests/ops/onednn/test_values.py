@@ -13,6 +13,7 @@ from actorflow.ops.elementwise import Multiply
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.activation import Elu, Gelu, GeluTanh, Sigmoid, Silu, Softplus
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax
 from actorflow.ops.reductions import ReduceMean
@@ -42,6 +43,10 @@ COMPUTED = [
     Sigmoid,
     Silu,
     Softplus,
+    BatchNorm,
+    BatchNormDown,
+    LayerNorm,
+    LayerNormDown,
 ]
 
 
