@@ -41,7 +41,8 @@ _COUNT_OF_INPUTS, _IMPLEMENTATION, _ARGUMENT = 3, 8, 255
 _STRIDES, _COUNT_OF_AXES, _COUNT_OF_BLOCKS, _BLOCKS, _BLOCKED_AXES = 14, 256, 263, 264, 265  # queries of a memory
 _MOST_AXES = 12
 
-#: Types of the arguments of each function: p a pointer, n an int, u an unsigned one, f a float, z a size_t.
+#: Types of the arguments of each function: p a pointer, l an int of 64 bits, n one of C, u an unsigned one, f a float,
+#: z a size_t.
 _FUNCTIONS = {
     "engine_create": "pnz",
     "stream_create": "ppu",
@@ -75,6 +76,7 @@ _FUNCTIONS = {
     "convolution_backward_data_primitive_desc_create": "ppnppppppppp",
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
+    "lrn_forward_primitive_desc_create": "ppnnpplfffp",
     "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
     "layer_normalization_backward_primitive_desc_create": "ppnppppfupp",
     "batch_normalization_forward_primitive_desc_create": "ppnppfup",
@@ -84,7 +86,7 @@ _FUNCTIONS = {
     "gru_forward_primitive_desc_create": "ppnnpppppppup",
     "lbr_gru_forward_primitive_desc_create": "ppnnpppppppup",
 }
-_TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
+_TYPES = {"p": c_void_p, "l": c_int64, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
 
 
 class UnsupportedError(Exception):

@@ -1,4 +1,4 @@
-"""Layer norm, batch norm of a training, and their gradients."""
+"""Layer norm, batch norm of a training, and their gradients; response normalization where no gradient needs more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import element_ns, even_cuts
+from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.onednn.library import (
     DIFF_DST,
@@ -15,6 +16,7 @@ from actorflow.ops.onednn.library import (
     DIFF_SHIFT,
     DIFF_SRC,
     DST,
+    FORWARD_INFERENCE,
     FORWARD_TRAINING,
     MEAN,
     SCALE,
@@ -22,12 +24,13 @@ from actorflow.ops.onednn.library import (
     SRC,
     VARIANCE,
     Handle,
+    UnsupportedError,
     libdnnl,
 )
-from actorflow.ops.onednn.steps import Call, Compute, Divisible, Indirect, Piece, images, kernel, part_of, plain
+from actorflow.ops.onednn.steps import Call, Compute, Divisible, Indirect, Piece, Plain, images, kernel, part_of, plain
 from actorflow.spec import TensorSpec
 
-_BACKWARD, _WITH_SCALE_AND_SHIFT = 128, 6
+_BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF
 #: Passes over its arrays that normalizing takes.
 _PASSES = 4
 
@@ -121,3 +124,17 @@ def _batch_norm(operation: BatchNorm, specs: Sequence[TensorSpec]) -> Call:
         new_variance[...] = (1 - momentum) * running_variance + momentum * rows / max(1, rows - 1) * variance
 
     return Indirect(call)
+
+
+@kernel(LRN, supports=lambda operation: not operation.saves and operation.size % 2 == 1)
+def _lrn(operation: LRN, specs: Sequence[TensorSpec]) -> Call:
+    """Beyond 7e12, what values are divided by a power of is infinite here, as the library takes its cube."""
+    if len(specs[0].shape) != 4:
+        raise UnsupportedError("other than images")
+    how = (operation.size, operation.alpha, operation.beta, operation.k)
+
+    def describe(specs: Sequence[TensorSpec]) -> Handle:
+        x, found = images(specs[0].shape), libdnnl()
+        return found.descriptor("lrn_forward", FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
+
+    return Plain(describe, specs, [SRC, DST], element_ns(_PASSES * specs[0].size))

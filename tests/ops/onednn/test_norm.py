@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import actorflow as af
+from actorflow import ops
+from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from tests.support.kernels import compute_cpu
 
@@ -83,3 +86,35 @@ def test_pieces_of_samples_give_the_bits_of_the_whole(compute: Any) -> None:
         part(*[x if own is None else x[own] for x, own in zip([*arrays, *outputs], places, strict=True)])
     for mine, other in zip(outputs, whole, strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.6])
+def test_response_normalization_of_images(compute: Any, left: list[str], beta: float) -> None:
+    (x,) = _drawn((3, 5, 6, 24))
+    for size in (1, 3, 5):
+        for special in (0.5, np.nan, np.inf, -np.inf, -0.0, 1e6):
+            x[1, 2, 3, 4] = special
+            for operation in (LRN(0.5, beta, size, 2.0, saves=False), LRN(beta=beta, size=size, saves=False)):
+                with np.errstate(all="ignore"):
+                    (expected,) = compute_cpu(operation, x)
+                    (found,) = compute(operation, x)
+                np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6, err_msg=f"{special} by {size}")
+    assert left == ["LRN"] * (4 if beta == 0.75 else 6)  # all but the usual one, of five channels
+    for shape in ((3, 20), (2, 3, 3, 3, 20)):
+        (y,) = compute(LRN(saves=False), *_drawn(shape))
+        np.testing.assert_allclose(y, compute_cpu(LRN(saves=False), *_drawn(shape))[0], rtol=1e-6)
+    assert left[-2:] == ["LRN"] * 2
+
+
+def test_a_response_normalization_without_its_scale_has_the_same_gradient(by_default: None) -> None:
+    (x,) = _drawn((2, 3, 3, 8))
+    with af.Graph("g") as graph:
+        fed = graph.blob("x", x.shape)
+        found = []
+        for saves in (True, False):
+            made = ops.apply(LRN(saves=saves), fed)
+            y = made[0] if saves else made
+            found += [y, af.gradient(ops.sum(ops.square(y)), fed)]
+        result = graph.run_sync({fed: x}, fetch=found)
+    for one, other in zip(found[:2], found[2:], strict=True):
+        np.testing.assert_allclose(result[one], result[other], rtol=1e-5, atol=1e-6)
