@@ -77,6 +77,7 @@ _FUNCTIONS = {
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
     "lrn_forward_primitive_desc_create": "ppnnpplfffp",
+    "resampling_forward_primitive_desc_create": "ppnnpppp",
     "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
     "layer_normalization_backward_primitive_desc_create": "ppnppppfupp",
     "batch_normalization_forward_primitive_desc_create": "ppnppfup",
