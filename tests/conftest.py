@@ -31,7 +31,7 @@ settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=
 settings.load_profile("full" if FULL else "short")
 
 #: Folders of tests of what a loop does with the package. All else computes the same on any loop.
-ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
+ON_BOTH_LOOPS = {"actors", "devices", "flow", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
 TESTS = Path(__file__).parent
 #: Name of the parameter by which pytest-asyncio gives a test its loop.
 LOOP = "_asyncio_loop_factory"
@@ -173,9 +173,8 @@ def no_thread_left() -> Iterator[None]:
 
 
 def _left_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Threads that were started since, but for that of compilations, which ends by itself some time after them."""
-    found = [thread for thread in threading.enumerate() if thread not in before]
-    return [thread for thread in found if thread.name != "actorflow-compiler"]
+    """Threads that were started since."""
+    return [thread for thread in threading.enumerate() if thread not in before]
 
 
 @pytest.fixture(autouse=True)

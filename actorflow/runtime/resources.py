@@ -141,13 +141,15 @@ class Resources:
         return actor
 
     def turnstile(self, op: Op) -> Turnstile:
-        """The turnstile of a function op; one for all programs."""
+        """The turnstile of an op that calls functions; one for all programs."""
         turnstile = self.turnstiles.get(op)
         if turnstile is None:
             operation = op.operation
-            assert isinstance(operation, Function)
-            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
-            limit = 1 if not operation.is_async and op.attempts is not None else operation.concurrency
+            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile. What
+            # computes functions by bodies does so for one frame after the other.
+            limit = operation.concurrency if isinstance(operation, Function) else 1
+            if isinstance(operation, Function) and not operation.is_async and op.attempts is not None:
+                limit = 1
             turnstile = self.turnstiles[op] = Turnstile(limit)
         return turnstile
 

@@ -150,6 +150,32 @@ class TestSingle:
         assert blas_threads() == {THREADS}
         limits.lane_stopped()
 
+    def test_for_pieces_that_multiply(self) -> None:
+        limits = Team()
+        limits.lane_started()
+        seen: list[set[int]] = []
+        for pieces, multiplies in ((2, True), (2, False), (1, True)):
+            limits.spread(range(pieces), lambda _: seen.append(blas_threads()), multiplies=multiplies)
+        assert seen == [{1}, {1}, {THREADS}, {THREADS}, {THREADS}]
+        limits.lane_stopped()
+
+    def test_libraries_are_looked_for_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It takes longer than many a product."""
+        limits, looks = Team(), []
+
+        class Controller(threadpoolctl.ThreadpoolController):  # type: ignore[misc]
+            def __init__(self) -> None:
+                looks.append(None)
+                super().__init__()
+
+        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", Controller)
+        limits.lane_started()
+        for _ in range(3):
+            with limits.single():
+                pass
+        limits.lane_stopped()
+        assert len(looks) == 1
+
     def test_lanes_come_and_go_meanwhile(self) -> None:
         limits = Team()
         limits.lane_started()

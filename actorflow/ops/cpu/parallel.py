@@ -16,6 +16,7 @@ import numpy as np
 
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array, is_half, scratch
+from actorflow.spec import TensorSpec
 
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., None])
@@ -31,6 +32,8 @@ _PIECE_ELEMENTS = 1 << 20
 _PIECE_PRODUCTS, _PIECE_ROWS = 20 << 20, 256
 #: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
 _PIECE_DEPTH, _DEEP = 1024, 4
+#: Results of any kernel, at most.
+_MOST_OUTPUTS = 8
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
 _ROWS = 16
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
@@ -164,5 +167,13 @@ def _in_pieces(kernel: _F, passes: int, by_rows: bool) -> _F:
         cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
         team.spread(cuts, part, element_ns(elements))
 
-    compute.in_one_piece = kernel  # type: ignore[attr-defined]  # for what cuts the arrays itself
+    def bind(operation: Any, inputs: Sequence[TensorSpec]) -> _F:
+        """Where all is surely in one piece, as most often: no look at that in each call."""
+        sizes = {spec.shape: spec.size for spec in inputs}
+        is_small = math.prod(sizes.values()) * passes * (len(inputs) + _MOST_OUTPUTS) < 2 * _PIECE_ELEMENTS
+        return getattr(kernel, "where_quiet", kernel) if is_small else compute  # type: ignore[return-value]
+
+    marks: Any = compute
+    marks.in_one_piece = kernel  # for what cuts the arrays itself
+    marks.bind = bind
     return compute  # type: ignore[return-value]

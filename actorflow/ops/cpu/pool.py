@@ -71,15 +71,21 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
 
 def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None:
     """Write where the first maximum, or NaN, of each window is in its image; -1 where a window sees no element."""
-    # One more, beside the -1 of windows without a maximum.
-    places = np.broadcast_to(np.arange(1, math.prod(w.size) + 1).reshape(1, *w.size, 1), images.shape)
-    found.fill(-1)
+    steps = [math.prod(w.size[axis + 1 :]) for axis in range(len(w.size))]
+    axes = zip(w.out, w.stride, w.pad, steps, strict=True)
+    starts = reduce(np.add.outer, [(np.arange(n) * s - before) * step for n, s, (before, _), step in axes])[..., None]
     for piece in _image_pieces(w, images):
-        x, or_nan = images[piece[0]], images.dtype.kind in "fV"
-        for window, element, hit in _first_maxima(w, piece, x, maxima[piece], or_nan):
-            share = scratch("share", hit.shape, places.dtype)
-            keep_where(hit, places[piece[0]][element], share)
-            np.add(found[piece][window], share, out=found[piece][window])
+        y, seen = maxima[piece], taps(w, piece)
+        or_nan = y.dtype.kind in "fV" and bool(np.isnan(y).any())
+        numbers = scratch("numbers", y.shape, np.min_scalar_type(len(seen)))  # of the taps that see it, from 1 on
+        numbers.fill(0)
+        for number, (window, _, hit) in enumerate(_first_maxima(w, piece, images[piece[0]], y, or_nan), 1):
+            share = np.multiply(hit, numbers.dtype.type(number), out=scratch("share", hit.shape, numbers.dtype))
+            np.add(numbers[window], share, out=numbers[window])
+        ways = [sum(map(math.prod, zip(tap.offset, w.dilation, steps, strict=True))) for tap in seen]
+        np.add(starts[piece[1:]], np.array([0, *ways]).take(numbers), out=found[piece])
+        if not numbers.all():
+            found[piece][numbers == 0] = -1
 
 
 def _first_maxima(
