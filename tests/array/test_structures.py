@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine.sequences import KnownSequence
+from actorflow.array.jobs import Run
 from actorflow.array.record.record import Record
 from actorflow.devices.cpu import CPU
 from actorflow.ops.registry import wait_compiled
@@ -50,13 +50,13 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The sequences whose structure was known."""
     found: list[Any] = []
-    run = KnownSequence.run
+    compute = Run.compute
 
-    def noted(self: Any, share: Any) -> None:
+    def noted(self: Any) -> None:
         found.append(self)
-        run(self, share)
+        compute(self)
 
-    monkeypatch.setattr(KnownSequence, "run", noted)
+    monkeypatch.setattr(Run, "compute", noted)
     yield found
     found.clear()
 
@@ -127,7 +127,7 @@ def test_loops_compute_what_numpy_does_compiled_or_not(
 
 
 def _names(unit: Any) -> list[str]:
-    return [op.what for op in unit._structure.program._program.ops]
+    return [op.what for op in unit.structure.program._program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:
@@ -156,7 +156,7 @@ def test_steps_of_a_loop_are_sequences_of_one_structure(known: list[Any]) -> Non
             assert counts["matmul"] == 2 * steps
             assert counts["tanh"] == counts["getitem"] == steps
             assert session.computed == sum(counts.values())
-    assert len({id(unit._structure) for unit in known}) < 10
+    assert len({id(unit.structure) for unit in known}) < 10
     assert len(known) > 40
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache, partial
 from itertools import count
@@ -23,6 +23,12 @@ from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
+#: Elements that an operation touches from which on it is worth a thread of its own.
+LARGE = 1 << 19
+#: How many elements an operation would touch in the time that one does which is neither elementwise nor a reduction.
+_WEIGHT = 16
+#: Multiplications that take as long as one elementwise operation on one element.
+_PRODUCTS = 64
 
 
 class Primitive:
@@ -89,6 +95,25 @@ def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     if found.dtype != dtype:
         raise DTypeError(f"recorded as dtype {dtype}, computed as {found.dtype}")
     return found
+
+
+def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
+    """About how many elements an elementwise operation would touch in the time that one takes on the host.
+
+    Args:
+        op: The operation.
+        inputs: What it reads: anything that has a ``size``.
+        size: Number of elements of its result.
+    """
+    if op.elementwise:
+        return size
+    if op.reduction:
+        return int(inputs[0].size)
+    if op.view and len(inputs) == 1:
+        return 1
+    if op.threaded:  # m * k * n of matrices, or vectors, of m * k, k * n and m * n elements
+        return int((inputs[0].size * inputs[1].size * size) ** 0.5) // _PRODUCTS
+    return _WEIGHT * int(sum([each.size for each in inputs]) + size)
 
 
 #: One of the results of an operation with several, whose value is a tuple.
@@ -291,3 +316,25 @@ def primitive_of(operation: Operation, dtype: DType, outputs: int) -> OperationP
         return _known_primitives(operation, dtype, outputs, exact_of(operation))
     except TypeError:  # an array among its parameters
         return OperationPrimitive(operation, dtype, outputs)
+
+
+class Numbered(Primitive):
+    """A random operation that is given its parameters, among them the number of the call, before what it reads.
+
+    Args:
+        op: The operation.
+        shape: Shape of its result.
+        dtype: Dtype of its result.
+    """
+
+    def __init__(self, op: Primitive, shape: tuple[int, ...], dtype: DType) -> None:
+        self.numbered = op.operation
+
+        def compute(params: tuple[Any, ...], *inputs: Any) -> Any:
+            if not (op.elementwise or op.into):
+                return op.compute(*inputs, *params, **({"owned": False} if op.owns else {}))
+            out = np.empty(shape, dtype)
+            op.compute(*inputs, *params, out=out)
+            return out
+
+        super().__init__(op.name, compute, pure=False)

@@ -72,7 +72,7 @@ class Record:
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
         lease: Has the value's memory used again once the record has ended; None where that is not worth it.
-        unit: The unit that computes it now.
+        unit: The job that computes it now.
         handle: The array that shows it; dead or showing another record once the user has let go of this one. The record
             itself if it is kept.
     """
@@ -125,7 +125,7 @@ class Record:
         self.evaluator = evaluator
         self.number = _next_number()
         self.value: Value | None = None
-        self.error: OpError | OutOfMemoryError | None = None
+        self.error: Error | None = None
         self.unit: Any = None
         self.lease: Lease | None = None
         self.handle: weakref.ref[Any] | None = None
@@ -203,6 +203,8 @@ class Lease:
 
 
 Input = Record | Value
+#: The reason why a record has no value.
+Error = OpError | OutOfMemoryError
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
 
@@ -536,16 +538,22 @@ def shown(value: Value, evaluator: Evaluator) -> Array:
     return array
 
 
-class StepError(Exception):
-    """A step of a program has failed; the error is its cause.
+class InterruptedStepError(Exception):
+    """Raised in the place of what is no error of a step: it is for the thread that waits, and not for loops."""
 
-    Attributes:
-        step: The step's position among those that the program was made of.
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function.
+
+    Raises:
+        InterruptedStepError: from what it raises that is no error.
     """
-
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.step = step
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise InterruptedStepError from error
 
 
 def failure(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,21 +18,22 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameStart
 from actorflow.actors.op import OpActor
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import PART, Value, as_recorded
-from actorflow.array.record.record import COPIED_BYTES, OpStep, StepError, quiet
+from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
+from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, OpStep, called, quiet
 from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.core import FOREVER_NS, FrameState, Ready
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.cpu import CPU
 from actorflow.devices.memory import Bucket
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import at_once
 from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
-from actorflow.ops.step import Step
+from actorflow.ops.shaping import Reshape
+from actorflow.ops.step import Step, StepError
 from actorflow.place import Place
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import planning
@@ -54,18 +55,19 @@ class Recorded(Operation):
     differentiable = False
 
     call: Callable[..., Any]
-    result: TensorSpec
+    results: tuple[TensorSpec, ...]
 
     def check_arity(self, count: int) -> None:
         """What it was recorded with takes any number."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (self.result,)
+        return self.results
 
 
 @kernel(Recorded, returns=True)
 def _recorded(operation: Recorded, inputs: list[Any], _: None) -> list[Any]:
-    return [operation.call(*inputs)]
+    found = called(operation.call, *inputs)
+    return [found] if len(operation.results) == 1 else [*found]
 
 
 class _CallersLane(Lane):
@@ -226,7 +228,7 @@ class Program:
         most_bytes: float = inf,
     ) -> None:
         graph = Graph("arrays", trace_capacity=1)
-        made = _Translated(graph, steps, given, outputs)
+        made = _Translated(graph, steps, [*map(Given, given)], outputs)
         resources = Resources(graph, shared_device=lambda _: _device())
         resources.run_on(_Caller())
         wanted = [made.blobs[i] for i in outputs]
@@ -283,8 +285,8 @@ class Program:
             _brought.rooms = around
         if frame.failure is not None:
             op, cause = frame.failure
-            if not isinstance(cause, Exception):
-                raise cause
+            if isinstance(cause, InterruptedStepError) and cause.__cause__ is not None:
+                raise cause.__cause__
             raise StepError(self._step_of(op)) from cause
         self._idle.append(start)
         _device().runs += 1
@@ -297,48 +299,152 @@ class Program:
         return found
 
 
+class Given(NamedTuple):
+    """What a graph is given.
+
+    Attributes:
+        spec: Its type; None for what is no array.
+        place: Where it lives.
+        number: Its value, if that is part of the graph.
+    """
+
+    spec: TensorSpec | None
+    place: Place = HOST
+    number: Value | None = None
+
+
+class Compiled:
+    """Some results of steps, as a graph that a service runs.
+
+    Args:
+        steps: In order, as for `Program`.
+        places: Where the result of each lives.
+        given: What is given.
+        outputs: Positions of the results, which are steps'.
+        capture: As for `actorflow.Graph`.
+
+    Attributes:
+        graph: The graph.
+        feeds: Its sources, with their positions among what is given.
+        fetches: A blob for each result, or a tuple of them for one of several values.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[OpStep],
+        places: Sequence[Place],
+        given: Sequence[Given],
+        outputs: Sequence[int],
+        capture: bool,
+    ) -> None:
+        self.graph = graph = Graph("arrays", capture=capture)
+        made = _Translated(graph, steps, given, outputs, places)
+        self.feeds = [(i, blob) for i, blob in enumerate(made.blobs[: len(given)]) if isinstance(blob, Blob)]
+        self.fetches = [made.result(i) for i in outputs]
+        self._step_of = made.step_of
+
+    @property
+    def fetched(self) -> list[Blob]:
+        """All blobs that are fetched."""
+        return [*dict.fromkeys(blob for each in self.fetches for blob in _several(each))]
+
+    @property
+    def profiles(self) -> dict[int, list[OpProfile]]:
+        """Profiles of the ops, by the position of the step that each was made for."""
+        found: dict[int, list[OpProfile]] = {}
+        for op in self.graph.ops:
+            profile = self.graph.engine.profile.get(op.id)
+            if profile is not None:
+                found.setdefault(self._step_of(op), []).append(profile)
+        return found
+
+    def step_of(self, error: OpError) -> int:
+        """The position of the step whose op has failed."""
+        op = next((op for op in self.graph.ops if op.name == error.op.name), None)
+        return self._step_of(op) if op is not None else -1
+
+
 class _Translated:
     """Steps, as ops of a graph.
 
     Args:
         graph: The graph.
-        steps, given, outputs: As for `Program`.
+        steps, outputs: As for `Program`.
+        given: What is given.
+        places: Where the result of each step lives; None where all is on the host.
 
     Attributes:
         blobs: Of what is given, and of the results of steps that the outputs need, by position.
     """
 
     def __init__(
-        self, graph: Graph, steps: Sequence[OpStep], given: Sequence[TensorSpec | None], outputs: Sequence[int]
+        self,
+        graph: Graph,
+        steps: Sequence[OpStep],
+        given: Sequence[Given],
+        outputs: Sequence[int],
+        places: Sequence[Place] | None = None,
     ) -> None:
         self._graph = graph
-        self.blobs: list[Any] = [graph.blob(f"x{i}", *(spec or _OBJECT)) for i, spec in enumerate(given)]
+        self.blobs: list[Any] = [
+            each.number if each.number is not None else graph.blob(f"x{i}", *(each.spec or _OBJECT), each.place)
+            for i, each in enumerate(given)
+        ]
+        self._given = len(given)
+        self._places = places
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = _needed(steps, len(given), outputs)
         known: dict[Any, Any] = {}
         self._alone = _alone(steps, len(given), needed)
-        for i, step in enumerate(steps, len(given)):
-            self.blobs.append(self._blob(step, known) if i in needed else None)
+        for i, step in enumerate(steps):
+            place = HOST if places is None else places[i]
+            self.blobs.append(self._blob(step, place, known) if i + len(given) in needed else None)
             self._ends.append(graph.size)
 
     def step_of(self, op: Op) -> int:
         """The position of the step that an op was made for."""
         return min(bisect_right(self._ends, op.id), len(self._ends) - 1)
 
-    def _blob(self, step: OpStep, known: dict[Any, Any]) -> Any:
+    def result(self, i: int) -> Any:
+        """A result by its position, as a blob that the graph computes, where its value is to live; of several, all."""
+        assert self._places is not None
+        found, place = self.blobs[i], self._places[i - self._given]
+        if isinstance(found, tuple):
+            return tuple([self._at_place(each, place) for each in found])
+        return self._at_place(found, place)
+
+    def _at_place(self, value: Any, place: Place) -> Blob:
+        with self._graph.at(place):
+            blob = as_blob(self._graph, value)  # numbers are part of the graph
+            if blob.producers and blob.place == place:
+                return blob  # a fed blob is never fetched as it was fed
+            moved: Blob = self._graph.apply(Reshape(blob.shape), blob)
+        return moved
+
+    def _blob(self, step: OpStep, place: Place, known: dict[Any, Any]) -> Any:
         inputs = [self.blobs[each] if type(each) is int else each for each in step.arguments]
         if not step.op.pure:
-            return self._made(step, inputs)
-        key = (step.op, step.params, step.shape, step.dtype, *map(_key, inputs))
+            return self._made(step, place, inputs)
+        key = (step.op, step.params, step.shape, step.dtype, place, *map(_key, inputs))
         found = known.get(key)
         if found is None:
-            found = known[key] = self._made(step, inputs)
+            found = known[key] = self._made(step, place, inputs)
         return found
 
-    def _made(self, step: OpStep, inputs: list[Any]) -> Any:
-        spec = TensorSpec(step.shape, step.dtype)
+    def _made(self, step: OpStep, place: Place, inputs: list[Any]) -> Any:
         if step.op is PART and isinstance(inputs[0], tuple):
             return inputs[0][step.params[0]]
+        if step.op is PART and self._places is not None and inputs[0].dtype != _OBJECT.dtype:
+            return inputs[0]
+        if step.op is TRANSFER and self._places is not None:
+            return self._at_place(inputs[0], place)
+        with self._graph.at(place):
+            return self._computed(step, place, inputs)
+
+    def _computed(self, step: OpStep, place: Place, inputs: list[Any]) -> Any:
+        if place is not HOST:
+            return translate(self._graph, step, inputs)
+        spec = TensorSpec(step.shape, step.dtype)
         if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
             if id(step) in self._alone:
                 loop = self._loop(step, spec, inputs)
@@ -347,8 +453,11 @@ class _Translated:
             found = translate(self._graph, step, inputs)
             if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self.blobs):
                 return found
-        call = _call_of(step)
-        return self._graph.apply(Recorded(call, spec), *[as_blob(self._graph, each) for each in inputs], name=step.name)
+        results: tuple[TensorSpec, ...] = (spec,)
+        if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
+            results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
+        operation = Recorded(_call_of(step), results)
+        return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
 
     def _loop(self, step: OpStep, spec: TensorSpec, inputs: Sequence[Any]) -> Any:
         """An elementwise step as one loop; None if it cannot be one."""
@@ -386,12 +495,10 @@ def _is_alike(one: OpStep, other: OpStep) -> bool:
 
 def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
     """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise."""
-    if step.op.reduction:
-        return True
-    if not step.op.elementwise and step.op.bound(step.params, step.shape) is None:
+    if not (step.op.reduction or step.op.elementwise) and step.op.bound(step.params, step.shape) is None:
         return False
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
-    return most < _LEAST
+    return most < (LARGE if step.op.reduction else _LEAST)
 
 
 def _call_of(step: OpStep) -> Callable[..., Any]:

@@ -10,20 +10,19 @@ import numpy as np
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import FULL
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value, touched
 from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
     Evaluator,
     OpStep,
     Record,
-    StepError,
     bytes_of,
     given,
     shown,
 )
-from actorflow.array.record.work import measure
 from actorflow.devices.memory import POOLED_BYTES
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class _Short:
 
     def __init__(self, nodes: Sequence[Record], types: Sequence[TensorSpec]) -> None:
         pure = all(node.op is not None and node.op.pure and node.op is not TRANSFER for node in nodes)
-        work = sum([measure(node.op, node.inputs, node.size, node.params)[1] for node in nodes if node.op is not None])
+        work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         self._is_short = pure and work <= _BRIEF
         self._types = types
         self._is_known = False  # whether it was called before

@@ -1,54 +1,66 @@
-"""The service that runs graphs for arrays: an event loop in a thread, devices, and graphs that are kept."""
+"""A service that runs graphs for threads without a loop: an event loop in a thread, and devices that graphs share."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from actorflow.array.engine.compiling import Compiled, Computation
-from actorflow.array.transforms.cache import RecentCache
 from actorflow.devices import Device, DeviceOptions, open_device
+from actorflow.errors import DeviceError
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob
 from actorflow.interchange import to_numpy
 from actorflow.loop import run
 from actorflow.place import Place
 from actorflow.runtime.engine import Engine
-from actorflow.threads import start_thread
+from actorflow.runtime.program import Result
+from actorflow.threads import in_thread, start_thread
 
 #: Graphs that are kept, those used last.
 _MOST_GRAPHS = 128
-#: Most graphs that differ in numbers alone; beyond that, the numbers are fed.
-_MOST_VARIANTS = 4
+
+
+class HasGraph(Protocol):
+    """What is made with a graph."""
+
+    graph: Graph
+
+
+_Kept = TypeVar("_Kept", bound=HasGraph)
 
 
 class Service:
-    """A loop in a thread that runs graphs, one beside the other.
+    """A loop in a thread that runs graphs, one beside the other, on devices of its own.
 
     Args:
-        budget_bytes: Most bytes on each device; None for no limit.
+        name: Of the thread.
+        budget_bytes: Most bytes on each accelerator; None for no limit.
         options: How devices are used, by place.
-        capture: As for `actorflow.Graph`.
     Raises:
         DeviceError: if its thread cannot be started.
         OSError: if that gets no loop.
+
+    Attributes:
+        graphs: What is kept, by key, the one used last at the end.
+        devices: Those opened so far.
     """
 
-    def __init__(self, budget_bytes: int | None, options: dict[Place, DeviceOptions], capture: bool) -> None:
+    def __init__(self, name: str, budget_bytes: int | None, options: Mapping[Place, DeviceOptions]) -> None:
         self._budget_bytes = budget_bytes
-        self._capture = capture
-        self._variants: dict[Hashable, set[Hashable]] = {}  # sets of numbers, by structure
         self._options = options
-        self._devices: dict[Place, Device] = {}
-        self._graphs: RecentCache[Compiled] = RecentCache(_MOST_GRAPHS)
+        self.devices: dict[Place, Device] = {}
+        self.graphs: OrderedDict[Hashable, HasGraph] = OrderedDict()
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
         started: Future[None] = Future()
-        self._thread = start_thread(partial(self._work, started), "actorflow-devices")
+        self._thread = start_thread(partial(self._work, started), name)
         started.result()
 
     # -- from any thread ----------------------------------------------------------------------------------------
@@ -69,49 +81,39 @@ class Service:
 
     # -- on the loop --------------------------------------------------------------------------------------------
 
-    async def compute(self, computation: Computation, values: Sequence[Any]) -> list[Any]:
-        """Run the graph of a computation.
+    async def call(self, work: Callable[[], None]) -> None:
+        """Call a function in a thread; on the loop where there is none to be had."""
+        try:
+            await in_thread(work)
+        except DeviceError:
+            work()
+
+    def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
+        """What was made for a key, with a graph that runs here; made if there is none."""
+        found: Any = self.graphs.get(key)
+        if found is None:
+            found = make()
+            Engine(found.graph, shared_device=self._device)
+            self.graphs[key] = found
+            if len(self.graphs) > _MOST_GRAPHS:
+                self.graphs.popitem(last=False)
+        else:
+            self.graphs.move_to_end(key)
+        return found  # type: ignore[no-any-return]
+
+    async def run(self, graph: Graph, feeds: Mapping[Blob, Any], fetch: Sequence[Blob]) -> Result:
+        """The values of blobs of one of the graphs.
 
         Args:
-            computation: What to compute.
-            values: What it reads: arrays of the host, or of the devices.
+            graph: The graph.
+            feeds: Arrays of the host, or of the devices.
+            fetch: The blobs.
         """
-        compiled = self.compiled(computation)
-        feeds = {
-            blob: self._fed(values[i] if part is None else values[i][part], blob.place)
-            for i, part, blob in compiled.feeds
-        }
-        fetched = compiled.fetched
-        result = await compiled.graph.run(feeds, fetch=fetched)
-        for blob in fetched:
-            if not self._devices[blob.place].is_host:
+        result = await graph.run({blob: self._fed(value, blob.place) for blob, value in feeds.items()}, fetch=fetch)
+        for blob in fetch:
+            if not self.devices[blob.place].is_host:
                 self._results[id(result[blob])] = result[blob]
-        return [
-            tuple([result[blob] for blob in each]) if isinstance(each, tuple) else result[each]
-            for each in compiled.fetches
-        ]
-
-    def compiled(self, computation: Computation) -> Compiled:
-        """The graph of a computation."""
-        compiled = self._graphs.get(computation.key)
-        if compiled is not None:
-            return compiled
-        if computation.numbers and not self._is_worth_it(computation):
-            return self.compiled(computation.with_numbers_fed())
-        compiled = computation.compile(capture=self._capture)
-        Engine(compiled.graph, shared_device=self._device)
-        self._graphs.put(computation.key, compiled)
-        return compiled
-
-    def _is_worth_it(self, computation: Computation) -> bool:
-        """Return whether numbers are made part of a graph: not where others come again and again."""
-        if len(self._variants) >= 8 * _MOST_GRAPHS:
-            self._variants.clear()
-        known = self._variants.setdefault(computation.structure, set())
-        if len(known) >= _MOST_VARIANTS:
-            return False
-        known.add(computation.numbers)
-        return True
+        return result
 
     def _fed(self, value: Any, place: Place) -> Any:
         """An array as these devices take it: one that other devices of the same name have computed is copied."""
@@ -119,9 +121,9 @@ class Service:
         return value if device.is_host or self._results.get(id(value)) is value else to_numpy(value)
 
     def _device(self, place: Place) -> Device:
-        device = self._devices.get(place)
+        device = self.devices.get(place)
         if device is None:
-            device = self._devices[place] = open_device(place, self._options.get(place))
+            device = self.devices[place] = open_device(place, self._options.get(place))
             device.bind(self._loop)
             if not device.is_host and device.memory.budget_bytes is None:
                 device.memory.budget_bytes = self._budget_bytes
@@ -146,10 +148,10 @@ class Service:
         await self._ended.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for compiled in self._graphs:
-            await compiled.graph.aclose()
-        self._graphs = RecentCache(_MOST_GRAPHS)  # its graphs refer to the devices
-        for device in self._devices.values():
+        for kept in self.graphs.values():
+            await kept.graph.aclose()
+        self.graphs.clear()  # they refer to the devices
+        for device in self.devices.values():
             device.close()
-        for device in self._devices.values():
+        for device in self.devices.values():
             device.join()
