@@ -231,15 +231,6 @@ async def transfer(system: System, folder: Path) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def warmed_up(system: System, folder: Path) -> AsyncIterator[Call]:
-    """A graph that is warmed up, which waits for compiled kernels in a thread of the loop's executor."""
-    graph = af.Graph("g", sequential=True)
-    af.ops.exp(graph.blob("x", (2,)))
-    yield graph.warm_up
-    await graph.aclose()
-
-
-@asynccontextmanager
 async def checkpoint(system: System, folder: Path) -> AsyncIterator[Call]:
     """A file that is written in a thread of the loop's executor."""
     graph = af.Graph("g")
@@ -399,7 +390,6 @@ CASES = {
     "transfer": Case(
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
-    "warmed up": Case("runtime.engine", warmed_up, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
     "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "tapped": Case("threads", tapped, EXECUTORS, 2.0),
@@ -416,9 +406,8 @@ CASES = {
         (DeviceError, "thread 'actorflow-conf"),
     ),
 }
-#: Where threads are started, too: for what compiles, and in programs without a loop, both of which have tests of their
-#: own, and as a rank begins.
-OTHERS = {"ops.numba.compile_queue", "pipeline.sync", "transport.mpi.deaths"}
+#: Where threads are started, too: in programs without a loop, which has tests of its own, and as a rank begins.
+OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):

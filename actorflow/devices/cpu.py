@@ -294,7 +294,7 @@ class WorkerLane(Lane):
             member = team.join()
         is_last = True
         while (fence := queue.get()) is not None:
-            team.begin(member)
+            member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
             if fence.urgent and is_last:
@@ -319,7 +319,7 @@ class WorkerLane(Lane):
             finished.append(handed_over.pop())
             is_last = queue.empty()
             if is_last:
-                team.rest(member)
+                member.at_work = False
             if is_urgent or is_last:
                 self.wake()
         if self._computes:
@@ -364,7 +364,7 @@ class CPU(Device):
         (True, True)
     """
 
-    libraries = ("onednn", "numba", "numpy")
+    libraries = ("onednn", "numpy")
     is_host = True
     runs_functions = True
     shares_memory = True

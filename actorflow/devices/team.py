@@ -4,9 +4,6 @@ A lane's thread spreads pieces of work that do not depend on each other (`Team.s
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Which thread computes a
 piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
-A helper that has nothing more to do may linger before it parks: compiled kernels hand it further pieces without Python,
-and without the time that waking it takes (`Lingering`).
-
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
@@ -26,7 +23,7 @@ from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from actorflow.errors import DeviceError
 from actorflow.threads import cores, forget_in_child, held_at_fork, start_thread
@@ -37,20 +34,6 @@ _P = TypeVar("_P")
 _GAIN = 1.1
 #: Kinds of work whose worth is known at a time.
 _MOST_KINDS = 4096
-
-
-class Lingering(Protocol):
-    """What a helper does before it parks: it looks for work that is handed over without Python."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of threads that linger."""
-
-    def linger(self) -> None:
-        """Look for work for a moment, on a helper's thread, without the GIL."""
-
-    def part(self) -> None:
-        """Have those who linger come back at once. Any thread may call it."""
 
 
 class Member:
@@ -92,16 +75,11 @@ class Worth:
 
     Args:
         longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
-
-    Attributes:
-        gap_ns: How long it takes after such a call until there is work to share again, by the smaller of the last two
-            times.
     """
 
-    __slots__ = ("_is_doubtful", "_last_gap_ns", "_longest_pause", "_pause", "_skips", "gap_ns")
+    __slots__ = ("_is_doubtful", "_longest_pause", "_pause", "_skips")
 
     def __init__(self, longest_pause: int) -> None:
-        self.gap_ns = self._last_gap_ns = 0
         self._longest_pause = longest_pause
         self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
         self._skips = 0  # how many of them are left
@@ -113,10 +91,6 @@ class Worth:
             return True
         self._skips -= 1
         return False
-
-    def shared_again(self, gap_ns: int) -> None:
-        """Take note of the time after a call until the next one, of whatever kind, that may be spread."""
-        self.gap_ns, self._last_gap_ns = min(gap_ns, self._last_gap_ns), gap_ns
 
     def judge(self, elapsed_ns: int, alone_ns: float) -> None:
         """Take note of how long spread work took, and how long it takes one thread.
@@ -214,7 +188,6 @@ class Team:
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
-        self.lingering: Lingering | None = None
         self._lock = held_at_fork(threading.Lock())
         self.forget_parent()
         forget_in_child(self)
@@ -245,24 +218,6 @@ class Team:
         for _ in range(ending):
             self._calls.put(None)
 
-    def begin(self, member: Member) -> None:
-        """A lane's thread has something to do: its core is not there for those who linger."""
-        member.at_work = True
-        lingering = self.lingering
-        if lingering is not None and lingering.waiting > self.idle:
-            lingering.part()
-
-    def rest(self, member: Member) -> None:
-        """A lane's thread has nothing more to do: where none has, nobody lingers."""
-        member.at_work = False
-        lingering = self.lingering
-        if lingering is not None and lingering.waiting and not self._is_at_work:
-            lingering.part()
-
-    @property
-    def _is_at_work(self) -> bool:
-        return any(member.at_work for member in self._members)
-
     @property
     def is_here(self) -> bool:
         """Whether the calling thread is a lane's."""
@@ -273,11 +228,6 @@ class Team:
         """Number of cores that have nothing to do, as far as this process knows."""
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
-
-    @property
-    def is_called(self) -> bool:
-        """Whether a thread has been asked to help, and is on its way or helps."""
-        return self._invited > 0
 
     def spread(self, pieces: Sequence[_P], work: Callable[[_P], None], kind: Hashable = None) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
@@ -292,14 +242,14 @@ class Team:
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        worth = self.worth(kind) if len(pieces) > 1 else None
+        worth = self._worth(kind) if len(pieces) > 1 else None
         if worth is not None and worth.may_spread():
             self._work_together(_Call(pieces, work), len(pieces), worth)
             return
         for piece in pieces:
             work(piece)
 
-    def worth(self, kind: Hashable) -> Worth | None:
+    def _worth(self, kind: Hashable) -> Worth | None:
         """Whether help makes work of a kind faster; None on a thread that is no lane's, whose work is not spread."""
         if not self.is_here:
             return None
@@ -310,25 +260,11 @@ class Team:
             found = self._worths[kind] = Worth(self._longest_pause)
         return found
 
-    def call_in(self, most: int) -> int:
-        """Have threads that are parked linger, if cores are idle: so many at most; returns how many."""
-        lingering = self.lingering
-        count = min(most, self.idle) - (lingering.waiting if lingering is not None else 0)
-        core = _current_core()
-        return self._call(count, lambda: partial(_leave, core)) if count > 0 else 0
-
     def _invite(self, call: _Call) -> int:
         """Ask idle cores to help with the pieces that are left but one; returns how many."""
         count = min(call.left - 1, self.idle)
         if count <= 0:
             return 0
-        if self.lingering is not None and self.lingering.waiting:
-            self.lingering.part()
-        # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
-        return self._call(count, lambda: partial(call.help, copy_context().run))
-
-    def _call(self, count: int, work: Callable[[], Callable[[], object]]) -> int:
-        """Have so many helpers do what ``work()`` gives, or as many as cores are idle; returns how many."""
         with self._lock:
             count = min(count, self.idle)
             while self._threads < self._invited + count:
@@ -341,7 +277,8 @@ class Team:
             count = max(0, count)
             self._invited += count
         for _ in range(count):
-            self._calls.put(work())
+            # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
+            self._calls.put(partial(call.help, copy_context().run))
         return count
 
     def _work_together(self, call: _Call, pieces: int, worth: Worth) -> None:
@@ -364,8 +301,6 @@ class Team:
             del work  # while nothing is to do, nothing of the last call may be kept alive
             with self._lock:
                 self._invited -= 1
-            if self.lingering is not None and self._is_at_work:
-                self.lingering.linger()
 
 
 team = Team()

@@ -99,7 +99,7 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
     length, least = (depth, _PIECE_DEPTH) if is_deep else (along, _PIECE_ROWS)
     cuts = even_cuts(length, product_pieces(length, stack * rows * depth * columns // max(1, length), 1, least))
     if len(cuts) < 2:
-        np.matmul(a, b, out=out)
+        (np.multiply if depth == 1 else np.matmul)(a, b, out=out)  # BLAS takes several times as long for one row
         if finish is not None:
             finish(0, rows)
         return

@@ -172,8 +172,8 @@ def _down(
 def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
     """In pieces of a batch that shapes alone decide on, whose sums are added up in their order."""
     g, x = specs[0].shape, specs[1].shape
-    if x[-1] // operation.groups > _MOST_CHANNELS or operation.groups > 1:
-        raise UnsupportedError("many channels, or groups")
+    if x[-1] // operation.groups > _MOST_CHANNELS:
+        raise UnsupportedError("many channels")
     work_ns = _Described(operation, x, operation.kernel, g[-1]).work_ns
     cuts = even_cuts(x[0], max(1, min(_SUMS, int(work_ns / WORTH_NS))))
     found = libdnnl()

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
-from actorflow.devices import device_kind
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
@@ -115,9 +114,8 @@ class Indirect:
 
 
 def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
-    """The kernel of the libraries after this one."""
-    names = [name for name in device_kind("cpu").libraries if name != LIBRARY] or ["numpy"]
-    return registry.find_kernel(operation, "cpu", dtype, libraries=registry.load_libraries("cpu", names))
+    """NumPy's kernel."""
+    return registry.find_kernel(operation, "cpu", dtype)
 
 
 def _finishes(operation: type[Operation]) -> bool:
