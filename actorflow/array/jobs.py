@@ -250,7 +250,8 @@ class Steps:
         self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, False))
         if over is None and not (op.elementwise or op.into):
             self._session.memory.count(found)
-        give(node, found, self._session.memory)
+        node.lease = self._session.memory.lease(found)
+        node.value = found
 
     def _room(self, node: Record) -> Value:
         if self._session.is_limited or node.size_bytes >= POOLED_BYTES:  # it is counted
@@ -413,9 +414,8 @@ class Run:
             return False
         for i, value in zip(outputs, found, strict=True):
             produced[i].error = None
-            memory = self._session.memory_of(produced[i])
-            memory.count(value)
-            give(produced[i], value, memory)
+            self._session.memory_of(produced[i]).count(value)
+            produced[i].value = value  # its memory is the service's to use again
         self.is_program = True
         return True
 
@@ -442,7 +442,10 @@ class Run:
             if id(value) not in known:
                 known.add(id(value))
                 memory.count(value)
-            give(node, value, memory)
+            node.lease = (
+                memory.lease(value) if self.form is self.structure.program else None
+            )  # else it is the service's
+            node.value = value
             node.inputs = ()
         self.is_program = True
 
@@ -546,12 +549,6 @@ def _constant(value: Input) -> Any:
     if not value.shape:
         return value.dtype, value.tobytes()
     return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
-
-
-def give(node: Record, value: Any, memory: Memory) -> None:
-    """Give a record its value."""
-    node.lease = memory.lease(value)
-    node.value = value
 
 
 def explain(node: Record, cause: BaseException) -> Error:

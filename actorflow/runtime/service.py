@@ -32,6 +32,14 @@ class HasGraph(Protocol):
     graph: Graph
 
 
+class _Every:
+    """All lanes that there are."""
+
+    def __contains__(self, lane: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
 _Kept = TypeVar("_Kept", bound=HasGraph)
 
 
@@ -57,6 +65,7 @@ class Service:
         self.devices: dict[Place, Device] = {}
         self.graphs: OrderedDict[Hashable, HasGraph] = OrderedDict()
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
+        self._runs = 0  # those under way
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
         started: Future[None] = Future()
@@ -109,11 +118,22 @@ class Service:
             feeds: Arrays of the host, or of the devices.
             fetch: The blobs.
         """
-        result = await graph.run({blob: self._fed(value, blob.place) for blob, value in feeds.items()}, fetch=fetch)
+        self._expect(1)
+        try:
+            result = await graph.run({blob: self._fed(value, blob.place) for blob, value in feeds.items()}, fetch=fetch)
+        finally:
+            self._expect(-1)
         for blob in fetch:
             if not self.devices[blob.place].is_host:
                 self._results[id(result[blob])] = result[blob]
         return result
+
+    def _expect(self, more: int) -> None:
+        """Have cores shared out among the lanes for as long as anything runs: else BLAS has them all, in any thread."""
+        if not self._runs or not self._runs + more:
+            for device in self.devices.values():
+                device.expect(_EVERY if more > 0 else ())
+        self._runs += more
 
     def _fed(self, value: Any, place: Place) -> Any:
         """An array as these devices take it: one that other devices of the same name have computed is copied."""

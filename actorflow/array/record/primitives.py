@@ -25,7 +25,7 @@ Value = npt.NDArray[Any]
 DType = np.dtype[Any]
 #: Elements that an operation touches from which on it is worth a thread of its own.
 LARGE = 1 << 19
-#: How many elements an operation would touch in the time that one does which is neither elementwise nor a reduction.
+#: How many elements an elementwise operation touches in the time that one which is not prompt takes for one.
 _WEIGHT = 16
 #: Multiplications that take as long as one elementwise operation on one element.
 _PRODUCTS = 64
@@ -113,7 +113,7 @@ def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
         return 1
     if op.threaded:  # m * k * n of matrices, or vectors, of m * k, k * n and m * n elements
         return int((inputs[0].size * inputs[1].size * size) ** 0.5) // _PRODUCTS
-    return _WEIGHT * int(sum([each.size for each in inputs]) + size)
+    return (1 if op.prompt else _WEIGHT) * int(sum([each.size for each in inputs]) + size)
 
 
 #: One of the results of an operation with several, whose value is a tuple.
@@ -252,6 +252,7 @@ class OperationPrimitive(Primitive):
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
         self.random, self.pure = kernel.random, not kernel.random
+        self.prompt = kernel.threaded or type(operation).__module__ in _BRIEF
         self._returns = kernel.returns
         self._call = partial(_of_stream, kernel.function) if kernel.random else kernel.function
         self._call = partial(self._call, operation)
@@ -263,7 +264,7 @@ class OperationPrimitive(Primitive):
             self.compute, self.owns = self._compute_over, True
         else:
             self.compute, self.into = self._compute_into, True
-            self.threaded = self.prompt = kernel.threaded
+            self.threaded = kernel.threaded
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
@@ -295,6 +296,8 @@ class OperationPrimitive(Primitive):
         return inputs, ((next(_calls),) if self.random else params)
 
 
+#: Modules whose operations take as long for each element as those on elements do.
+_BRIEF = frozenset(f"actorflow.ops.{name}" for name in ("indexing", "reductions", "shaping"))
 #: Views that one call of the interpreter's own makes.
 _VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
     Slice: lambda operation: itemgetter(numpy_key(operation.key)),

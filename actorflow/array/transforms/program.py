@@ -495,8 +495,8 @@ def _is_alike(one: OpStep, other: OpStep) -> bool:
 
 def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
     """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise."""
-    if not (step.op.reduction or step.op.elementwise) and step.op.bound(step.params, step.shape) is None:
-        return False
+    if not (step.op.reduction or step.op.elementwise):  # a view stays one: products of it with what it shows differ
+        return step.op.bound(step.params, step.shape) is not None
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
     return most < (LARGE if step.op.reduction else _LEAST)
 

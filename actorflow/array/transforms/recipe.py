@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
 _LATER = WORTH_A_LOOK >> 8
 #: Most elements that a recipe touches to be computed at once.
-_BRIEF = 1 << 22
+_BRIEF = 1 << 24
 
 
 class Recipe:
