@@ -442,9 +442,8 @@ class Run:
             if id(value) not in known:
                 known.add(id(value))
                 memory.count(value)
-            node.lease = (
-                memory.lease(value) if self.form is self.structure.program else None
-            )  # else it is the service's
+            if self.form is self.structure.program:  # else its memory is the service's to use again
+                node.lease = memory.lease(value)
             node.value = value
             node.inputs = ()
         self.is_program = True

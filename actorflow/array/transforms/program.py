@@ -25,15 +25,14 @@ from actorflow.core import FOREVER_NS, FrameState, Ready
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.cpu import CPU
 from actorflow.devices.memory import Bucket
-from actorflow.errors import GraphError, OpError
+from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import at_once
-from actorflow.ops.fused import Fused
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import Reshape
-from actorflow.ops.step import Step, StepError
+from actorflow.ops.step import StepError
 from actorflow.place import Place
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import planning
@@ -42,8 +41,10 @@ from actorflow.runtime.resources import Resources
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
-#: Elements from which on operations are joined: NumPy's functions are as quick for fewer.
+#: Elements from which on results have memory of the plan's: to allocate it takes no time for fewer.
 _LEAST = 1 << 13
+#: Elements from which on operations are joined, block by block: fewer are in the cache anyway.
+_LEAST_FUSED = 1 << 18
 _OBJECT = TensorSpec((), np.dtype(object))
 
 
@@ -232,7 +233,9 @@ class Program:
         resources = Resources(graph, shared_device=lambda _: _device())
         resources.run_on(_Caller())
         wanted = [made.blobs[i] for i in outputs]
-        plan = at_once(planning(graph, [*dict.fromkeys(each for found in wanted for each in _several(found))]))
+        targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
+        fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
+        plan = at_once(planning(graph, targets, fuse=fuses))
         self._program = program = at_once(building(plan, resources, _Builder))
         self._idle: list[FrameStart] = []  # those that no thread uses now: each has a queue
         self._values, fed = program.layout([made.blobs[i] for i in range(len(given))])
@@ -395,7 +398,6 @@ class _Translated:
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = _needed(steps, len(given), outputs)
         known: dict[Any, Any] = {}
-        self._alone = _alone(steps, len(given), needed)
         for i, step in enumerate(steps):
             place = HOST if places is None else places[i]
             self.blobs.append(self._blob(step, place, known) if i + len(given) in needed else None)
@@ -446,10 +448,6 @@ class _Translated:
             return translate(self._graph, step, inputs)
         spec = TensorSpec(step.shape, step.dtype)
         if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
-            if id(step) in self._alone:
-                loop = self._loop(step, spec, inputs)
-                if loop is not None:
-                    return loop
             found = translate(self._graph, step, inputs)
             if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self.blobs):
                 return found
@@ -458,39 +456,6 @@ class _Translated:
             results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
         operation = Recorded(_call_of(step), results)
         return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
-
-    def _loop(self, step: OpStep, spec: TensorSpec, inputs: Sequence[Any]) -> Any:
-        """An elementwise step as one loop; None if it cannot be one."""
-        operation = Fused((Step(step.op.operation, tuple(range(len(inputs)))),), (0,))
-        try:
-            if operation.infer(*[TensorSpec(each.shape, each.dtype) for each in inputs]) != (spec,):
-                return None
-        except GraphError:
-            return None
-        return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
-
-
-def _alone(steps: Sequence[OpStep], given: int, needed: set[int]) -> set[int]:
-    """Identities of the steps whose kernels take several passes over memory, and that the plan joins with no others."""
-    readers: dict[int, list[OpStep]] = {}
-    for i, step in enumerate(steps, given):
-        for each in {each for each in step.arguments if type(each) is int and i in needed}:
-            readers.setdefault(each, []).append(step)
-    found = set()
-    for i, step in enumerate(steps, given):
-        operation = step.op.operation
-        if step.op.elementwise and operation is not None and operation.function is None and prod(step.shape) >= _LEAST:
-            only = [each for each in step.arguments if type(each) is int and each >= given and len(readers[each]) == 1]
-            before = [steps[each - given] for each in only]
-            if not any(_is_alike(other, step) for other in before) and not any(
-                _is_alike(other, step) for other in readers.get(i, ())
-            ):
-                found.add(id(step))
-    return found
-
-
-def _is_alike(one: OpStep, other: OpStep) -> bool:
-    return one.op.elementwise and one.shape == other.shape
 
 
 def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
