@@ -349,13 +349,18 @@ class Run:
         """Let go of the records; returns those that have no values."""
         if self._rest is not None:
             return self._rest.end()
+        left = self._let_go()
+        return [] if self.is_program else left
+
+    def _let_go(self) -> list[Record]:
+        """Let go of the records as soon as they are computed: later parts may need the memory."""
         nodes, self._nodes = self._nodes, []
         self.description = self.description._replace(given=[], produced={})
         for node in nodes:
             node.unit = None
             if node.done:
                 node.inputs = ()
-        return [] if self.is_program else [node for node in nodes if not node.done]
+        return [node for node in nodes if not node.done]
 
     async def serve(self, service: Service) -> None:
         """Compute it on a service."""
@@ -445,8 +450,8 @@ class Run:
             if self.form is self.structure.program:  # else its memory is the service's to use again
                 node.lease = memory.lease(value)
             node.value = value
-            node.inputs = ()
         self.is_program = True
+        self._let_go()
 
 
 def _parts(

@@ -65,7 +65,7 @@ class Service:
         self.devices: dict[Place, Device] = {}
         self.graphs: OrderedDict[Hashable, HasGraph] = OrderedDict()
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
-        self._runs = 0  # those under way
+        self._begun = self._over = 0  # runs
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
         started: Future[None] = Future()
@@ -130,10 +130,12 @@ class Service:
 
     def _expect(self, more: int) -> None:
         """Have cores shared out among the lanes for as long as anything runs: else BLAS has them all, in any thread."""
-        if not self._runs or not self._runs + more:
+        under_way = self._begun - self._over
+        if not under_way or not under_way + more:
             for device in self.devices.values():
                 device.expect(_EVERY if more > 0 else ())
-        self._runs += more
+        self._begun += more > 0
+        self._over += more < 0
 
     def _fed(self, value: Any, place: Place) -> Any:
         """An array as these devices take it: one that other devices of the same name have computed is copied."""
@@ -145,6 +147,8 @@ class Service:
         if device is None:
             device = self.devices[place] = open_device(place, self._options.get(place))
             device.bind(self._loop)
+            for pool in device.pools:
+                pool.clock = lambda: (self._begun, self._over)
             if not device.is_host and device.memory.budget_bytes is None:
                 device.memory.budget_bytes = self._budget_bytes
         return device
