@@ -321,13 +321,11 @@ class Run:
         if program is not None and self._rest is None and not self._are_missing():
             try:
                 begin_ns = perf_counter_ns()
-                rooms = [self._session.room(*room) for room in program.rooms]
                 values = self.description.values()
-                found = interruptible(program, (values, rooms))
+                found = interruptible(program, (values,))
                 self.elapsed_ns = perf_counter_ns() - begin_ns
                 self.form = program
-                self._hand_on(found, {id(each) for each in (*rooms, *values)})
-                self._session.memory.reclaim_all(rooms)
+                self._hand_on(found, {id(each) for each in values})
                 return
             except (StepError, MemoryError):  # operations that do not need what has failed are computed all the same
                 pass
@@ -441,15 +439,13 @@ class Run:
             node.error = explain(node, error)
 
     def _hand_on(self, found: Sequence[Any], known: set[int]) -> None:
-        """Give the records their values, of which some are in memory that counts already."""
+        """Give the records their values, of which those that are known count already."""
         memory = self._session.memory
         for node, value in zip(self.description.produced.values(), found, strict=True):
             if id(value) not in known:
                 known.add(id(value))
                 memory.count(value)
-            if self.form is self.structure.program:  # else its memory is the service's to use again
-                node.lease = memory.lease(value)
-            node.value = value
+            node.value = value  # its memory is the program's to use again
         self.is_program = True
         self._let_go()
 

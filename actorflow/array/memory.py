@@ -69,11 +69,6 @@ class Memory:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
 
-    def reclaim_all(self, values: list[Any]) -> None:
-        """Keep the memory of values that a unit has let go of; empties the list."""
-        while values:
-            self.reclaim(values.pop())
-
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""
         spec = TensorSpec(shape, dtype)

@@ -17,7 +17,6 @@ from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import DType, Numbered, Primitive
 from actorflow.array.record.record import HOST, SEVERAL, OpStep, Origin, Record
 from actorflow.array.transforms.cache import RecentCache
-from actorflow.devices.memory import POOLED_BYTES
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
@@ -162,7 +161,7 @@ class Structure:
             entries, given = description.entries, description.given
             types = [TensorSpec(x.shape, x.dtype) if isinstance(x, Record | np.ndarray) else None for x in given]
             found = [len(given) + i for i in description.produced]
-            program = Program([*self._steps(entries, len(given))], types, found, POOLED_BYTES)
+            program = Program([*self._steps(entries, len(given))], types, found)
             self.program = program
         self.repeats = repeats
 

@@ -15,6 +15,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.array.jobs import Run
 from actorflow.array.record.record import Record
+from actorflow.array.transforms import program
 from tests.support.numbers import with_specials as numbers
 
 #: The last ones are large enough for loops.
@@ -100,7 +101,11 @@ def test_what_comes_again_has_the_values_of_each_operation_by_itself(
 
 @pytest.mark.parametrize("shape", [(96, 96), (300, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_loops_compute_what_numpy_does(shape: tuple[int, ...], dtype: str, known: list[Any]) -> None:
+def test_loops_compute_what_numpy_does(
+    shape: tuple[int, ...], dtype: str, known: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_LEAST_FUSED", 1)
+
     def step(ns: Any, x: Any, y: Any, rate: float) -> Any:
         h = ns.maximum(x * y + y[0, :], 0.0)
         return x - rate * (h * ns.astype(h > 0.5, h.dtype)) / (ns.sqrt(ns.abs(y)) + 0.25)

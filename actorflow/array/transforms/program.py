@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, prod
+from math import prod
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.core import FOREVER_NS, FrameState, Ready
 from actorflow.devices.base import Fence, Lane
 from actorflow.devices.cpu import CPU
-from actorflow.devices.memory import Bucket
+from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
@@ -36,7 +35,8 @@ from actorflow.ops.step import StepError
 from actorflow.place import Place
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.plan.planner import planning
-from actorflow.runtime.build import Builder, building
+from actorflow.runtime.build import Builder
+from actorflow.runtime.program import Program as Run
 from actorflow.runtime.resources import Resources
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
@@ -155,49 +155,34 @@ class _Nobody:
 
 
 class _Builder(Builder):
-    """Makes ops that all run on the thread that asks, into memory that it brings."""
+    """Makes ops that all run on the thread that asks, into memory that the application keeps."""
 
     is_alone = True
 
     def __init__(self, plan: Plan, resources: Resources) -> None:
         super().__init__(plan, resources)
-        self._result: dict[int, int] = {}  # for slots whose memory a result may be written over: the result's
+        self._results = {slot.index for slot in plan.slots if slot.is_fetched}  # and what they may be written over
         for op in reversed(plan.ops):
             if op.outputs and op.inputs and op.kernel is not None and op.kernel.inplace:
                 to, read = plan.slots[op.outputs[0]], plan.slots[op.inputs[0]]
-                if (to.is_fetched or to.index in self._result) and read.spec == to.spec and not read.is_fetched:
-                    self._result[read.index] = self._result.get(to.index, to.index)
+                if to.index in self._results and read.spec == to.spec:
+                    self._results.add(read.index)
 
     def _inline_ns(self, operation: Operation) -> int:
         return FOREVER_NS
 
     def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
         bucket = super()._bucket(slot, writer)
-        index = slot.index if slot.is_fetched else self._result.get(slot.index)
-        return bucket if index is None else _Results(bucket, index)
-
-
-class _Brought(threading.local):
-    """Memory for the results of the program that a thread runs, by slot."""
-
-    def __init__(self) -> None:
-        self.rooms: dict[int, Value] = {}
-
-
-_brought = _Brought()
+        return _Results(bucket.pool, bucket.spec) if slot.index in self._results else bucket
 
 
 class _Results(Bucket):
-    """Source of the buffers of results: what the caller has brought, else new ones, which are the application's."""
+    """Source of the buffers of results, which are the application's; large ones are used again once it drops them."""
 
-    __slots__ = ("_slot",)
-
-    def __init__(self, bucket: Bucket, slot: int) -> None:
-        super().__init__(bucket.pool, bucket.spec)
-        self._slot = slot
+    __slots__ = ()
 
     def take(self) -> Value:
-        found = _brought.rooms.pop(self._slot, None)
+        found: Value | None = self._returned() if self._lent else None
         return np.empty(*self.spec) if found is None else found
 
     def give_back(self, buffer: Value) -> None:
@@ -211,23 +196,14 @@ class Program:
         steps: In order. Their arguments are positions, first of what is given, then of the steps before; or constants.
         given: Types of what is given; None for what is no array.
         outputs: Positions of the results, which are steps'.
-        most_bytes: Size from which on memory for results is given to each call, instead of being made by it.
 
     Attributes:
-        rooms: Types of the memory that is given to each call.
-        owned: For each result, whether it has memory of its own.
         profiles: Of the ops, by the position of the step that each was made for.
     Raises:
         GraphError: if there is no such program.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[OpStep],
-        given: Sequence[TensorSpec | None],
-        outputs: Sequence[int],
-        most_bytes: float = inf,
-    ) -> None:
+    def __init__(self, steps: Sequence[OpStep], given: Sequence[TensorSpec | None], outputs: Sequence[int]) -> None:
         graph = Graph("arrays", trace_capacity=1)
         made = _Translated(graph, steps, [*map(Given, given)], outputs)
         resources = Resources(graph, shared_device=lambda _: _device())
@@ -236,7 +212,9 @@ class Program:
         targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
         fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
         plan = at_once(planning(graph, targets, fuse=fuses))
-        self._program = program = at_once(building(plan, resources, _Builder))
+        built = _Builder(plan, resources)
+        at_once(built.make_actors())
+        self._program = program = Run(plan, built, resources)
         self._idle: list[FrameStart] = []  # those that no thread uses now: each has a queue
         self._values, fed = program.layout([made.blobs[i] for i in range(len(given))])
         self._fed = [(i, slot) for i, slot in enumerate(fed) if slot is not None]
@@ -244,13 +222,13 @@ class Program:
             tuple([plan.fetches[each] for each in found]) if isinstance(found, tuple) else plan.fetches[found]
             for found in wanted
         ]
-        self.owned = [_owns(steps[i - len(given)]) for i in outputs]
-        large = {
-            slot: plan.slots[slot].spec
-            for slot, is_owned in zip(self._results, self.owned, strict=True)
-            if is_owned and type(slot) is int and plan.slots[slot].spec.size_bytes >= most_bytes
-        }
-        self.rooms, self._places = [*large.values()], [*large]
+        self._owned = [_owns(steps[i - len(given)]) for i in outputs]
+        buckets = [None if isinstance(slot, tuple) else built.blobs[slot].bucket for slot in self._results]
+        self._lent = [
+            (i, bucket)
+            for i, bucket in enumerate(buckets)
+            if self._owned[i] and isinstance(bucket, _Results) and bucket.spec.size_bytes >= POOLED_BYTES
+        ]
         self._step_of = made.step_of
         self.profiles: dict[int, list[OpProfile]] = {}
         for op in graph.ops:
@@ -259,14 +237,13 @@ class Program:
                 self.profiles.setdefault(made.step_of(op), []).append(profile)
         self._number = 0
 
-    def __call__(self, values: Sequence[Any], rooms: Sequence[Value] = ()) -> list[Any]:
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The results. Several threads may ask for some at a time, and a call may be made within another one.
 
         An interrupt leaves nothing behind: what it has computed is dropped.
 
         Args:
             values: What is given.
-            rooms: Memory for results, see ``rooms``; what is not used of it is as it was.
         Raises:
             StepError: if a step fails.
         """
@@ -279,13 +256,9 @@ class Program:
         except IndexError:
             start = self._program.beginning(_Caller(), _Nobody())
         frame = _Frame(start, self._number, slots, None)
-        around, _brought.rooms = _brought.rooms, dict(zip(self._places, rooms, strict=False))
-        try:
-            frame.begin()
-            frame.close_end()
-            quiet.call(start.ready.run, (FOREVER_NS,))
-        finally:
-            _brought.rooms = around
+        frame.begin()
+        frame.close_end()
+        quiet.call(start.ready.run, (FOREVER_NS,))
         if frame.failure is not None:
             op, cause = frame.failure
             if isinstance(cause, InterruptedStepError) and cause.__cause__ is not None:
@@ -293,12 +266,15 @@ class Program:
             raise StepError(self._step_of(op)) from cause
         self._idle.append(start)
         _device().runs += 1
-        found = [tuple([slots[k] for k in i]) if isinstance(i, tuple) else slots[i] for i in self._results]
+        found: list[Any] = [tuple([slots[k] for k in i]) if isinstance(i, tuple) else slots[i] for i in self._results]
         frame.values = []
         del slots
-        for i, is_owned in enumerate(self.owned):
+        for i, is_owned in enumerate(self._owned):
             if not is_owned:
                 found[i] = _compact(found[i])
+        for i, bucket in self._lent:
+            if found[i].base is None:
+                bucket.lend(found[i])
         return found
 
 

@@ -18,10 +18,8 @@ from actorflow.array.record.record import (
     OpStep,
     Record,
     bytes_of,
-    given,
     shown,
 )
-from actorflow.devices.memory import POOLED_BYTES
 from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
@@ -156,7 +154,9 @@ class _Short:
             found = self._program(values)
         except StepError:  # it is raised where the value is asked for, as always
             return {}
-        arrays = [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
+        for x in found:
+            evaluator.count(x)
+        arrays = [shown(x, evaluator) for x in found]  # their memory is the program's to use again
         return dict(zip(self.results, arrays, strict=True))
 
 
