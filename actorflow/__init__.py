@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     from actorflow.errors import TransportError as TransportError
     from actorflow.graph.composite import Chain as Chain
     from actorflow.graph.composite import Composite as Composite
+    from actorflow.graph.flow import cond as cond
+    from actorflow.graph.flow import scan as scan
+    from actorflow.graph.flow import switch as switch
+    from actorflow.graph.flow import while_loop as while_loop
     from actorflow.graph.gradient import gradient as gradient
     from actorflow.graph.graph import Graph as Graph
     from actorflow.graph.nodes import Blob as Blob
@@ -107,6 +111,7 @@ _HOMES = {
     "plan.plan": ("Plan",),
     "array.transforms.grad": ("grad", "value_and_grad"),
     "array.transforms.to_graph": ("to_graph",),
+    "graph.flow": ("cond", "scan", "switch", "while_loop"),
     "graph.gradient": ("gradient",),
     "checkpoint": (
         "Checkpoint",
@@ -181,6 +186,7 @@ __all__ = [
     "TransportError",
     "Variable",
     "array",
+    "cond",
     "data",
     "devices",
     "grad",
@@ -200,12 +206,15 @@ __all__ = [
     "save_checkpoint_sync",
     "save_weights",
     "save_weights_sync",
+    "scan",
     "serve",
+    "switch",
     "testing",
     "to_graph",
     "to_numpy",
     "value_and_grad",
     "web",
+    "while_loop",
     "world",
     "__version__",
 ]

@@ -173,9 +173,8 @@ def no_thread_left() -> Iterator[None]:
 
 
 def _left_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Threads that were started since, but for that of compilations, which ends by itself some time after them."""
-    found = [thread for thread in threading.enumerate() if thread not in before]
-    return [thread for thread in found if thread.name != "actorflow-compiler"]
+    """Threads that were started since."""
+    return [thread for thread in threading.enumerate() if thread not in before]
 
 
 @pytest.fixture(autouse=True)

@@ -247,6 +247,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "load": lambda **given: af.load(saved(), **given),
     "load_sync": lambda **given: asyncio.to_thread(af.load_sync, saved(), **given),
     "nn.GoogLeNet.loss": googlenet_loss,
+    "scan": lambda **given: af.scan(lambda c, _: (c, None), graph_of()[1], **given),
+    "while_loop": lambda **given: af.while_loop(lambda i, x: i > 0, lambda i, x: (i, x), (1, graph_of()[1]), **given),
     "nn.Optimizer": SmallOptimizer,
     "nn.Trainer": trainer,
     "nn.Trainer.epochs": lambda **given: anext(of_trainer().epochs([], **given), None),

@@ -18,8 +18,7 @@ from PIL import Image
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.devices import blas, team
-from actorflow.devices.blas import blas_threads
+from actorflow.devices import team
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
@@ -66,8 +65,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_if_possible)
-    monkeypatch.setattr(blas, "cores", lambda: 3)  # whatever this machine has
-    monkeypatch.setattr(team, "cores", lambda: 3)
+    monkeypatch.setattr(team, "cores", lambda: 3)  # whatever this machine has
     return made
 
 
@@ -419,7 +417,7 @@ class State(NamedTuple):
 
 
 def state() -> State:
-    return State(blas_threads._lanes, team.team._invited, team.team._threads)
+    return State(team.team._lanes, team.team._invited, team.team._threads)
 
 
 async def outcome(call: Call) -> tuple[Any, ActorflowError | None]:

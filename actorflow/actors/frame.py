@@ -207,13 +207,22 @@ class Frame(core.Frame):
     def at_work(self) -> list[tuple[OpActor, Fence | asyncio.Task[Any]]]:
         """The ops that are on a lane, or run as a task, as far as the loop knows, each with that work.
 
-        Of ops that a lane's thread calls one after the other that is the one that it has come to.
+        Of ops that a lane's thread calls one after the other that is the one that it has come to. With an op that
+        computes branches or loops come those inside, whose work is a frame.
         """
         found: list[tuple[OpActor, Any]] = []
         for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
             shift = None if isinstance(work, asyncio.Task) else work.argument
             found.append((shift.at if isinstance(shift, core.Shift) else actor, work))
+            if isinstance(work, Frame):
+                found += work.at_work
         return found
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """How far it has come: another value if it has come further, or a frame inside one of its ops has."""
+        inside = [work.position for work in [*self.outstanding.values()] if isinstance(work, Frame)]
+        return self.open, self.pending, inside
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
         """End the frame for a fault of this package, not of an op's own code; so end those that share its order.

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,7 @@ from actorflow.devices import DeviceOptions
 from actorflow.devices.registry import device_kind
 from actorflow.errors import CheckpointError, GraphError, MissingExtraError, did_you_mean
 from actorflow.graph import options
+from actorflow.graph.body import Body, bodies_of, with_bodies
 from actorflow.graph.graph import Graph, Interface, targets_of
 from actorflow.graph.nodes import Blob, Node, Op, Site, Variable
 from actorflow.interchange import to_numpy
@@ -132,9 +134,13 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
     outputs = {blob.name: blob for blob in fetched}
     if isinstance(fetch, Mapping):
         outputs = {name: _blob_of(graph, target) for name, target in fetch.items()}
+    ops = tuple(sorted(with_bodies(ops), key=lambda op: op.id))
     kept: dict[Node, None] = dict.fromkeys([*ops, *fetched])
     kept |= dict.fromkeys(blob for op in ops for blob in (*op.inputs, *op.outputs))
-    fed = [each for each in kept if isinstance(each, Blob) and not each.producers and not isinstance(each, Variable)]
+    bodies = [body for op in ops for body in bodies_of(op)]
+    kept |= dict.fromkeys(blob for body in bodies for blob in (*body.inputs, *body.outputs))
+    blobs = [each for each in kept if isinstance(each, Blob) and each.graph.body is None]
+    fed = [each for each in blobs if not each.producers and not isinstance(each, Variable)]
     given = {blob.name: blob for blob in sorted(fed, key=lambda blob: blob.id)}
     if inputs is not None:
         given = {name: _blob_of(graph, blob) for name, blob in inputs.items()}
@@ -150,6 +156,7 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
 def _scopes_of(nodes: Iterable[Node], scopes: Iterable[str]) -> tuple[str, ...]:
     """Those of some scopes that nodes are in."""
     wanted = {node.graph.name for node in nodes if node.graph.parent is not None}
+    wanted |= {body.scope.name for op in nodes if isinstance(op, Op) for body in bodies_of(op)}
     wanted |= {name[:i] for name in wanted for i, sign in enumerate(name) if sign == "/"}
     return tuple([name for name in scopes if name in wanted])
 
@@ -200,6 +207,10 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     head = {"format": FORMAT, "version": VERSION, "name": root.name, "frame": part.frame, "rank": part.rank}
     scopes = part.scopes if len(part.scopes) <= _most(len(nodes)) else _scopes_of(nodes, part.scopes)
     head |= {"ids": size, "scopes": scopes, **_written_interface(part)}
+    bodies = [root._store.scopes[name].body for name in scopes]
+    written_bodies = {b.scope.name: _written_body(b) for b in bodies if b is not None}
+    if written_bodies:
+        head["bodies"] = written_bodies
     try:
         head["options"] = _written_options(root, writer)
     except UnsavableError as error:
@@ -241,6 +252,14 @@ def _written_op(op: Op, writer: Writer) -> dict[str, Any]:
     if op.hints is not None:
         record["hints"] = [None if op.hints.libraries is None else [*op.hints.libraries], op.hints.force_cpu]
     return record
+
+
+def _written_body(body: Body) -> dict[str, Any]:
+    return {
+        "parameters": [blob.name for blob in body.parameters],
+        "captured": [[outer.name, inner.name] for outer, inner in body.captured.items()],
+        "outputs": [blob.name for blob in body.outputs],
+    }
 
 
 def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) -> dict[str, Any]:
@@ -406,6 +425,7 @@ _HEAD: dict[str, Any] = {
     "nodes": list,
 }
 _INTERFACE: dict[str, Any] = {"inputs": dict, "outputs": dict}
+_BODY: dict[str, Any] = {"parameters": list, "captured": list, "outputs": list}
 _NODE: dict[str, Any] = {"id": int, "kind": str, "name": str, "place": str}
 _BLOB: dict[str, Any] = {**_NODE, "shape": list, "dtype": str}
 _FIELDS: dict[str, dict[str, Any]] = {
@@ -427,7 +447,7 @@ def _parsed_structure(path: Path, text: bytes) -> dict[str, Any]:
         if not isinstance(found, dict) or found.get("format") != FORMAT or "version" not in found:
             raise ValueError(f"expected an object of the format {FORMAT!r} and its version, got {found!r:.200}")
         if found["version"] == VERSION:
-            _check_fields(found, _HEAD, _INTERFACE)
+            _check_fields(found, _HEAD, {**_INTERFACE, "bodies": dict})
         return found
 
 
@@ -514,6 +534,9 @@ class _Builder:
         if last >= ids:
             raise ValueError(f"expected ids less than {ids}, got {last}")
         graph._store.next_id = ids
+        for name, body in self._reader.bodies.items():
+            with _read_as(self._path, f"body {name!r:.200}"):
+                self._fill(body, structure["bodies"][name])
         for record in records:
             with _read_as(self._path, f"{record['kind']} {record['name']!r:.200}"):
                 if record["kind"] == "op":
@@ -523,6 +546,11 @@ class _Builder:
         for record in records:
             with _read_as(self._path, f"{record['kind']} {record['name']!r:.200}"):
                 self._order(record)
+        inside = {body: [each for op in body.ops for each in bodies_of(op)] for body in self._reader.bodies.values()}
+        try:
+            TopologicalSorter(inside).prepare()
+        except CycleError as error:
+            raise ValueError(f"expected no body inside of itself, got {error.args[1]!r:.200}") from None
         left = [name for name in self._tensors if name not in self._reader.used]
         if left:
             raise ValueError(f"expected no further tensors, got {left!r:.200}")
@@ -559,7 +587,29 @@ class _Builder:
             raise ValueError(f"expected a name, got {name!r:.200}")
         parent, _, own = name.rpartition("/")
         _check_parts(own)
-        self._graph._add_scope(self._scope(parent), name)
+        scope = self._graph._add_scope(self._scope(parent), name)
+        if name in self._structure.get("bodies", {}):
+            self._reader.bodies[name] = Body(scope)
+
+    def _fill(self, body: Body, record: Any) -> None:
+        """Say what a body reads and gives."""
+        _check_fields(record, _BODY, {})
+        nodes = self._graph._store.nodes
+
+        def blobs(names: Any, inside: Body | None) -> list[Blob]:
+            found = [self._found(name, nodes) for name in names]
+            for blob in found:
+                if not isinstance(blob, Blob) or blob.graph.body is not inside:
+                    raise ValueError(f"expected blobs of {body.scope.name!r}, or around it, got {blob!r:.200}")
+            return found
+
+        body.parameters, body.outputs = tuple(blobs(record["parameters"], body)), tuple(blobs(record["outputs"], body))
+        pairs = record["captured"]
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f"expected pairs of names, got {pairs!r:.200}")
+        outer, inner = blobs([pair[0] for pair in pairs], body.outer), blobs([pair[1] for pair in pairs], body)
+        body.captured = dict(zip(outer, inner, strict=True))
+        body.is_closed = True
 
     def _scope(self, name: str) -> Graph:
         return self._graph if not name else self._found(name, self._graph._store.scopes)

@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.errors import GraphError, text_of
+from actorflow.graph.body import Body
+from actorflow.graph.flow import Loop, Switch
 from actorflow.graph.nodes import Op
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.fills import Numbers
@@ -59,7 +61,7 @@ class UnsavableError(Exception):
 @cache
 def kinds() -> Mapping[str, type[Any]]:
     """The package's own operations, and what their fields hold besides plain values, by the names of the classes."""
-    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, Place, Step)}
+    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, Loop, Place, Step, Switch)}
     for kind in _subclasses(Operation):
         name, module = kind.__name__, kind.__module__
         # A dataclass with slots is made twice, and the first one is known as a subclass, too.
@@ -332,6 +334,8 @@ class Writer:
             return self._written_array(value, owner)
         if isinstance(value, Enum):
             return {"member": [name_of(kind), value.name]}
+        if isinstance(value, Body):
+            return {"body": value.scope.name}
         if hasattr(kind, "_fields") or (is_dataclass(value) and not isinstance(value, type)):
             return self._written_object(value, owner, depth)
         if callable(value):
@@ -390,12 +394,15 @@ class Reader:
         tensors: The file's, by name.
     Attributes:
         used: Names of the tensors that values have had.
+        bodies: Bodies of the graph, by the names of their scopes.
     """
 
     def __init__(self, names: Names, tensors: Mapping[str, Tensor]) -> None:
         self._names, self._tensors = names, tensors
         self.used: set[str] = set()
+        self.bodies: dict[str, Body] = {}
         self._forms: dict[str, Callable[[Any, int], Any]] = {
+            "body": lambda written, _: self.bodies[_text(written)],
             "bytes": lambda written, _: bytes.fromhex(written),
             "complex": self._complex,
             "dict": self._dict,

@@ -470,6 +470,28 @@ class Frame:
             turnstile.expect(self)
         self.send(self.start.first)
 
+    def begin_again(self, number: int, values: list[Any]) -> bool:
+        """Begin once more, on other values, when it has ended and nothing of it runs; not a frame in flight by itself.
+
+        Returns:
+            Whether there is anything to wait for.
+        """
+        start = self.start
+        self._pending = start.pending.copy()
+        self._readers = start.unshared.copy()
+        for slot, tokens in start.shared:
+            self._readers[slot] = bytearray(tokens)
+        self.number, self.values = number, values
+        self.open = start.open_ends - 1
+        if not self.open:
+            self.state, self.halted, self.has_ended = _FINISHED, True, True
+            return False
+        self.state, self.halted, self.has_ended = _RUNNING, False, False
+        for turnstile in start.turnstiles:
+            turnstile.expect(self)
+        self.send(start.first)
+        return True
+
     def finish(self) -> None:
         """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
         raise NotImplementedError

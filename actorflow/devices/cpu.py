@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane, Stopped
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
@@ -170,7 +169,7 @@ class WorkerLane(Lane):
         self._idle: asyncio.Event | None = None
         if computes:
             # From here on, not from the first work: a sum must not depend on how soon a thread has started.
-            blas_threads.lane_started()
+            team.lane_started()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -182,7 +181,7 @@ class WorkerLane(Lane):
         """See `Lane.expect`. BLAS shares the cores out among the lanes that there is work for."""
         if self._computes and not self._closed and work is not self._is_counted:
             self._is_counted = work
-            (blas_threads.lane_started if work else blas_threads.lane_stopped)()
+            (team.lane_started if work else team.lane_stopped)()
 
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
@@ -235,7 +234,7 @@ class WorkerLane(Lane):
         if not self._closed:
             self._closed = True
             if self._is_counted:
-                blas_threads.lane_stopped()
+                team.lane_stopped()
             for _ in self._threads:
                 self._queue.put(None)
 

@@ -60,25 +60,58 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
             raise GraphError(f"blob {blob.name!r} is of graph {blob.graph.root.name!r}, the loss of {root.name!r}")
         if not _is_floating(blob):
             raise DTypeError(f"only floating blobs have gradients, blob {blob.name!r} is {blob.spec}")
-    order = _ops_before(loss)
-    active = _active(order, targets)
-    path = _path(order, active, loss)
+    order = _ops_before([loss])
+    path = _path(order, _active(order, targets), [loss])
     for blob in targets:
         if blob not in path:
             raise GraphError(_why_not(loss, blob, order))
+    _check_differentiable(order, path, [loss], targets)
+    with root._store.all_or_nothing(), root.unique_subgraph("gradient") as scope:
+        builder = _Builder(scope, path)
+        with root._made_for(next(iter(loss.producers), None)), root.at(loss.place):
+            one = root.apply(Fill(1.0, TensorSpec((), loss.dtype)), name="one")
+        found = builder.run(order, [loss], [one], targets)
+    return found[0] if isinstance(wrt, Blob) else found
+
+
+def pulled_back(results: Sequence[Blob], grads: Sequence[Blob | None], wrt: Sequence[Blob]) -> list[Blob]:
+    """Build gradients in the current scope from those of several results: zeros where nothing depends on a blob.
+
+    Args:
+        results: What the loss depends on.
+        grads: Its gradient by each of them; None for zero.
+        wrt: The blobs to differentiate by, floating.
+    Raises:
+        GraphError: if a result depends on one of ``wrt`` through an op that has no gradient.
+    """
+    root = wrt[0].graph.root
+    pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
+    seeds = [y for y, _ in pairs]
+    order = _ops_before(seeds)
+    path = _path(order, _active(order, wrt), seeds)
+    _check_differentiable(order, path, seeds, wrt)
+    return _Builder(root.current_scope, path).run(order, seeds, [g for _, g in pairs], wrt)
+
+
+def _check_differentiable(
+    order: Sequence[Op], path: set[Blob], results: Sequence[Blob], targets: Sequence[Blob]
+) -> None:
+    """Check that all ops on a path have gradients.
+
+    Raises:
+        GraphError: if one has none.
+    """
     for op in order:
         if (
             not op.operation.differentiable
             and any(b in path for b in _smooth(op))
             and any(b in path for b in op.outputs)
         ):
+            name = results[0].name if len(results) == 1 else ", ".join(each.name for each in results)
             raise GraphError(
-                f"loss {loss.name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
+                f"loss {name!r} depends on {_first(targets, op, order).name!r} through op {op.name!r} "
                 f"({op.operation}), which has no gradient; created at {op.site}"
             )
-    with root._store.all_or_nothing(), root.unique_subgraph("gradient") as scope:
-        found = _Builder(scope, path, loss).run(order, targets)
-    return found[0] if isinstance(wrt, Blob) else found
 
 
 def trainable(loss: Blob) -> tuple[Variable, ...]:
@@ -87,9 +120,9 @@ def trainable(loss: Blob) -> tuple[Variable, ...]:
     Raises:
         CycleError: if the ops that ``loss`` needs wait for each other.
     """
-    order = _ops_before(loss)
+    order = _ops_before([loss])
     variables = {b for op in order for b in _smooth(op) if isinstance(b, Variable) and _is_floating(b)}
-    path = _path(order, _active(order, variables), loss)
+    path = _path(order, _active(order, variables), [loss])
     return tuple(sorted((v for v in variables if v in path), key=lambda variable: variable.id))
 
 
@@ -101,11 +134,11 @@ def _producers(blob: Blob) -> Sequence[Op]:
     return () if isinstance(blob, Variable) else blob.producers
 
 
-def _ops_before(loss: Blob) -> list[Op]:
-    """The ops that ``loss`` needs, each after those that it needs itself."""
+def _ops_before(results: Sequence[Blob]) -> list[Op]:
+    """The ops that ``results`` need, each after those that it needs itself."""
     order: list[Op] = []
     state: dict[Op, bool] = {}  # False while what the op needs is looked at, True when it is in the order
-    stack: list[tuple[Op, bool]] = [(op, False) for op in reversed(_producers(loss))]
+    stack = [(op, False) for blob in reversed(results) for op in reversed(_producers(blob))]
     while stack:
         op, entered = stack.pop()
         if entered:
@@ -150,9 +183,9 @@ def _is_smooth(op: Op, blob: Blob) -> bool:
     return _is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
 
 
-def _path(order: Sequence[Op], active: set[Blob], loss: Blob) -> set[Blob]:
-    """The active blobs that ``loss`` depends on through active blobs."""
-    path = {loss} & active
+def _path(order: Sequence[Op], active: set[Blob], results: Iterable[Blob]) -> set[Blob]:
+    """The active blobs that ``results`` depend on through active blobs."""
+    path = {*results} & active
     for op in reversed(order):
         if any(blob in path for blob in op.outputs):
             path.update(blob for blob in _smooth(op) if blob in active)
@@ -196,18 +229,20 @@ class _Builder:
         path: Blobs whose gradients are built.
     """
 
-    def __init__(self, scope: Graph, path: set[Blob], loss: Blob) -> None:
+    def __init__(self, scope: Graph, path: set[Blob]) -> None:
         self.scope = scope
         self.root = scope.root
         self.path = path
-        self.loss = loss
-        self._scopes: dict[Graph, Graph] = {self.root: scope}
+        outermost = self.root if scope.body is None else scope.body.scope
+        self._scopes: dict[Graph, Graph] = {outermost: scope}
 
-    def run(self, order: Sequence[Op], targets: Sequence[Blob]) -> list[Blob]:
-        """Build everything; the gradients of ``targets``."""
+    def run(
+        self, order: Sequence[Op], results: Sequence[Blob], grads: Sequence[Blob], targets: Sequence[Blob]
+    ) -> list[Blob]:
+        """Build everything from the gradients of results; the gradients of ``targets``."""
         backward = Backward(self.path, self._through, self._total)
-        with self.root._made_for(next(iter(self.loss.producers), None)), self.root.at(self.loss.place):
-            backward.seed(self.loss, self.root.apply(Fill(1.0, TensorSpec((), self.loss.dtype)), name="one"))
+        for result, grad in zip(results, grads, strict=True):
+            backward.seed(result, grad)
         backward.walk(op for op in reversed(order) if any(blob in self.path for blob in op.outputs))
         found: dict[Blob, Blob] = {}
         for blob in targets:
@@ -242,12 +277,12 @@ class _Builder:
 
     def _total(self, blob: Blob, terms: list[Any]) -> Blob:
         rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
-        terms.sort(key=lambda term: rank[term[0]])
+        terms.sort(key=lambda term: rank.get(term[0], -1))  # what it began with comes first
         # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
         places = {term.place for _, term in terms}
         place = places.pop() if len(places) == 1 else blob.place
         maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
-        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[0][0].lane):
+        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[-1][0].lane):
             grad: Blob = self.root.apply(Sum(), *(term for _, term in terms))
         return grad
 

@@ -43,6 +43,7 @@ from actorflow.transport.world import world as world_of_process
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from actorflow.graph.body import Body
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
     from actorflow.runtime.batched import Batcher
@@ -126,6 +127,7 @@ class Graph:
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
         parent: The graph around a sub-graph, None for the root.
+        body: The branch, or body of a loop, that a sub-graph is or lies in; None for what frames compute themselves.
         root: The outermost graph.
         options: The root's: how it runs.
 
@@ -162,6 +164,7 @@ class Graph:
     ) -> None:
         self.name = _checked_name(name, "graph")
         self.parent: Graph | None = None
+        self.body: Body | None = None
         self.root: Graph = self
         self._prefix = ""
         self._store = Store()  # shared with the sub-graphs, which have nothing of what follows
@@ -255,6 +258,9 @@ class Graph:
             raise ShapeError(f"variable {full!r}: its value outlives frames, so no axis can be open, got {spec}")
         store = self._store
         store.check_free(full)
+        while scope.body is not None:  # its value outlives a call of the body, which reads it as from outside
+            assert scope.parent is not None
+            scope = scope.parent
         variable = Variable(scope, store.take_id(), full, self.root._place(place), spec, init)
         store.add(variable)
         return variable
@@ -540,13 +546,15 @@ class Graph:
             >>> [op.name for op in graph.ops]
             ['exp']
         """
+        from actorflow.graph.body import bodies_of, with_bodies
         from actorflow.plan.validate import needed_ops  # the plan is built on graphs
 
         targets = [self.resolve(sink) for sink in sinks]
-        ops = needed_ops(targets)
+        ops = [*with_bodies(needed_ops(targets))]
         keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
         for op in ops:
             keep.update(op.inputs, op.outputs)
+            keep.update(blob for body in bodies_of(op) for blob in (*body.inputs, *body.outputs))
         self._store.delete(node for node in self.nodes if node not in keep)
 
     # -- scopes -------------------------------------------------------------------------------------------------------
@@ -717,7 +725,7 @@ class Graph:
 
     @property
     def sources(self) -> tuple[Blob, ...]:
-        """Blobs that must be fed: neither variables nor written by an op.
+        """Blobs that must be fed: neither variables nor written by an op, nor those of branches and loops.
 
         Example:
             >>> graph = af.Graph("g")
@@ -726,7 +734,7 @@ class Graph:
             >>> graph.sources, graph.sinks
             ((<Blob 'x' float32[2] on cpu>,), (<Blob 'multiply/out' float32[2] on cpu>,))
         """
-        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable))
+        return tuple(b for b in self.blobs if not b.producers and not isinstance(b, Variable) and b.graph.body is None)
 
     @property
     def sinks(self) -> tuple[Blob, ...]:
@@ -734,7 +742,12 @@ class Graph:
         return tuple(
             b
             for b in self.nodes
-            if isinstance(b, Blob) and not b.consumers and b.producers and not isinstance(b, Variable)
+            if isinstance(b, Blob)
+            and not b.consumers
+            and b.producers
+            and not isinstance(b, Variable)
+            and b.graph.body is None
+            and not b.producers[0].hides(b)
         )
 
     @property
@@ -1652,6 +1665,7 @@ class Graph:
         store.check_free(full)
         scope = Graph.__new__(Graph)
         scope.name, scope.parent, scope.root, scope._prefix, scope._store = full, parent, self, full + "/", store
+        scope.body = parent.body
         store.scopes[full] = scope
         return scope
 

@@ -443,6 +443,11 @@ class Op(Node):
         """True if the inputs have been connected."""
         return self._connected
 
+    def hides(self, blob: Blob) -> bool:
+        """Return whether an output is for gradients alone, so that it is no result of the graph."""
+        hidden = self.operation.hidden
+        return bool(hidden) and blob in self.outputs[-hidden:]
+
     @property
     def expects_outputs(self) -> bool:
         """True if the operation has outputs; a function may have none."""
@@ -479,6 +484,11 @@ class Op(Node):
             self.operation.check_arity(len(blobs))
         except GraphError as error:
             raise GraphError(f"op {self.name!r}: {error}") from None
+        body = self.graph.body
+        if body is not None:
+            blobs = [body.own(blob) for blob in blobs]
+        else:
+            self._check_outside(blobs)
         self.inputs = tuple(blobs)
         if not isinstance(self.operation, Function):  # which has said them already
             self._infer()
@@ -503,6 +513,7 @@ class Op(Node):
     def _connect_outputs(self, blobs: Sequence[Blob]) -> None:
         self._check_no_outputs()
         self._check_blobs(blobs)
+        self._check_outside(blobs)
         if len(set(map(id, blobs))) != len(blobs):
             raise GraphError(f"{self._where()} cannot write one blob twice: {[blob.name for blob in blobs]}")
         self._check_outputs(blobs)
@@ -526,6 +537,16 @@ class Op(Node):
                 )
             if root._store.has_lost(blob):
                 raise GraphError(f"{self._where()} cannot be connected to blob {blob.name!r}, which was deleted")
+
+    def _check_outside(self, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            if blob.graph.body is not self.graph.body:
+                inside = blob.graph.body or self.graph.body
+                assert inside is not None
+                raise GraphError(
+                    f"{self._where()} cannot be connected to blob {blob.name!r}: one of them is a part of "
+                    f"{inside.scope.name!r}, which is computed by an op of its own, and gives what it returns"
+                )
 
     def _check_outputs(self, blobs: Sequence[Blob]) -> None:
         if self._inferred is None or not blobs:

@@ -38,7 +38,6 @@ _MOST_LENGTHS = 1024
 
 #: Why operators are refused that have no row.
 WHY_NOT = {
-    **dict.fromkeys(["Loop", "Scan"], "loops cannot be loaded: a graph has no cycles"),
     **dict.fromkeys(
         [
             "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",

@@ -13,7 +13,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
-from actorflow.onnx import by_data, constants, folding
+from actorflow.onnx import by_data, constants, flow, folding
 from actorflow.onnx.file import BROKEN
 from actorflow.onnx.operators import TABLE
 from actorflow.onnx.refusal import DependsOnData, Refused
@@ -78,6 +78,7 @@ class Lowering:
         self._variable = variable
         self._outer = graph.current_scope
         self._scopes: dict[tuple[str, ...], Graph] = {(): self._outer}
+        self._made_by: dict[str, NodeProto] = {}  # the node that gives each tensor
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,7 @@ class Lowering:
                 given = ()
             for position, output in enumerate(proto.output):
                 if output:
+                    self._made_by[output] = proto
                     values[output] = given[position] if position < len(given) else None
             for each in names_read(proto):
                 unread[each] -= 1
@@ -151,12 +153,13 @@ class Lowering:
     def _lowered(self, proto: NodeProto, name: str, values: Values, reads: Mapping[str, int]) -> Sequence[Value | None]:
         operator = proto.op_type if proto.domain in _OWN else f"{proto.domain}:{proto.op_type}"
         row = TABLE.get(operator)
-        if proto.op_type == "If" and not proto.domain:
+        has_parts = proto.op_type in flow.OPERATORS and proto.domain in _OWN
+        if has_parts and proto.op_type == "If" and self._is_decided(proto, values):
             return self._branch(proto, name, values)
         schema = self._schema(proto)
         if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
             raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
-        if row is None and not (schema and _has_body(schema)):
+        if row is None and not has_parts and not (schema and _has_body(schema)):
             raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
         inputs: list[Value | None] = []
         for each in proto.input:
@@ -167,6 +170,9 @@ class Lowering:
                     raise Refused(f"reads {each!r}, which nothing before it gives")
                 return ()  # what gives it was refused
             inputs.append(values[each] if each else None)
+        if has_parts:
+            with self._named(name):
+                return flow.lowered(self, proto, inputs, values)
         attributes = self._attributes(proto, schema)
         opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
         found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
@@ -295,19 +301,62 @@ class Lowering:
             raise Refused(f"{operator} in its body: {why}" if operator != proto.op_type else why)
         return [values.get(output) for output in function.output]
 
+    def _is_decided(self, proto: NodeProto, values: Values) -> bool:
+        """Return whether it is known which branch is taken, or nothing is known as what gives it was refused."""
+        condition = values.get(proto.input[0])
+        if condition is None:
+            return True
+        numbers = condition.numbers
+        if numbers is not None and not any(isinstance(each, Length) for each in numbers.reshape(-1)):
+            return True
+        return flow.is_squeeze(proto, self._made_by)
+
     def _branch(self, proto: NodeProto, name: str, values: Values) -> Sequence[Value | None]:
         """Lower the branch of an If that is always taken."""
         condition = values.get(proto.input[0])
         if condition is None:
             return ()
-        if condition.numbers is None or any(isinstance(each, Length) for each in condition.numbers.reshape(-1)):
-            raise Refused("its condition depends on data: only one that is constant can be loaded")
-        taken = "then_branch" if condition.numbers.reshape(-1)[0] else "else_branch"
+        numbers = condition.numbers
+        taken = "then_branch" if numbers is None or numbers.reshape(-1)[0] else "else_branch"
         branch = next(attribute.g for attribute in proto.attribute if attribute.name == taken)
         inner: Values = {**values, **self.initializers(branch)}
         outputs = [output.name for output in branch.output]
         self.walk(branch.node, inner, outputs, f"{name}/")
         return [inner.get(output) for output in outputs]
+
+    def part(self, graph: GraphProto, given: Sequence[Value], values: Values) -> list[Value]:
+        """Lower a graph inside a node, as a part of the graph that is computed by itself: in the current scope.
+
+        Args:
+            graph: The graph.
+            given: Values of its inputs.
+            values: All values around it.
+        Returns:
+            The values of its outputs.
+        """
+        inner: Values = {each: flow.inside(value) for each, value in values.items()}
+        inner.update(self.initializers(graph))
+        inner.update(zip([each.name for each in graph.input], given, strict=True))
+        outputs = [output.name for output in graph.output]
+        before, around = len(self.refused), (self._outer, self._scopes)
+        self._outer = self.graph.current_scope
+        self._scopes = {(): self._outer}
+        try:
+            self.walk(graph.node, inner, outputs)
+            if len(self.refused) > before:
+                operator, _, why = self.refused[before]
+                raise Refused(f"{operator} in its body: {why}")
+            found = [inner.get(output) for output in outputs]
+            missing = [output for output, value in zip(outputs, found, strict=True) if value is None]
+            if missing:
+                raise Refused(f"nothing in its body gives {', '.join(map(repr, missing))}")
+            for value in found:
+                if value is not None:
+                    value.blob()  # in this scope
+            return [value for value in found if value is not None]
+        finally:
+            self._outer, self._scopes = around
+            del self.refused[before:]
 
 
 def is_trained(tensor: TensorProto) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import on_lane, stoppable
+from actorflow.devices.team import team
 from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -79,7 +79,7 @@ class Session:
         self._model = model
         self._module = load_onnxruntime()
         self._without = [] if folds else ["ConstantFolding"]
-        self._threads = blas_threads.next_share if threads is None else threads
+        self._threads = team.next_share if threads is None else threads
         self._made = self._session()
         self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
@@ -113,7 +113,7 @@ class Session:
         """The session, with the threads that it may have here."""
         with self._making:
             if not self._is_settled:
-                threads = blas_threads.share if on_lane() else 1
+                threads = team.share if on_lane() else 1
                 if threads != self._threads:
                     self._threads = threads
                     self._made = self._session()

@@ -207,6 +207,11 @@ class Operation:
             cls.function_name = cls.__name__.lower()
 
     @property
+    def hidden(self) -> int:
+        """Number of last outputs that are for gradients alone."""
+        return 0
+
+    @property
     def may_last(self) -> bool:
         """Whether a call may take any time, as the values of its inputs say, however short the last ones were.
 

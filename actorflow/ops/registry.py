@@ -106,8 +106,9 @@ class Kernel:
     is_own: bool = False
 
     def bound(self, operation: Operation, inputs: Sequence[TensorSpec]) -> Kernel:
-        """The same, for one step whose inputs are of these types."""
-        return self if self.bind is None else replace(self, function=self.bind(operation, inputs))
+        """The same, for one step whose inputs are of these types, in a program, where NumPy warns of nothing."""
+        bind = self.bind or getattr(self.function, "bind", None)
+        return self if bind is None else replace(self, function=bind(operation, inputs))
 
     def seeing_anew(self, positions: Sequence[int]) -> Kernel:
         """The same, for inputs that may have other contents though they are the same arrays."""

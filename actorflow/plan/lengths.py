@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, text_of
+from actorflow.graph.flow import WithBodies
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
@@ -70,6 +71,8 @@ class Closed:
         if operation is not op.operation:
             self._operations[op] = operation
         elif not any(axes_in(blob.spec.shape) for blob in (*op.inputs, *op.outputs)):
+            return
+        if isinstance(operation, WithBodies):  # whose parts are closed as they are planned
             return
         inferred = operation.infer(*[TensorSpec(opened(blob.shape, self._lengths), blob.dtype) for blob in op.inputs])
         for blob, found in zip(op.outputs, inferred or (), strict=bool(inferred)):

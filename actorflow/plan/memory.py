@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorflow.devices.memory import SHARED_BYTES
+from actorflow.errors import GraphError
 from actorflow.graph.nodes import Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.transfer import Receive, Stage, Transfer
@@ -66,6 +67,9 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
             viewed = max((charges[index] for index in op.inputs), default=0)
             for index in op.outputs:
                 charges[index] = max(charges[index], viewed)
+        if op.bodies:  # what it needs while it computes them counts for as long as its first output is there
+            peaks = [0 if isinstance(body, GraphError) else body.footprint().peak_bytes for body in op.bodies]
+            charges[op.outputs[0]] += max(peaks)
     return charges
 
 

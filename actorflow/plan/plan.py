@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.graph.options import FiniteCheck
@@ -58,6 +59,8 @@ class PlannedOp(Step):
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
         parts: The steps that it computes by one call; it has the node of the last one. Their positions are the sites of
             the steps of its operation.
+        bodies: Plans of the parts of the graph that it computes by itself; what is wrong with a branch for other
+            lengths.
     """
 
     site: Node = field(repr=False)
@@ -68,6 +71,7 @@ class PlannedOp(Step):
     waits: int = 0
     lane: str | None = None
     parts: tuple[PlannedOp, ...] = ()
+    bodies: tuple[Plan | GraphError, ...] = ()
 
 
 @dataclass(slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError, ShapeError
+from actorflow.graph.flow import Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.loop import Steps
@@ -50,6 +51,7 @@ def planning(
     fuse: bool | None = None,
     lengths: Lengths | None = None,
     tapped: Sequence[Blob] = (),
+    home: Place | None = None,
 ) -> Steps[Plan]:
     """Check a graph, or the part of it that ``targets`` need, and plan it. The graph must not change meanwhile.
 
@@ -59,6 +61,7 @@ def planning(
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
         lengths: Lengths of the axes that are open there; None if there are none.
         tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
+        home: Where all that is fetched is to be; None for where each blob lives.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
             lengths that do not fit (`ShapeError`).
@@ -78,16 +81,46 @@ def planning(
     if tapped:
         used = {blob for op in ops for blob in (*op.inputs, *op.outputs)}
         tapped = [blob for blob in tapped if blob in used]
-    planner = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed)
+    planner = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed, home)
     plan = yield from planner.plan((*fetched, *tapped) if tapped else fetched)
     plan.lengths = lengths or ()
     if tapped:
         kept = plan.fetches
         plan.fetches = {blob: kept[blob] for blob in fetched if blob in kept}
         plan.tapped = {blob: kept[blob] for blob in tapped if blob in kept}
+    for op in plan.ops:
+        if isinstance(op.operation, WithBodies):
+            op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse)))
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
+
+
+def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None) -> Steps[list[Plan | GraphError]]:
+    """Plans of what an op computes by itself."""
+    made: list[Plan | GraphError] = []
+    for body in operation.bodies:
+        lengths = plan.lengths or None
+        try:
+            part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, home=op.place)
+        except ShapeError as error:
+            if lengths is None or not isinstance(operation, Switch):
+                raise
+            made.append(error)  # a branch for other lengths: an error where it is taken
+            continue
+        elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
+        if elsewhere:
+            raise PlaceError(
+                f"blob {elsewhere[0].name!r} is on {elsewhere[0].place}, but op {op.node.name!r}, which computes it, "
+                f"is on rank {op.place.rank}: branches and loops have one rank; created at {op.node.site}"
+            )
+        for text, names in part.notes.items():
+            known = plan.notes.setdefault(text, [])
+            known.extend(name for name in names if name not in known)
+        made.append(part)
+    if all(isinstance(part, GraphError) for part in made):
+        raise cast(GraphError, made[0])
+    return made
 
 
 def _check_budget(plan: Plan, place: Place) -> None:
@@ -109,8 +142,9 @@ def _check_budget(plan: Plan, place: Place) -> None:
 class _Planner:
     """Builds one plan."""
 
-    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool, closed: Closed | None) -> None:
+    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool, closed: Closed | None, home: Place | None) -> None:
         self._graph = graph
+        self._home = home
         self._fuses = fuses
         self._ordered = ordered
         # Types and operations of nodes.
@@ -193,7 +227,7 @@ class _Planner:
             slot = values.get(blob)
             if slot is None or not slot.is_constant:
                 return None
-        if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce):
+        if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce | WithBodies):
             return None
         specs = [self._spec(blob) for blob in op.outputs]
         if any(is_gathered(blob) or blob.dtype.hasobject for blob in op.outputs):
@@ -213,7 +247,7 @@ class _Planner:
         operation, choice = self._operation(op), once
         if choice is None:
             typed = op.inputs or op.outputs
-            if isinstance(operation, AllReduce):
+            if isinstance(operation, AllReduce | WithBodies):
                 choice = Choice(Place(self._rank), None)
             else:
                 choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
@@ -450,15 +484,16 @@ class _Planner:
     def _fetched(self, blob: Blob) -> Slot:
         """The slot that the application gets: where the blob lives; what was fed comes back as it was."""
         slot = self._values.get(blob) or self._source(blob)
+        home = self._home or blob.place
         if slot.is_constant:  # a copy: what is fetched is the application's
             constant, op, copy = slot, blob.producers[0], Copy()
-            choice = self._choose(op, copy, blob.place, blob.dtype)
+            choice = self._choose(op, copy, home, blob.dtype)
             if choice.dtype is not None:
                 choice = self._choose(op, copy, self._host, blob.dtype)
             slot = self._new_slot(blob, self._spec(blob), choice.place)
             self._add(op, blob, copy, choice, [self._at(constant, choice.place, op)], [slot])
-        if not slot.is_fed and slot.place != blob.place:
-            slot = self._at(slot, blob.place, blob.producers[0])
+        if not slot.is_fed and slot.place != home:
+            slot = self._at(slot, home, blob.producers[0])
         slot.is_fetched = True
         slot.readers += 1
         return slot

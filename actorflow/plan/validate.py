@@ -23,7 +23,7 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
     todo: list[Op] = []
     for target in targets:
         if isinstance(target, Graph):
-            todo.extend(target.ops)
+            todo.extend(op for op in target.ops if op.graph.body is target.body)
         elif isinstance(target, Op):
             todo.append(target)
         elif not isinstance(target, Variable):
@@ -42,7 +42,7 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
 def chosen(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> tuple[tuple[Op, ...], tuple[Blob, ...]]:
     """The ops that targets need, and the blobs that are fetched; all ops and the sinks for None."""
     if targets is None:
-        return graph.ops, graph.sinks
+        return tuple([op for op in graph.ops if op.graph.body is None]), graph.sinks
     fetched = dict.fromkeys(target for target in targets if isinstance(target, Blob))
     return with_whole_groups(graph, needed_ops(targets)), tuple(fetched)
 

@@ -19,6 +19,8 @@ from actorflow.core import FOREVER_NS
 from actorflow.devices import Bucket, Device
 from actorflow.devices.memory import RoomBucket
 from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.errors import GraphError
+from actorflow.graph.flow import WithBodies
 from actorflow.graph.nodes import Op, Variable
 from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
@@ -32,6 +34,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
+from actorflow.runtime.bodies import Part, body_actor, bucket_of_output
 from actorflow.runtime.constants import constants_of
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
@@ -87,6 +90,7 @@ class Builder:
         self._rooms: dict[int, int] = {}
         self._is_sequential = plan.graph.options.sequential
         self._kernel_inline_ns = kernel_inline_ns()
+        self._parts: dict[int, list[Part | GraphError]] = {}  # by the index of the op that computes them
         self._next: OpActor | None = None  # of a sequential graph: the op behind the one that is made now
 
     def make_actors(self) -> Steps[None]:
@@ -101,6 +105,17 @@ class Builder:
         self.constants = constants_of(plan, resources)
         resources.show_constants({op.site.id for op in plan.folded if op.site is op.node})
         yield
+        for op in plan.ops:
+            if isinstance(op.operation, WithBodies):
+                parts: list[Part | GraphError] = []
+                for i, body in enumerate(op.bodies):
+                    if isinstance(body, GraphError):
+                        parts.append(body)
+                        continue
+                    body.check, body.segments = plan.check, () if plan.check is not None else body.segments
+                    program = yield from building(body, resources, type(self))
+                    parts.append(Part(op.operation, i, body, program))
+                self._parts[op.index] = parts
         self._users = _users(plan, resources)
         self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
         for slot in plan.slots if self._users else ():
@@ -155,6 +170,9 @@ class Builder:
             return (stream.StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
         if isinstance(writer.operation, Function):
             return BlobActor(index, None)
+        if writer.bodies:
+            position = writer.outputs.index(slot.index)
+            return BlobActor(index, bucket_of_output(writer.operation, self._parts[writer.index], position))
         if writer.kernel is not None and writer.kernel.returns:
             return ViewActor(index, self.blobs[writer.inputs[0]].bucket if len(writer.inputs) == 1 else None)
         return BlobActor(index, self._bucket(slot, writer))
@@ -260,6 +278,12 @@ class Builder:
         )
         if speaks:
             return self._channel_actor(op, wiring)
+        if isinstance(op.operation, WithBodies):
+            parts = self._parts[op.index]
+            in_turn = (
+                resources.turnstile(op.node) if any(isinstance(part, Part) and part.guards for part in parts) else None
+            )
+            return body_actor(wiring, op.operation, parts, in_turn, op.specs)
         make = self._function_actor if isinstance(op.operation, Function) else self._kernel_actor
         actor: OpActor = make(op, device, wiring)
         if is_sequential:  # but for messages: ranks that wait for each other's in different orders would do so for ever
@@ -404,6 +428,8 @@ def _track(op: PlannedOp) -> str:
     """Name in the trace of what the calls of an op run on, unless inline."""
     if isinstance(op.operation, Function) and op.operation.is_async:
         return "async functions"
+    if isinstance(op.operation, WithBodies):
+        return "branches and loops"
     if isinstance(op.operation, Send | Receive):
         peer = op.operation.target if isinstance(op.operation, Send) else op.operation.source
         return f"channel with rank {peer}"

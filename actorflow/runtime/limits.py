@@ -81,7 +81,7 @@ class FrameLimits:
         if frame.state is not FrameState.RUNNING:
             return
         # A lane tells the loop of many ends at once: what has ended is looked up.
-        now = None if self._queue.is_held else (frame.open, frame.pending, UnderWay.of([frame]).states)
+        now = None if self._queue.is_held else (frame.position, UnderWay.of([frame]).states)
         if now is not None and now == before and not any(ready is frame for _, ready in frame.ready):
             waits = what_it_waits_for(frame)
             frame.stop_with(

@@ -254,6 +254,7 @@ class Program:
         # Memory of results that is worth using again; what is a view, or a device's, is another one's.
         fetched = [built.blobs[index] for index in plan.fetches.values()]
         own = [each.bucket if type(each) is BlobActor and type(each.bucket) is Bucket else None for each in fetched]
+        self._own_buckets = {slot: bucket for slot, bucket in zip(plan.fetches.values(), own, strict=True) if bucket}
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         slots = [plan.slots[index] for index in plan.fetches.values()]
@@ -347,13 +348,15 @@ class Program:
             raise FeedError(f"graph {self.graph.name!r} needs values for {', '.join(missing)}; fed: {fed}")
         return values
 
+    def bucket_of(self, slot: int) -> Bucket | None:
+        """Where the buffers of a slot come from and can go back to, if each of its values is one of these."""
+        return self._own_buckets.get(slot)
+
     def frame(self, number: int, values: list[Any], observer: FrameObserver, atomic: bool) -> Frame:
         """A frame that has not begun."""
-        start, resources = self._start, self._resources
-        if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
-            start = self._start = self.beginning(resources.dispatcher, observer)
+        start = self.begins_now(observer)
         if self._lengths:
-            resources.trace.add_lengths(number, self._lengths)
+            self._resources.trace.add_lengths(number, self._lengths)
         frame = Frame(start, number, values, copy_context())
         if atomic:
             frame.atomic = True
@@ -365,13 +368,20 @@ class Program:
             known[0] if (known := self._feeds.get(blob)) else None for blob in feeds
         ]
 
-    def beginning(self, dispatcher: Dispatcher, observer: FrameObserver) -> FrameStart:
+    def begins_now(self, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
+        """What frames begin with on the graph's loop; those inside an op of another one, whose memory counts there."""
+        start, resources = self._start, self._resources
+        if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
+            start = self._start = self.beginning(resources.dispatcher, observer, is_inner=is_inner)
+        return start
+
+    def beginning(self, dispatcher: Dispatcher, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
         """What frames of a dispatcher begin with, with an observer for all of them."""
         resources = self._resources
         return FrameStart(
             *self._counts,
             dispatcher,
-            resources.budget,
+            None if is_inner else resources.budget,
             resources.monitor,
             resources.trace,
             observer=observer,

@@ -17,7 +17,7 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
 from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
@@ -119,7 +119,7 @@ class Resources:
         if device is None:
             device = open_device(place, self.graph.options.devices.get(place))
             if self.graph.options.deterministic and not self.devices:
-                blas_threads.keep_single()  # what closes the devices ends it
+                team.keep_single()  # what closes the devices ends it
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
@@ -141,13 +141,15 @@ class Resources:
         return actor
 
     def turnstile(self, op: Op) -> Turnstile:
-        """The turnstile of a function op; one for all programs."""
+        """The turnstile of an op that calls functions; one for all programs."""
         turnstile = self.turnstiles.get(op)
         if turnstile is None:
             operation = op.operation
-            assert isinstance(operation, Function)
-            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile.
-            limit = 1 if not operation.is_async and op.attempts is not None else operation.concurrency
+            # A lane keeps calls apart and in order, but for one that will be repeated: the lane is free meanwhile. What
+            # computes functions by bodies does so for one frame after the other.
+            limit = operation.concurrency if isinstance(operation, Function) else 1
+            if isinstance(operation, Function) and not operation.is_async and op.attempts is not None:
+                limit = 1
             turnstile = self.turnstiles[op] = Turnstile(limit)
         return turnstile
 
@@ -361,7 +363,7 @@ class Resources:
 
 def _close_all(devices: dict[Place, Device], deterministic: bool) -> None:
     if deterministic and devices:
-        blas_threads.release_single()
+        team.release_single()
     for device in devices.values():
         device.close()
     devices.clear()

@@ -323,12 +323,12 @@ class _Still(NamedTuple):
     """Where a frame is, and since when it has not come further."""
 
     since_s: float
-    missing: int  # messages that its ops wait for
+    position: tuple[Any, ...]
     under_way: frozenset[int]
 
 
-def _place_of(frame: Frame) -> tuple[int, frozenset[int]]:
-    return sum(frame.pending), frozenset(map(id, [*frame.outstanding.values()]))
+def _place_of(frame: Frame) -> tuple[tuple[Any, ...], frozenset[int]]:
+    return frame.position, frozenset(map(id, [*frame.outstanding.values()]))
 
 
 def memory_of(engine: Engine) -> list[dict[str, Any]]:

@@ -195,7 +195,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a form that is none": (
         lambda s: node(s, "term0").update(operation={"new": ["Softmax", {"axis": {"int": 3}}]}),
-        "expected a value, one of bytes, .*got {'int': 3}",
+        "expected a value, one of body, bytes, .*got {'int': 3}",
     ),
     "deep values": (
         lambda s: node(s, "term0").update(operation={"list": json.loads("[" * 80 + "]" * 80)}),

@@ -250,7 +250,7 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         assert pauses() == "...xxxxxxxxxxxxx"
         brought = False
         assert pauses() == "xx.x...x.....x.."
-        crew.spread(range(CORES), lambda piece: None, "another kind")
+        crew.spread(range(CORES), lambda piece: None, 1e9)
         assert spread[-1], "each kind of work by itself"
 
 
@@ -267,6 +267,17 @@ def test_helps_on_another_core(monkeypatch: pytest.MonkeyPatch, core: int | None
     with joined(crew):
         crew.spread(range(CORES), lambda piece: barrier.wait(PATIENCE_S))
     assert sorted(moved, key=len) == ([{5, 6}] * (CORES - 1) + [{4, 5, 6}] * (CORES - 1) if core == 4 else [])
+
+
+def test_whether_somebody_can_help() -> None:
+    crew = Team()
+    assert not crew.can_help(), "this is no lane's thread"
+    others = [crew.join() for _ in range(CORES - 1)]
+    with joined(crew):
+        assert crew.can_help()
+        for member in others:
+            member.at_work = True
+        assert not crew.can_help()
 
 
 def test_a_piece_spreads_work_of_its_own() -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from onnx.defs import get_all_schemas
 
+from actorflow.onnx import flow
 from actorflow.onnx.by_data import FUNCTIONS
 from actorflow.onnx.folding import WHY_NOT
 from actorflow.onnx.operators import TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "onnx.md"
 #: Operators whose bodies have operators that are refused.
-REFUSED_BODIES = {"LinearAttention", "SequenceMap", "Bernoulli"}
+REFUSED_BODIES = {"SequenceMap", "Bernoulli"}
 
 
 def by_body() -> set[str]:
@@ -32,6 +33,8 @@ def table() -> str:
         kinds[row.lower.__module__.rpartition(".")[2]].append(row.operator)
         if row.limits:
             limits[row.limits].append(row.operator)
+    for operator, limit in flow.OPERATORS.items():
+        limits[limit].append(operator)
     for operator, why in WHY_NOT.items():
         reasons[why].append(operator)
     return "\n".join(
@@ -39,6 +42,7 @@ def table() -> str:
             "| kind | operators |",
             "|---|---|",
             *[f"| {kind} | {listed(kinds[kind])} |" for kind in sorted(kinds)],
+            f"| with graphs inside | {listed(flow.OPERATORS)} |",
             f"| by the function that ONNX describes them by | {listed(by_body())} |",
             "",
             "| of these | refused are |",

@@ -17,7 +17,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
 from tests.operations.table import TOLERANCE
 from tests.support import onednn
 from tests.support.effort import FULL, slow
@@ -48,9 +48,9 @@ PLACES = sorted({setting.place for setting in SETTINGS})
 @pytest.fixture(autouse=True)
 def blas_on_one_thread() -> Iterator[None]:
     """Threads, of which there are as many as lanes leave, change the order in which products are added up."""
-    blas_threads.keep_single()
+    team.keep_single()
     yield
-    blas_threads.release_single()
+    team.release_single()
 
 
 class PlantedError(Exception):

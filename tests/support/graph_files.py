@@ -110,7 +110,7 @@ async def differences(path: Path) -> list[str]:
 
 
 def bits(value: np.ndarray) -> bytes:
-    """The bits of an array, with one NaN for all: their signs depend on which kernels have been compiled by then."""
+    """The bits of an array, with one NaN for all: their signs differ between NumPy's own loops."""
     if value.dtype.kind in "fc":
         value = np.array(value, order="C").reshape(-1).view(value.real.dtype)
         value[np.isnan(value)] = np.nan

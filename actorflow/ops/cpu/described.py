@@ -27,12 +27,16 @@ def _mapping(kind: type[Elementwise]) -> Any:
     """A kernel of a function of NumPy; it does not warn of infinities and NaN."""
     function, has_parameters = kind.function, bool(fields(kind))
 
-    @elementwise
+    def where_quiet(operation: Elementwise, inputs: list[Array], outputs: list[Array]) -> None:
+        (operation.into if has_parameters else function)(*inputs, out=outputs[0])
+
     def compute(operation: Elementwise, inputs: list[Array], outputs: list[Array]) -> None:
         with np.errstate(all="ignore"):
-            (operation.into if has_parameters else function)(*inputs, out=outputs[0])
+            where_quiet(operation, inputs, outputs)
 
-    return compute
+    marked: Any = compute
+    marked.where_quiet = where_quiet
+    return elementwise(marked)
 
 
 def _computed(operation: Operation, inputs: list[Array], _outputs: None) -> list[Array]:

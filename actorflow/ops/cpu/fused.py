@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu import blocks, described
 from actorflow.ops.cpu.blocks import Chain, ChainStep, Fold
 from actorflow.ops.cpu.buffers import BLOCK, Array
-from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
@@ -91,7 +92,7 @@ def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> Non
     touched = math.prod(chain.whole) * (len(inputs) + len(outputs) + len(chain.steps) * bool(chain.folds))
     cuts = even_cuts(bound.count, MOST_PIECES)
     try:
-        spread(cuts, lambda cut: bound.run(cut.start, cut.stop), element_ns(touched))
+        team.spread(cuts, lambda cut: bound.run(cut.start, cut.stop), element_ns(touched))
     except Exception as error:  # noqa: BLE001  whatever a step has raised
         step, cause = bound.failure or (len(chain.steps) - 1, error)
         raise StepError(step) from cause

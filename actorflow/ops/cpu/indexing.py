@@ -136,7 +136,8 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
     parts = g.reshape(outer, places.size, -1)
     target = dx.reshape(outer, dx.shape[axis], -1)
-    order = np.argsort(places, kind="stable")
+    is_short = operation.length <= 1 << 16  # such numbers are sorted by their digits
+    order = np.argsort(places.astype(np.uint16) if is_short else places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     if starts.size == places.size:
@@ -149,18 +150,19 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
     """Sums of parts along axis 1: of those at ``order[starts[i] : starts[i + 1]]``, one after the other."""
     wide = np.float32 if parts.dtype.kind in "fV" and parts.itemsize < 4 else parts.dtype
     counts = np.diff(starts, append=order.size)
-    totals = parts[:, order[starts]].astype(wide)
+    totals = parts.take(order[starts], axis=1).astype(wide, copy=False)
     rank, left = 1, np.flatnonzero(counts > 1)
     # All second ones at once, all third ones, ..., until so few sums are left that a loop over them takes fewer steps.
-    few = np.argmin(np.append(np.sort(counts)[::-1], 1) + np.arange(counts.size + 1))
+    longer = counts.size - np.cumsum(np.bincount(counts))
+    few = longer[1 + np.argmin((longer + np.arange(longer.size))[1:])]
     while left.size > few:
-        totals[:, left] += parts[:, order[starts[left] + rank]]
+        totals[:, left] += parts.take(order[starts[left] + rank], axis=1)
         rank += 1
         left = left[counts[left] > rank]
     for i in left:
         run = order[starts[i] : starts[i] + counts[i]]
         # From -0, so that a sum of those is one, as everywhere else here.
-        totals[:, i] = np.add.reduce(parts[:, run], axis=1, dtype=wide, initial=np.dtype(wide).type(-0.0))
+        totals[:, i] = np.add.reduce(parts.take(run, axis=1), axis=1, dtype=wide, initial=np.dtype(wide).type(-0.0))
     return totals
 
 

@@ -1,33 +1,28 @@
 """Kernels cut into pieces that idle cores take part in.
 
 The pieces, and the order in which their sums are added up, follow from the shapes alone, so that a result is the same
-bit for bit however many threads there were. Pieces are computed one after the other where no core is idle, where the
-kernel runs on the loop, and where the work is too small to wake another thread for (`WORTH_NS`).
+bit for bit however many threads there were; which thread computes a piece is the team's concern (`devices/team.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import wraps
 from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
 
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array, is_half, scratch
+from actorflow.spec import TensorSpec
 
-_P = TypeVar("_P")
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., None])
 #: Takes rows of the result that are computed; see `Kernel.finishes`.
 Finish = Callable[[int, int], None]
 
-#: Work that takes less is not spread: it would be over before another thread has begun.
-WORTH_NS = 200_000
 #: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
@@ -37,6 +32,8 @@ _PIECE_ELEMENTS = 1 << 20
 _PIECE_PRODUCTS, _PIECE_ROWS = 20 << 20, 256
 #: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
 _PIECE_DEPTH, _DEEP = 1024, 4
+#: Results of any kernel, at most.
+_MOST_OUTPUTS = 8
 #: Pieces of rows begin at a multiple of this, so that they begin where a line of the cache does.
 _ROWS = 16
 #: More pieces would be too small for large caches; a multiple of most numbers of cores.
@@ -58,28 +55,6 @@ def element_ns(elements: int) -> float:
 def product_ns(rows: int, depth: int, columns: int) -> float:
     """Estimated time of one thread for a product of matrices."""
     return rows * depth * columns * _PRODUCT_NS
-
-
-def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, multiplies: bool = False) -> None:
-    """Call ``work(piece)`` for all pieces, on idle cores, too.
-
-    Args:
-        pieces: Pieces that can be computed in any order, and at once.
-        work: Computes one piece.
-        work_ns: Estimated time of one thread for all of them.
-        multiplies: It calls BLAS, which is then kept to one thread.
-    """
-    with blas_threads.single() if multiplies and len(pieces) > 1 else nullcontext():
-        if work_ns < WORTH_NS:
-            for piece in pieces:
-                work(piece)
-        else:
-            team.spread(pieces, work, (getattr(work, "__code__", None), len(pieces), work_ns))
-
-
-def is_help_at_hand() -> bool:
-    """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
-    return team.is_here and team.idle > 0
 
 
 def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
@@ -116,7 +91,7 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
         else:
             np.matmul(a, b[..., cut], out=out[..., cut])
 
-    spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    team.spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
     if is_deep:
         np.add.reduce(sums, axis=0, out=out)
     if finish is not None and (is_deep or rows < columns):
@@ -140,7 +115,7 @@ def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -
     def part(index: int) -> None:
         results[index] = work(*[array[cuts[index]] for array in arrays])
 
-    spread(range(len(cuts)), part, element_ns(elements), multiplies=True)
+    team.spread(range(len(cuts)), part, element_ns(elements), multiplies=True)
     return results
 
 
@@ -190,7 +165,15 @@ def _in_pieces(kernel: _F, passes: int, by_rows: bool) -> _F:
             kernel(operation, parts[: len(inputs)], parts[len(inputs) :])
 
         cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
-        spread(cuts, part, element_ns(elements))
+        team.spread(cuts, part, element_ns(elements))
 
-    compute.in_one_piece = kernel  # type: ignore[attr-defined]  # for what cuts the arrays itself
+    def bind(operation: Any, inputs: Sequence[TensorSpec]) -> _F:
+        """Where all is surely in one piece, as most often: no look at that in each call."""
+        sizes = {spec.shape: spec.size for spec in inputs}
+        is_small = math.prod(sizes.values()) * passes * (len(inputs) + _MOST_OUTPUTS) < 2 * _PIECE_ELEMENTS
+        return getattr(kernel, "where_quiet", kernel) if is_small else compute  # type: ignore[return-value]
+
+    marks: Any = compute
+    marks.in_one_piece = kernel  # for what cuts the arrays itself
+    marks.bind = bind
     return compute  # type: ignore[return-value]

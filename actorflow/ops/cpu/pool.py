@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
@@ -63,22 +64,28 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
     if _is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
-        spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
+        team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
     for found in indices:
         _find_maxima(w, images, results, found)
 
 
 def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None:
     """Write where the first maximum, or NaN, of each window is in its image; -1 where a window sees no element."""
-    # One more, beside the -1 of windows without a maximum.
-    places = np.broadcast_to(np.arange(1, math.prod(w.size) + 1).reshape(1, *w.size, 1), images.shape)
-    found.fill(-1)
+    steps = [math.prod(w.size[axis + 1 :]) for axis in range(len(w.size))]
+    axes = zip(w.out, w.stride, w.pad, steps, strict=True)
+    starts = reduce(np.add.outer, [(np.arange(n) * s - before) * step for n, s, (before, _), step in axes])[..., None]
     for piece in _image_pieces(w, images):
-        x, or_nan = images[piece[0]], images.dtype.kind in "fV"
-        for window, element, hit in _first_maxima(w, piece, x, maxima[piece], or_nan):
-            share = scratch("share", hit.shape, places.dtype)
-            keep_where(hit, places[piece[0]][element], share)
-            np.add(found[piece][window], share, out=found[piece][window])
+        y, seen = maxima[piece], taps(w, piece)
+        or_nan = y.dtype.kind in "fV" and bool(np.isnan(y).any())
+        numbers = scratch("numbers", y.shape, np.min_scalar_type(len(seen)))  # of the taps that see it, from 1 on
+        numbers.fill(0)
+        for number, (window, _, hit) in enumerate(_first_maxima(w, piece, images[piece[0]], y, or_nan), 1):
+            share = np.multiply(hit, numbers.dtype.type(number), out=scratch("share", hit.shape, numbers.dtype))
+            np.add(numbers[window], share, out=numbers[window])
+        ways = [sum(map(math.prod, zip(tap.offset, w.dilation, steps, strict=True))) for tap in seen]
+        np.add(starts[piece[1:]], np.array([0, *ways]).take(numbers), out=found[piece])
+        if not numbers.all():
+            found[piece][numbers == 0] = -1
 
 
 def _first_maxima(
@@ -137,7 +144,7 @@ def max_pool_down(
                 np.add(dx[element], share, out=dx[element])
             _take_last(finish, piece, w)
 
-    spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
+    team.spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +177,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
         if total is not y:
             np.copyto(y, total, casting="unsafe")
 
-    spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
+    team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
 
 
 @kernel(ops.AveragePoolDown, finishes=True)
@@ -196,7 +203,7 @@ def average_pool_down(
                 np.copyto(dx, total, casting="unsafe")
             _take_last(finish, piece, w)
 
-    spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
+    team.spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
 
 
 @kernel(ops.GlobalAverage)

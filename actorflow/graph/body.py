@@ -1,0 +1,142 @@
+"""Bodies: parts of a graph that an op computes by itself, once, many times or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from actorflow.errors import GraphError
+from actorflow.graph.nodes import Blob, Op, Variable
+from actorflow.graph.options import Hints
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Graph
+
+
+class Body:
+    """A branch, or what a loop repeats: ops and blobs in a scope of their own, which only an op outside computes.
+
+    Blobs from outside that its ops read are inputs, too: each has a blob in the body that stands for it.
+
+    Args:
+        scope: The sub-graph that its nodes are made in.
+
+    Attributes:
+        outer: The body that it lies in, if it lies in one.
+        parameters: Blobs that stand for what the op gives it.
+        captured: Blobs from outside that it reads, each with the one that stands for it, in the order of first use.
+        outputs: Blobs of the body that the op takes.
+        is_closed: Whether the op that computes it is there, so that it cannot read more.
+    """
+
+    def __init__(self, scope: Graph) -> None:
+        assert scope.parent is not None
+        self.scope = scope
+        self.outer = scope.parent.body
+        self.parameters: tuple[Blob, ...] = ()
+        self.captured: dict[Blob, Blob] = {}
+        self.outputs: tuple[Blob, ...] = ()
+        self.is_closed = False
+        scope.body = self
+
+    def __repr__(self) -> str:
+        return f"<Body {self.scope.name!r}>"
+
+    @property
+    def inputs(self) -> tuple[Blob, ...]:
+        """What it reads: its parameters, then the blobs that stand for those from outside."""
+        return (*self.parameters, *self.captured.values())
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops that its outputs need, each behind those that it needs itself."""
+        return ops_before(self.outputs)
+
+    def own(self, blob: Blob) -> Blob:
+        """The blob of the body that is, or stands for, a blob.
+
+        Raises:
+            GraphError: if the blob is of another body, or the body can read no more.
+        """
+        if blob.graph.body is self:
+            return blob
+        if blob.graph.body is not self.outer:
+            if self.outer is None:
+                assert blob.graph.body is not None
+                raise GraphError(
+                    f"blob {blob.name!r} is a part of {blob.graph.body.scope.name!r}, which an op of its own computes: "
+                    "only what that op returns can be read outside"
+                )
+            blob = self.outer.own(blob)  # which hands it on
+        if blob in self.captured:
+            return self.captured[blob]
+        if self.is_closed:
+            raise GraphError(f"{self.scope.name!r} is complete: it cannot read blob {blob.name!r} from outside, too")
+        with self.scope:
+            root = self.scope.root
+            name = root.unique_name(blob.name.rpartition("/")[0].rpartition("/")[2] or blob.name)
+            stand_in = root._add_blob(self.scope, name, blob.spec, blob.place)
+        self.captured[blob] = stand_in
+        return stand_in
+
+    def trace(self, fn: Callable[..., Any], names: Sequence[str], like: Sequence[Any]) -> Any:
+        """Make its parameters, of the types of some blobs, and what a function makes of them; returns what that does.
+
+        Args:
+            fn: Called with a blob for each parameter.
+            names: Their names.
+            like: Blobs of their types, and on their places.
+        """
+        root = self.scope.root
+        with self.scope:
+            made = [root._add_blob(self.scope, root.unique_name(name), b.spec, b.place) for name, b in zip(names, like)]  # noqa: B905
+            self.parameters = tuple(made)
+            return fn(*made)
+
+    def inline(self, inputs: Sequence[Blob]) -> list[Blob]:
+        """Make its ops once more in the current scope, on other blobs; returns the outputs."""
+        root = self.scope.root
+        made: dict[Blob, Blob] = dict(zip(self.inputs, inputs, strict=True))
+        for op in self.ops:
+            hints = op.hints or Hints()
+            with root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu):
+                found = root.apply(op.operation, *[made.get(blob, blob) for blob in op.inputs])
+            made.update(zip(op.outputs, (found,) if isinstance(found, Blob) else found, strict=True))
+        return [made.get(blob, blob) for blob in self.outputs]
+
+
+def bodies_of(op: Op) -> Sequence[Body]:
+    """The bodies that an op computes."""
+    bodies: Sequence[Body] = getattr(op.operation, "bodies", ())
+    return bodies
+
+
+def with_bodies(ops: Sequence[Op]) -> Iterator[Op]:
+    """Some ops, and all that they compute by bodies, at any depth."""
+    for op in ops:
+        yield op
+        yield from with_bodies([*chain.from_iterable(body.ops for body in bodies_of(op))])
+
+
+def ops_before(blobs: Sequence[Blob]) -> list[Op]:
+    """The ops that blobs need, each after those that it needs itself; a variable needs none."""
+    order: dict[Op, None] = {}
+    stack: list[tuple[Op, bool]] = []
+
+    def enter(blobs: Sequence[Blob]) -> None:
+        for blob in reversed(blobs):
+            if not isinstance(blob, Variable):
+                stack.extend((producer, False) for producer in reversed(blob.producers))
+
+    enter(blobs)
+    entered: set[Op] = set()
+    while stack:
+        op, is_done = stack.pop()
+        if is_done:
+            order[op] = None
+        elif op not in entered:
+            entered.add(op)
+            stack.append((op, True))
+            enter(op.inputs)
+    return list(order)

@@ -1,0 +1,533 @@
+"""Branches and loops at run time: each call of a body is a frame inside that of the op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from actorflow.actors.frame import FINISHED, Frame, FrameStart
+from actorflow.actors.op import OpActor, Wiring
+from actorflow.core import UNSHARED, Turnstile, release
+from actorflow.devices.base import Fence
+from actorflow.devices.memory import Bucket
+from actorflow.errors import ActorflowError, GraphError, OpError
+from actorflow.graph.flow import Loop, Switch, WithBodies
+from actorflow.graph.graph import Graph
+from actorflow.interchange import read_only, to_numpy
+from actorflow.ops.operation import Operation
+from actorflow.plan.plan import Plan
+from actorflow.runtime.program import Program
+from actorflow.spec import TensorSpec
+from actorflow.trace.counters import NodeState
+
+_RUNNING, _FAILED = int(NodeState.RUNNING), int(NodeState.FAILED)
+#: How long bodies that have nothing to compute are gone through, one after the other.
+_SLICE_NS = 500_000
+#: Bits of a frame's number that are the number of the run; those above count the calls of a body whose random numbers
+#: differ from call to call.
+RUN_BITS = 40
+_MOST_CALLS = 1 << 22
+
+
+class InnerFrame(Frame):
+    """A frame of a body.
+
+    Attributes:
+        part: What it computes.
+        op: Whose call it is a part of.
+        parent: The frame of that.
+        call: That call.
+    """
+
+    part: Part
+    op: BodyActor
+    parent: Frame
+    call: _Call
+    #: As of what a lane has to do.
+    argument, begun, runs = None, True, True
+
+    def finish(self) -> None:
+        if self.outstanding:  # whose ends the loop has yet to see
+            super().finish()
+        else:
+            self.state, self.halted, self.has_ended = FINISHED, True, True
+            self.op.passed(self)
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self.op.passed(self)  # which may begin with it once more
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.has_ended
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        return self.call.steps, *super().position
+
+    def stop(self) -> None:
+        """Start nothing further, as the frame around it has stopped."""
+        self.cancel()
+
+    def hurry(self) -> None:
+        """Say soon that it has ended, which it does anyway."""
+
+    def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
+        if self.state.value == "running":
+            self.error = error
+            self._stop(type(self.state).FAILED)
+
+
+class _Observer:
+    """Observer of inner frames."""
+
+    def ended(self, frame: InnerFrame) -> None:
+        """Its op knows."""
+
+    def abandoned(self, frame: InnerFrame) -> None:
+        """Nobody waits for it but its op."""
+
+    def fault(self, frame: InnerFrame, error: BaseException) -> None:
+        frame.parent.fail(frame.op, error)
+
+
+_observer: Any = _Observer()
+
+
+class Part:
+    """The program of a body, and where its inputs and outputs are.
+
+    Args:
+        operation: The operation.
+        which: Which of its bodies.
+        plan: Of the body.
+        program: Likewise.
+
+    Attributes:
+        inputs: Positions among the op's inputs, each with the slot that the value goes to.
+        outputs: Slots of the outputs.
+        buckets: Where the buffer of each output comes from, and can go back to; None where it is another's memory.
+        is_random: Whether it draws random numbers.
+        guards: Whether functions of the user's are called, which must not write into what they are given.
+    """
+
+    def __init__(self, operation: WithBodies, which: int, plan: Plan, program: Program) -> None:
+        body, first = operation.bodies[which], 1 if isinstance(operation, Switch) else 0
+        positions = [*range(first, first + len(body.parameters)), *operation.reads[which]]
+        self.program = program
+        self._begin, slots = program.layout(body.inputs)
+        self.inputs = [(i, slot) for i, slot in zip(positions, slots, strict=True) if slot is not None]
+        self.outputs = [plan.fetches[blob] for blob in body.outputs]
+        self.buckets = [program.bucket_of(slot) for slot in self.outputs]
+        self.is_random: bool = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
+            isinstance(op, BodyActor) and any(isinstance(part, Part) and part.is_random for part in op.bodies)
+            for op in program.ops
+        )
+        self.guards = any(actor.turnstile is not None for actor in program.ops)
+        self._start: FrameStart | None = None
+        self._at_rest: list[InnerFrame] = []
+
+    def values(self, given: Sequence[Any]) -> list[Any]:
+        """Values that a frame begins with, from those of the op's inputs; None for what is given later."""
+        values = self._begin.copy()
+        for position, slot in self.inputs:
+            values[slot] = given[position]
+        return values
+
+    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
+        """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
+        parent, program = call.parent, self.program
+        start = program.begins_now(_observer, is_inner=True)
+        if self._at_rest and start is self._start:
+            frame = self._at_rest.pop()
+            frame.context = parent.context
+        else:
+            if start is not self._start:
+                self._start, self._at_rest = start, []
+            frame = InnerFrame(start, number, values, parent.context)
+            frame.ends_quietly = False
+        frame.op, frame.part, frame.parent, frame.call = call.op, self, parent, call
+        parent.outstanding[call.op] = frame
+        if start.monitor is not None:
+            start.monitor.show_all(start.node_ids, NodeState.WAITING)
+        return None if frame.begin_again(number, values) else frame
+
+    def rest(self, frame: InnerFrame) -> None:
+        """Keep a frame that has ended well for another call."""
+        frame.values = []
+        del frame.op, frame.parent, frame.call
+        self._at_rest.append(frame)
+
+
+class _Call:
+    """A call of an op with bodies."""
+
+    __slots__ = ("begun_ns", "op", "parent", "steps")
+
+    def __init__(self, op: BodyActor, parent: Frame) -> None:
+        self.op = op
+        self.parent = parent
+        self.begun_ns = perf_counter_ns()
+        self.steps = 0  # bodies computed so far
+
+
+class _Passed:
+    """Goes on behind an inner frame that has ended, in a later slice of the loop's time."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: InnerFrame) -> None:
+        self._inner = inner
+
+    def fire(self, frame: Frame) -> int:
+        """Do so."""
+        self._inner.op.passed(self._inner)
+        return perf_counter_ns()
+
+
+class _Settled:
+    """Tells a frame that has stopped of the end of an op's call, when the code that stops it is done."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: BodyActor) -> None:
+        self._op = op
+
+    def fire(self, frame: Frame) -> int:
+        """Do so."""
+        frame.settle(self._op)
+        return perf_counter_ns()
+
+
+class BodyActor(OpActor):
+    """An op that computes bodies."""
+
+    uses_lane = False
+
+    __slots__ = ("bodies", "operation")
+
+    def __init__(
+        self, wiring: Wiring, operation: WithBodies, bodies: Sequence[Part | GraphError], turnstile: Turnstile | None
+    ) -> None:
+        super().__init__(wiring._replace(inline_ns=-1), turnstile)
+        self.operation = operation
+        self.bodies = tuple(bodies)
+
+    def _follows(self, fence: Fence) -> bool:
+        return False  # the loop hands the values on
+
+    def begin(self, frame: Frame) -> int:
+        if frame.monitor is not None:
+            self.show(frame, _RUNNING)
+        self._follow(self.new_call(frame), None)
+        return perf_counter_ns()
+
+    def new_call(self, frame: Frame) -> _Call:
+        """What is noted of a call."""
+        return _Call(self, frame)
+
+    def first(self, call: Any, given: list[Any]) -> bool:
+        """Begin with the first body; return whether there is one to wait for, else the outputs are written."""
+        raise NotImplementedError
+
+    def more(self, call: Any, frame: InnerFrame) -> bool:
+        """A body has been computed: likewise begin with the next one, or write the outputs."""
+        raise NotImplementedError
+
+    def number(self, call: _Call, part: Part) -> int:
+        """Number of the next inner frame."""
+        number = call.parent.number
+        if not part.is_random:
+            return number
+        before = number >> RUN_BITS
+        return ((before * 1_000_003 + call.steps + 1) % _MOST_CALLS) << RUN_BITS | number & (1 << RUN_BITS) - 1
+
+    def passed(self, frame: InnerFrame) -> None:
+        """An inner frame has ended, in whatever way."""
+        call, error = frame.call, frame.error
+        if frame.state is FINISHED and not call.parent.halted:
+            self._follow(call, frame)
+        else:
+            frame.error = None
+            self._conclude_call(call, error)
+
+    def _follow(self, call: _Call, frame: InnerFrame | None) -> None:
+        """Begin with what follows an inner frame, or with the first one."""
+        parent = call.parent
+        try:
+            if frame is None:
+                goes_on = self.first(call, [*self.read(parent.values)])
+            else:
+                goes_on = self.more(call, frame)
+            if not goes_on:
+                release(self.freed, parent)
+        except BaseException as error:  # noqa: BLE001
+            self._conclude_call(call, error)
+            return
+        if not goes_on:
+            self._conclude_call(call, None)
+        elif parent.ready.at is None:  # no slice of the loop's time is under way, in which what is ready would run
+            parent.wake()
+
+    def _conclude_call(self, call: _Call, error: BaseException | None) -> None:
+        frame, end_ns = call.parent, perf_counter_ns()
+        elapsed_ns = end_ns - call.begun_ns
+        was_halted = frame.halted
+        try:
+            if error is not None:
+                if was_halted:
+                    self._account_failed(frame, error, elapsed_ns, end_ns, self.key)
+                else:
+                    self.failed(frame, self._told(call, error), elapsed_ns, end_ns, self.key)
+            elif not was_halted:
+                self._succeeded(frame, elapsed_ns, end_ns, self.key)
+                frame.wake()
+            self.leave()
+        except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
+            frame.fail(self, failure)
+        if was_halted:
+            frame.ready.append((_Settled(self), frame))
+            frame.wake()
+        else:
+            frame.settle(self)
+
+    def _told(self, call: _Call, error: BaseException) -> BaseException:
+        if isinstance(error, OpError):
+            error.add_note(f"{self.where(call)} of op {self.node.name!r}, created at {self.node.site}")
+        return error
+
+    def where(self, call: _Call) -> str:
+        """Which of its bodies is computed, for messages."""
+        return "in a body"
+
+    def failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
+        if not isinstance(error, OpError):
+            super().failed(frame, error, elapsed_ns, end_ns, key)
+            return
+        self._account_failed(frame, error, elapsed_ns, end_ns, key)
+        if frame.monitor is not None:
+            self.show(frame, _FAILED)
+        frame.stop_with(error)  # which names the op inside
+
+    def replay(self, inputs: list[Any], number: int) -> Any:
+        raise GraphError(f"op {self.node.name!r} computes parts of the graph: it cannot be repeated alone")
+
+    def to_graph(self, inputs: Sequence[Any], number: int) -> Graph:
+        raise GraphError(f"op {self.node.name!r} computes parts of the graph: it is no graph alone")
+
+    def compute(self, frame: Frame) -> None:
+        raise AssertionError("its bodies are computed, it has nothing to compute itself")
+
+
+class SwitchActor(BodyActor):
+    """An op that computes one of several bodies."""
+
+    __slots__ = ()
+
+    def first(self, call: _Call, given: list[Any]) -> bool:
+        index, count = int(to_numpy(given[0])), len(self.bodies)
+        if not 0 <= index < count:
+            raise IndexError(f"the index is {index}, and there are {count} branches")
+        part = self.bodies[index]
+        if isinstance(part, GraphError):
+            raise part
+        call.steps = index
+        ended = part.start(call, self.number(call, part), part.values(given))
+        return ended is None or self.more(call, ended)
+
+    def more(self, call: _Call, frame: InnerFrame) -> bool:
+        values, inner = call.parent.values, frame.values
+        for blob, slot in zip(self.outputs, frame.part.outputs, strict=True):
+            values[blob.slot] = inner[slot]
+        del inner
+        frame.part.rest(frame)
+        return False
+
+    def where(self, call: _Call) -> str:
+        return f"in branch {call.steps}"
+
+
+class _LoopCall(_Call):
+    """A call of a loop.
+
+    Attributes:
+        template: Values that each frame of the body begins with.
+        carried: What it is given the next time.
+        scanned: Arrays whose entries it is given, with the slots that these go to.
+        taken: Arrays that take what it gives, each with the position among its outputs.
+        kept: Arrays that take what it is given, each with the position.
+        length: How often it is computed at most; negative for no limit.
+    """
+
+    __slots__ = ("carried", "kept", "length", "scanned", "taken", "template")
+
+
+class LoopActor(BodyActor):
+    """An op that computes a body again and again.
+
+    Attributes:
+        body, condition: What is computed again and again, and what says whether to do so at all.
+        carry_slots: Slots of the body's inputs that are carried; None for what it does not read.
+        scan_slots: Positions among the op's inputs of what is scanned, and the slots.
+        stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
+            among the body's outputs for what is taken, among what is carried for what is kept.
+        recycled: Positions of what the body gives whose buffers go back, and where.
+    """
+
+    __slots__ = ("body", "carry_slots", "condition", "operation", "recycled", "scan_slots", "stacks")
+
+    operation: Loop
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        operation: Loop,
+        bodies: Sequence[Part],
+        turnstile: Turnstile | None,
+        specs: Sequence[TensorSpec],
+    ) -> None:
+        super().__init__(wiring, operation, bodies, turnstile)
+        self.body, self.condition = bodies[0], bodies[-1]
+        slots = dict(bodies[0].inputs)
+        c, s = operation.carries, operation.scanned
+        self.carry_slots = [slots.get(i) for i in range(c)]
+        self.scan_slots = [(i, slots[i]) for i in range(c, c + s) if i in slots]
+        self.recycled = [(i, bucket) for i, bucket in enumerate(bodies[0].buckets) if bucket is not None]
+        n = len(bodies[0].outputs) - operation.tests
+        positions = [*range(c, n), *range(c)]
+        self.stacks = [
+            (blob, spec, position)
+            for blob, spec, position in zip(self.outputs[c:], specs[c:], positions, strict=False)
+            if blob not in self.unread
+        ]
+
+    def new_call(self, frame: Frame) -> _Call:
+        return _LoopCall(self, frame)
+
+    def first(self, call: Any, given: list[Any]) -> bool:
+        operation, part = self.operation, self.body
+        c, length = operation.carries, operation.length
+        call.length = -1 if length is None else length
+        call.carried = given[:c]
+        call.template = part.values(given)
+        call.scanned = [(read_only(given[i]) if part.guards else given[i], slot) for i, slot in self.scan_slots]
+        values, call.taken, call.kept = call.parent.values, [], []
+        for blob, spec, position in self.stacks:
+            values[blob.slot] = array = (np.zeros if operation.tests else np.empty)(*spec)
+            (call.taken if position >= c else call.kept).append((array, position))
+        if not call.length:
+            return self._finish(call)
+        if operation.tests:
+            condition = self.condition
+            call.steps = -1
+            ended = condition.start(call, self.number(call, condition), condition.values(given))
+        else:
+            ended = part.start(call, self.number(call, part), self._next_values(call))
+        return ended is None or self.more(call, ended)
+
+    def _next_values(self, call: Any) -> list[Any]:
+        """What a frame of the body begins with."""
+        values: list[Any] = call.template.copy()
+        guards = self.body.guards
+        for slot, value in zip(self.carry_slots, call.carried, strict=True):
+            if slot is not None:
+                values[slot] = read_only(value) if guards and type(value) is np.ndarray else value
+        if call.scanned:
+            entry = self._entry(call)
+            for array, slot in call.scanned:
+                values[slot] = array[entry]
+        return values
+
+    def _entry(self, call: Any) -> Any:
+        at: int = call.length - 1 - call.steps if self.operation.reverse else call.steps
+        return (at, ...)  # an array, also where it has no axes
+
+    def more(self, call: Any, frame: InnerFrame) -> bool:
+        part, c = frame.part, self.operation.carries
+        if call.steps < 0:  # of the condition
+            goes_on = bool(frame.values[part.outputs[0]])
+            part.rest(frame)
+            call.steps = 0
+            if not goes_on:
+                return self._finish(call)
+            part = self.body
+            ended = part.start(call, self.number(call, part), self._next_values(call))
+            if ended is None:
+                return True
+            frame = ended
+        begun_ns = perf_counter_ns()
+        while True:
+            outputs, values = [*map(frame.values.__getitem__, part.outputs)], call.carried
+            frame.values = []
+            if self.stacks:
+                entry = self._entry(call)
+                for array, position in call.taken:
+                    array[entry] = outputs[position]
+                for array, position in call.kept:
+                    array[entry] = values[position]
+            call.steps = steps = call.steps + 1
+            goes_on = steps != call.length and (not self.operation.tests or bool(outputs[-1]))
+            call.carried = outputs[:c]
+            outputs[:c] = values if steps > 1 else [None] * c  # what it began with is another's
+            del values
+            for i, bucket in self.recycled:
+                buffer, outputs[i] = outputs[i], None
+                if getrefcount(buffer) == UNSHARED:
+                    bucket.give_back(buffer)
+            if not goes_on:
+                part.rest(frame)
+                return self._finish(call)
+            if frame.begin_again(self.number(call, part), self._next_values(call)):
+                return True
+            if perf_counter_ns() - begun_ns > _SLICE_NS:  # it has nothing to compute: others have their turn
+                frame.ready.append((_Passed(frame), call.parent))
+                return True
+
+    def _finish(self, call: Any) -> bool:
+        """Write the outputs."""
+        if self.operation.exact and call.steps != self.operation.length:
+            raise GraphError(
+                f"it has ended after {call.steps} times, and what it gives is of {self.operation.length} entries"
+            )
+        values, outputs, operation = call.parent.values, self.outputs, self.operation
+        for i, blob in enumerate(outputs[: operation.carries]):
+            value = call.carried[i]
+            if not call.steps and blob.bucket is not None:  # what it was given is not a buffer that can go there
+                value, given = blob.bucket.take(), value
+                np.copyto(value, given)
+            values[blob.slot] = value
+        if operation.hidden:
+            values[outputs[-1].slot] = np.array(call.steps)
+        call.carried = ()
+        return False
+
+    def where(self, call: _Call) -> str:
+        return "in the condition" if call.steps < 0 else f"in iteration {call.steps}"
+
+
+def bucket_of_output(operation: Operation, parts: Sequence[Part | GraphError], position: int) -> Bucket | None:
+    """Where the buffers of an output come from, whichever body has given it; None where that differs."""
+    if isinstance(operation, Loop) and position >= operation.carries:
+        return None
+    given = parts[:1] if isinstance(operation, Loop) else parts
+    buckets = {part.buckets[position] for part in given if isinstance(part, Part)}
+    return buckets.pop() if len(buckets) == 1 else None
+
+
+def body_actor(
+    wiring: Wiring,
+    operation: WithBodies,
+    parts: Sequence[Part | GraphError],
+    turnstile: Turnstile | None,
+    specs: Sequence[TensorSpec],
+) -> BodyActor:
+    """The actor of an op with bodies."""
+    if isinstance(operation, Switch):
+        return SwitchActor(wiring, operation, parts, turnstile)
+    assert isinstance(operation, Loop)
+    return LoopActor(wiring, operation, [part for part in parts if isinstance(part, Part)], turnstile, specs)

@@ -1,0 +1,383 @@
+"""Branches and loops: what they compute, how they fail, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.actors.under_way import UnderWay
+from actorflow.trace.counters import NodeState
+
+
+def newton(x: af.Blob, **options: Any) -> af.Blob:
+    """The square root of a number."""
+    root: af.Blob = af.while_loop(
+        lambda y, error: error > 1e-6, lambda y, _: (z := (y + x / y) / 2, af.ops.absolute(z - y)), (x, x), **options
+    )[0]
+    return root
+
+
+class TestValues:
+    @pytest.mark.together("value, expected", [(9, 3), (-2, 2)])
+    async def test_only_the_branch_that_is_taken_is_computed(self, value: float, expected: float) -> None:
+        called = []
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            def noted(x: Any) -> Any:
+                called.append(float(x))
+                return -x
+
+            y = af.cond(x > 0, lambda: af.ops.sqrt(x), lambda: graph.function("noted", noted, x.spec)(x))
+            assert (await graph.run({x: value}))[y] == expected
+        assert called == ([value] if value < 0 else [])
+
+    async def test_structures_come_back_as_they_are(self) -> None:
+        async with af.Graph("g") as graph:
+            x, on = graph.blob("x", [2]), graph.blob("on", [], "bool")
+            y = af.cond(
+                on,
+                lambda d: {"a": d["x"], "b": (d["x"] * 2, None)},
+                lambda d: {"a": -d["x"], "b": (d["x"], None)},
+                {"x": x},
+            )
+            assert y["b"][1] is None
+            result = await graph.run({x: [1, 2], on: True})
+            np.testing.assert_array_equal(result[y["a"]], [1, 2])
+            np.testing.assert_array_equal(result[y["b"][0]], [2, 4])
+
+    async def test_weights_of_layers_in_a_body_are_variables_of_the_graph(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", ["n", 3])
+            layer = af.nn.InnerProduct(3)
+            y, _ = af.scan(lambda c, _: (af.ops.tanh(layer(c)), None), x, length=4)
+            loss = af.ops.sum(y * y)
+            train = af.nn.SGD(0.1).minimize(loss)
+            assert len(layer.variables) == 2
+            assert set(layer.variables) <= set(graph.variables)
+            assert graph.sources == (x,)
+            before = float((await graph.run({x: np.ones((2, 3), np.float32)}, fetch=[loss]))[loss])
+            for _ in range(5):
+                await graph.run({x: np.ones((2, 3), np.float32)}, fetch=[train])
+            assert float((await graph.run({x: np.ones((2, 3), np.float32)}, fetch=[loss]))[loss]) < before
+
+    async def test_the_length_of_a_scan_may_be_open(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", ["n", 2])
+            last, sums = af.scan(lambda total, x: (total + x, total * 2), np.zeros(2, np.float32), x)
+            for n in (0, 1, 5):
+                fed = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
+                result = await graph.run({x: fed}, fetch=[last, sums])
+                np.testing.assert_array_equal(result[last], fed.sum(axis=0))
+                before = np.cumsum(fed, axis=0) - fed
+                np.testing.assert_array_equal(result[sums], before * 2)
+
+    async def test_scans_from_the_end(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [3])
+            last, taken = af.scan(lambda c, x: (c * 10 + x, c), 0.0, x, reverse=True)
+            result = await graph.run({x: [1, 2, 3]}, fetch=[last, taken])
+            assert result[last] == 321
+            assert result[taken].tolist() == [32, 3, 0]
+
+    async def test_a_limit_ends_a_loop(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            y = af.while_loop(lambda x: x > 0, lambda x: x + 1, x, limit=7)
+            assert (await graph.run({x: 1}))[y] == 8
+            assert (await graph.run({x: -1}))[y] == -1
+
+    async def test_random_numbers_differ_from_time_to_time_and_repeat_with_the_frame(self) -> None:
+        drawn = []
+        for _ in range(2):
+            async with af.Graph("g") as graph:
+                x = graph.blob("x", [])
+
+                def body(c: Any, _: None, graph: af.Graph = graph) -> Any:
+                    drawn = af.ops.uniform(graph, [], seed=3)
+                    return c + drawn, drawn
+
+                _, taken = af.scan(body, x, length=50)
+                drawn.append([(await graph.run({x: 0}, fetch=[taken]))[taken].tolist() for _ in range(2)])
+        assert drawn[0] == drawn[1]
+        assert len({number for frame in drawn[0] for number in frame}) == 100
+
+    @pytest.mark.together(
+        "options", [{}, {"sequential": True}, {"memory_budget": 1 << 20}, {"fuse": False}, {"check_finite": True}]
+    )
+    async def test_whatever_the_options_of_the_graph_are(self, options: dict[str, Any]) -> None:
+        async with af.Graph("g", **options) as graph:
+            x = graph.blob("x", [100])
+            w = graph.variable("w", [100, 100], init=af.nn.init.gaussian(std=0.1, seed=1))
+            y, _ = af.scan(lambda c, _: (af.ops.tanh(af.ops.matmul(c, w)), None), x, length=20)
+            expected, value = np.ones(100, np.float32), w.value
+            for _ in range(20):
+                expected = np.tanh(expected @ value)
+            for result in await asyncio.gather(*[graph.run({x: np.ones(100, np.float32)}) for _ in range(4)]):
+                np.testing.assert_allclose(result[y], expected, rtol=1e-4, atol=1e-6)
+
+    async def test_what_is_computed_on_a_device(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [2])
+
+            def body(c: af.Blob, _: None) -> Any:
+                with graph.at("sim:0"):
+                    return af.ops.exp(-c) + c, None
+
+            y, _ = af.scan(body, x, length=3)
+            expected = np.ones(2, np.float32)
+            for _ in range(3):
+                expected = np.exp(-expected) + expected
+            np.testing.assert_allclose(
+                af.to_numpy((await graph.run({x: np.ones(2, np.float32)}))[y]), expected, rtol=1e-5
+            )
+
+    async def test_long_calls_go_to_lanes_and_the_loop_goes_on(self) -> None:
+        threads = set()
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            def work(c: Any) -> Any:
+                import threading
+
+                threads.add(threading.get_ident())
+                total = 0
+                for i in range(20_000):
+                    total += i
+                return c + 1
+
+            y, _ = af.scan(lambda c, _: (graph.function("work", work, c.spec)(c), None), x, length=30)
+            assert (await graph.run({x: 0}))[y] == 30
+        assert len(threads) >= 1
+
+    async def test_async_functions_are_awaited_and_keep_the_order_of_frames(self) -> None:
+        seen = []
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            async def noted(c: Any) -> Any:
+                seen.append(float(c))
+                await asyncio.sleep(0)
+                return c + 1
+
+            y, _ = af.scan(lambda c, _: (graph.function("noted", noted, c.spec)(c), None), x, length=3)
+            results = await asyncio.gather(*[graph.run({x: 10 * i}) for i in range(3)])
+            assert [float(result[y]) for result in results] == [3, 13, 23]
+        assert seen == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+    async def test_a_saved_graph_computes_the_same(self, tmp_path: Path) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            w = graph.variable("w", [], init=2.0)
+            y = af.cond(
+                x > 0, lambda: af.scan(lambda c, _: (c * w, c), newton(x), length=3)[1], lambda: af.ops.stack([x] * 3)
+            )
+            loss = af.ops.sum(y)
+            dw = af.gradient(loss, w)
+            expected = await graph.run({x: 4}, fetch=[y, dw])
+            await graph.save(tmp_path / "all.af")
+            await graph.save(tmp_path / "part.af", fetch=[y])
+        loaded = await af.load(tmp_path / "all.af")
+        async with loaded:
+            result = await loaded.run({"x": 4}, fetch=[y.name, dw.name])
+            np.testing.assert_array_equal(result[y.name], expected[y])
+            np.testing.assert_array_equal(result[dw.name], expected[dw])
+            await loaded.save(tmp_path / "again.af")
+        part = await af.load(tmp_path / "part.af")
+        async with part:
+            np.testing.assert_array_equal((await part.run({"x": 4}))[y.name], expected[y])
+            assert len(part.ops) < len(loaded.ops)
+        assert (tmp_path / "again.af").stat().st_size == (tmp_path / "all.af").stat().st_size
+
+    async def test_pruning_keeps_what_bodies_need(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            y, _ = newton(x), newton(x, name="other")
+            graph.prune([y])
+            assert "other/body" not in [op.graph.name for op in graph.ops]
+            assert (await graph.run({x: 9}))[y] == pytest.approx(3)
+
+    async def test_a_body_without_ops_lets_others_have_their_turn(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            y, _ = af.scan(lambda c, _: (c, None), x, length=200_000)
+            turns, run = 0, asyncio.ensure_future(graph.run({x: 5}))
+            while not run.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert (await run)[y] == 5
+            assert turns > 20
+
+
+class TestLooking:
+    async def test_what_goes_on_inside_is_seen(self) -> None:
+        free = asyncio.Event()
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            async def waits(c: Any) -> Any:
+                await free.wait()
+                return c + 1
+
+            y, _ = af.scan(lambda c, _: (graph.function("waits", waits, c.spec)(c), None), x, length=3)
+            graph.engine.resources.watch()
+            run = asyncio.ensure_future(graph.run({x: 0}))
+            while not any(task.get_name().endswith("waits") for task in asyncio.all_tasks()):
+                await asyncio.sleep(0)
+            (frame,) = graph.engine.running
+            seen = UnderWay.of([frame])
+            assert seen.states[graph["scan/loop"].id] is NodeState.RUNNING
+            assert seen.states[graph["scan/body/waits"].id] is NodeState.RUNNING
+            assert {*seen.tracks} == {"branches and loops", "async functions"}
+            before = frame.position
+            free.set()
+            while frame.position == before:
+                await asyncio.sleep(0)
+            assert (await run)[y] == 3
+            calls = graph.statistics().ops
+            assert (calls["scan/body/waits"].calls, calls["scan/loop"].calls) == (3, 1)
+
+    async def test_a_loop_that_goes_on_does_not_stall(self) -> None:
+        async with af.Graph("g", stall_limit=0.05) as graph:
+            x = graph.blob("x", [])
+
+            async def slow(c: Any) -> Any:
+                await asyncio.sleep(0.02)
+                return c
+
+            y, _ = af.scan(lambda c, _: (graph.function("slow", slow, c.spec)(c), None), x, length=10)
+            assert (await graph.run({x: 1}))[y] == 1
+
+
+class TestFailures:
+    async def test_an_error_names_the_op_inside_the_time_and_both_lines(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            def fails(c: Any) -> Any:
+                if c == 3:
+                    raise ValueError("three")
+                return c + 1
+
+            y, _ = af.scan(lambda c, _: (graph.function("fails", fails, c.spec)(c), None), x, length=10)
+            with pytest.raises(af.OpError, match=r"op 'scan/body/fails' .*failed with ValueError: three") as caught:
+                await graph.run({x: 0})
+            told = "\n".join(caught.value.__notes__)
+            assert "in iteration 3 of op 'scan/loop', created at" in told
+            assert __file__ in str(caught.value)
+            assert __file__ in told
+            assert isinstance(caught.value.__cause__, ValueError)
+            assert (await graph.run({x: 4}))[y] == 14
+            assert graph.engine.frames.failed == 1
+
+    async def test_the_number_of_a_branch_must_be_one(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [], "int64")
+            af.switch(x, [lambda: af.ops.negative(x), lambda: x])
+            with pytest.raises(af.OpError, match="the index is 2, and there are 2 branches"):
+                await graph.run({x: 2})
+
+    async def test_what_is_not_finite_is_found_inside(self) -> None:
+        async with af.Graph("g", check_finite=True) as graph:
+            x = graph.blob("x", [])
+            af.scan(lambda c, _: (c * c, None), x, length=10)
+            with pytest.raises(af.NotFiniteError, match="scan/body/multiply"):
+                await graph.run({x: 1e30})
+
+    async def test_cancelling_a_loop_without_end(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            y = af.while_loop(lambda x: x > 0, lambda x: x * 1.0, x)
+            for _ in range(3):
+                run = asyncio.ensure_future(graph.run({x: 1}))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not run.done()
+                run.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+            assert (await graph.run({x: -1}))[y] == -1
+            assert not graph.engine.running
+
+    async def test_a_loop_without_end_times_out(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            af.while_loop(lambda x: x > 0, lambda x: x * 1.0, x)
+            with pytest.raises(af.RunTimeoutError):
+                await graph.run({x: 1}, timeout=0.02)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(graph.run({x: 1}), 0.02)
+
+    async def test_cancelling_while_an_async_function_is_awaited_inside(self) -> None:
+        ended = []
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            async def waits(c: Any) -> Any:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append(True)
+
+            af.cond(x > 0, lambda: graph.function("waits", waits, x.spec)(x), lambda: x)
+            run = asyncio.ensure_future(graph.run({x: 1}))
+            while not any(task.get_name().endswith("waits") for task in asyncio.all_tasks()):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert ended == [True]
+            assert await graph.run({x: -1})
+
+
+class TestBuilding:
+    def test_what_is_inside_cannot_be_read_outside(self) -> None:
+        graph = af.Graph("g")
+        x = graph.blob("x", [])
+        kept: list[af.Blob] = []
+
+        def body(c: af.Blob, _: None) -> Any:
+            kept.append(c * 2)
+            return c, None
+
+        af.scan(body, x, length=2)
+        with pytest.raises(af.GraphError, match=r"part of 'scan/body'"):
+            _ = kept[0] + x
+
+    @pytest.mark.together(
+        "make, error, message",
+        [
+            (lambda x: af.cond(x, lambda: x, lambda: x), af.DTypeError, "truth value"),
+            (lambda x: af.cond(x > 0, lambda: x, lambda: (x, x)), af.GraphError, "same structure"),
+            (lambda x: af.cond(x > 0, lambda: x, lambda: af.ops.stack([x, x])), af.ShapeError, "same types"),
+            (lambda x: af.switch(x, [lambda: x]), af.DTypeError, "whole number"),
+            (lambda x: af.switch(x > 0, []), af.GraphError, "at least one branch"),
+            (lambda x: af.while_loop(lambda x: x, lambda x: x, x), af.DTypeError, "truth value"),
+            (lambda x: af.while_loop(lambda x: x > 0, lambda x: (x, x), x), af.GraphError, "must give blob"),
+            (lambda x: af.scan(lambda c, _: (c > 0, None), x, length=2), af.DTypeError, "as it began"),
+            (lambda x: af.scan(lambda c, _: c, x, length=2), af.GraphError, "two things"),
+            (lambda x: af.scan(lambda c, _: (c, None), x), af.GraphError, "give xs or length"),
+            (lambda x: af.scan(lambda c, x: (c, x), x, x), af.ShapeError, "at least one axis"),
+            (lambda x: af.scan(lambda c, _: (c, None), 1.0, length=2), af.GraphError, "at least one blob"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_and_leaves_nothing(self, make: Any, error: Any, message: str) -> None:
+        graph = af.Graph("g")
+        x = graph.blob("x", [])
+        with pytest.raises(error, match=message):
+            make(x)
+        assert [op.name for op in graph.ops if op.graph.body is not None] == []
+
+    def test_the_gradient_of_a_loop_needs_a_limit(self) -> None:
+        graph = af.Graph("g")
+        x = graph.blob("x", [])
+        with pytest.raises(af.GraphError, match=r"while_loop\(\.\.\., limit=n\)"):
+            af.gradient(newton(x), x)
+        slope = af.gradient(newton(x, limit=50), x)
+        assert graph.run_sync({x: 2}, fetch=[slope])[slope] == pytest.approx(0.5 / 2**0.5, rel=1e-4)
