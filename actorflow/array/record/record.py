@@ -532,9 +532,9 @@ def shown(value: Value, evaluator: Evaluator) -> Array:
     node.inputs = node.params = ()
     node.shape, node.dtype, node.size = value.shape, value.dtype, value.size
     node.place, node.evaluator, node.number, node.value = HOST, evaluator, _next_number(), value
+    node.handle = None  # nobody asks whether an array shows what is there
     array: Array = _new(Record.array_type)
     array._node = node
-    node.handle = weakref.ref(array)
     return array
 
 
