@@ -581,10 +581,9 @@ def between_sessions(roots: Iterable[Record]) -> list[Record]:
 
 
 def _node_to_compute(ref: weakref.ref[Array]) -> Record | None:
-    """The record that an array shows, if there is something to compute; or one that is kept."""
-    held: Any = ref()
-    node = held if held is None or type(held) is Record else held._node
-    return None if node is None or node.done else node
+    """The record that an array shows, if there is something to compute."""
+    array = ref()
+    return None if array is None or array._node.done else array._node
 
 
 def _references(nodes: list[Any]) -> list[int]:

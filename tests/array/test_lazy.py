@@ -644,6 +644,28 @@ def test_ctrl_c_ends_the_wait_for_what_the_service_computes_and_that_goes_on(laz
     assert lazy.profile["block"].calls == 1
 
 
+def test_what_is_interrupted_while_it_is_written_over_what_it_reads_is_lost(lazy: Session) -> None:
+    """Its input is, too, so to compute it again would give something else."""
+
+    def interrupted(value: np.ndarray, out: np.ndarray) -> None:
+        out[:5_000] = value[:5_000] + 1.0
+        raise KeyboardInterrupt
+
+    op = Primitive("interrupted", interrupted)
+    op.elementwise = op.aligned = True  # type: ignore[attr-defined, misc]
+    x = xp.ones((10_000,))
+    y = record(op, ((x * 2.0)._node,), x.shape, x.dtype)
+    with pytest.raises(KeyboardInterrupt):
+        y.wait()
+    with pytest.raises(af.OpError, match=r"'interrupted' .* failed with KeyboardInterrupt"):
+        y.wait()
+    z = record(op, (x._node,), x.shape, x.dtype)  # whose input is held
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            z.wait()
+    assert float(xp.sum(x)) == 10_000.0
+
+
 class Interrupted(Exception):  # noqa: N818  it is no error
     """Raised by the handler of a signal."""
 

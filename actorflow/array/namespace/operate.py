@@ -59,7 +59,7 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
     target = _targets.get((dtype, kind))
     if kind is int and target is not None and 0 <= value < _FEW:  # type: ignore[operator]
-        return _integer(value, target)  # type: ignore[arg-type]
+        return _integer(value, target)
     if target is None:
         if kind in _SAMPLES:
             target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])

@@ -73,8 +73,8 @@ class Record:
         error: The reason why there will be no result.
         lease: Has the value's memory used again once the record has ended; None where that is not worth it.
         unit: The job that computes it now.
-        handle: The array that shows it; dead or showing another record once the user has let go of this one. The record
-            itself if it is kept.
+        handle: The array that shows it; dead or showing another record once the user has let go of this one. None if it
+            was never shown, or its value was there before.
     """
 
     __slots__ = (
@@ -163,13 +163,9 @@ class Record:
         return self._code, self._instruction
 
     def is_held(self) -> bool:
-        """Return whether an array of the user shows it, or it is kept for later readers."""
-        held = self.handle() if self.handle is not None else None
-        return held is self or (held is not None and held._node is self)
-
-    def keep(self) -> None:
-        """Have the value computed once and kept while records read it, although no array shows it."""
-        self.handle = weakref.ref(self)
+        """Return whether an array of the user shows it."""
+        array = self.handle() if self.handle is not None else None
+        return array is not None and array._node is self
 
     def show(self) -> Array:
         """A new array for the user, the first that shows this record."""

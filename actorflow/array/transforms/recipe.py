@@ -97,10 +97,6 @@ class Recipe:
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
             nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
-        if not evaluator.dry_run:
-            for i in self._kept:
-                if i not in computed and nodes[i] is not None:
-                    nodes[i].keep()
         return self._shown([computed[i] if i in computed else nodes[i].show() for i in self._outputs], evaluator)
 
     def _shown(self, arrays: list[Array], evaluator: Evaluator) -> list[Array]:
