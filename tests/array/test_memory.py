@@ -3,6 +3,7 @@
 import contextvars
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
+from actorflow.array.record.primitives import Primitive
+from actorflow.array.record.record import record
 
 LOOPS = settings(max_examples=max(20, settings.default.max_examples // 5))
 
@@ -232,6 +235,46 @@ def test_the_steps_of_a_loop_let_go_of_what_they_have_read_though_they_are_compu
     assert lazy.service is not None
     (device,) = lazy.service.devices.values()
     assert device.memory.peak_bytes + lazy.peak_bytes <= 24 * (8 << 20)
+
+
+def test_what_nothing_else_reads_is_written_over() -> None:
+    with xp.session(memory_budget=2 * ONE + 100, run_ahead=False) as session:
+        x = xp.asarray(np.ones((512, 512)))
+        y = (xp.sqrt(x) + 1.0) * 2.0 - x
+        assert float(xp.sum(y)) == 3.0 * 512 * 512
+        assert session.peak_bytes <= 2 * ONE + 100
+
+
+def test_what_is_computed_has_its_room_though_it_has_not_taken_it_yet() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(60)
+        return value + 1.0
+
+    with xp.session(memory_budget=2 * ONE) as session:
+        x = xp.asarray(np.ones((512, 512)))
+        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        other = threading.Thread(target=y.wait)
+        other.start()
+        assert entered.wait(60)
+        found: list[Exception] = []
+
+        def make() -> None:
+            try:
+                session.buffer((512, 512), np.dtype(np.float64))
+            except af.OutOfMemoryError as error:
+                found.append(error)
+
+        making = threading.Thread(target=make)
+        making.start()
+        making.join(0.05)  # until it waits, or has taken it
+        leave.set()
+        other.join()
+        making.join()
+        assert len(found) == 1
+        assert session.peak_bytes <= 2 * ONE
 
 
 def test_the_budget_must_be_positive() -> None:
