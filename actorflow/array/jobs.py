@@ -250,7 +250,11 @@ class Steps:
         self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, False))
         if over is None and not (op.elementwise or op.into):
             self._session.memory.count(found)
-        node.lease = self._session.memory.lease(found)
+        if over is None:
+            node.lease = self._session.memory.lease(found)
+        else:  # the input's, which would keep the memory once more when that ends
+            read: Any = node.inputs[over]
+            node.lease, read.lease = read.lease, None
         node.value = found
 
     def _room(self, node: Record) -> Value:
