@@ -515,7 +515,7 @@ def _run(session: JobSession, nodes: list[Record], wanted: set[Record], is_place
 
 
 def _is_worth_lanes(nodes: Sequence[Record]) -> bool:
-    """Return whether a few records are a program at once: a reduction alone is, whose parts are added up more exactly."""
+    """Return whether a few records are a program at once; so is a large reduction alone, for its exacter sums."""
     op = nodes[0].op
     return (len(nodes) > 1 or (op is not None and op.reduction)) and _has_large(nodes)
 
