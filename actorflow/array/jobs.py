@@ -473,7 +473,7 @@ def _parts(
             later = {each for part in parts[i + 1 :] for node in part for each in node.inputs if type(each) is Record}
             yield _run(session, own, wanted | later, is_placed=True)
         return
-    if not takes_programs or (len(nodes) < _FEWEST and not (len(nodes) > 1 and _has_large(nodes))):
+    if not takes_programs or (len(nodes) < _FEWEST and not _is_worth_lanes(nodes)):
         yield Steps(session, nodes)
         return
     stretches = structures.stretches(nodes)
@@ -512,6 +512,12 @@ def _run(session: JobSession, nodes: list[Record], wanted: set[Record], is_place
         structure.repeats = len(common(nodes)) if is_placed else 0
     structure.times_met += 1
     return Run(session, nodes, description, structure)
+
+
+def _is_worth_lanes(nodes: Sequence[Record]) -> bool:
+    """Return whether a few records are a program at once; so is a large reduction alone, for its exacter sums."""
+    op = nodes[0].op
+    return (len(nodes) > 1 or (op is not None and op.reduction)) and _has_large(nodes)
 
 
 def _has_large(nodes: Iterable[Record]) -> bool:

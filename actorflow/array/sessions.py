@@ -49,6 +49,8 @@ _BRIEF = 1 << 18
 _MOST_WORK = 1 << 23
 #: Elements to be computed from which on the service does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
+#: A service without work, and without accelerators, ends after this time.
+_LINGER_S = 1.0
 #: A recording that makes nothing for this time has paused.
 _PAUSE_S = 1e-3
 _number = attrgetter("number")
@@ -135,6 +137,7 @@ class Session(Evaluator):
         self._late_bytes = 0
         self._callbacks: dict[Record, list[Callable[[], None]]] = {}
         self._running: list[Service] = []  # at most one
+        self._uses = 0  # how often the service was given something
         self._refusal: BaseException | None = None  # why there is none
         self._is_watching = self._is_ahead = self._closed = False
         self._token: Token[Evaluator | None] | None = None
@@ -213,6 +216,7 @@ class Session(Evaluator):
                 service = self._serving()
                 if service is not None:
                     self._is_watching = True
+                    self._uses += 1
                     service.submit(self._watch)
 
     def _forget(self) -> None:
@@ -439,6 +443,7 @@ class Session(Evaluator):
         service = self._serving()
         if service is None:
             return False
+        self._uses += 1
         job.is_served = True
         service.submit(partial(self._serve, job))
         return True
@@ -501,6 +506,22 @@ class Session(Evaluator):
                 self._running.clear()
         for each in ending:
             each.close()
+        self._linger(service)
+
+    def _linger(self, service: Service) -> None:
+        """End a service that is given nothing for a while."""
+        uses = self._uses
+
+        def look() -> None:
+            with self._changed:
+                is_idle = uses == self._uses and not self._jobs and not self._is_watching
+                if not is_idle or self._running != [service] or not service.is_of_host:
+                    return
+                self._running.clear()
+            service.close()
+
+        if not self._closed and service.is_of_host:
+            service.later(_LINGER_S, look)
 
     async def _watch(self, service: Service) -> None:
         """Compute what was recorded once the recording pauses, or plenty has been recorded."""
@@ -513,6 +534,7 @@ class Session(Evaluator):
             self._is_watching = False
             self._is_ahead = self.is_limited or self.load > self.threshold
             self._go_on()
+        self._linger(service)
 
     # -- forks --------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,11 @@ class Service:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    @property
+    def is_of_host(self) -> bool:
+        """Whether it has opened no accelerators, on which arrays may live."""
+        return all(device.is_host for device in self.devices.values())
+
     # -- on the loop --------------------------------------------------------------------------------------------
 
     async def call(self, work: Callable[[], None]) -> None:
@@ -96,6 +101,10 @@ class Service:
             await in_thread(work)
         except DeviceError:
             work()
+
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call something after a time, unless the service has ended before."""
+        self._loop.call_later(delay_s, callback)
 
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """What was made for a key, with a graph that runs here; made if there is none."""
