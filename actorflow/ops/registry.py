@@ -197,7 +197,8 @@ def kernel(
     name = operation if isinstance(operation, str) else operation.__name__
 
     names = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
-    keys = [KernelKey(name, device, library, n if n == ANY else str(np.dtype(n)), layout) for n in names]
+    # NumPy knows bfloat16 where ml_dtypes is imported, and that need not be there.
+    keys = [KernelKey(name, device, library, n if n in (ANY, "bfloat16") else str(np.dtype(n)), layout) for n in names]
 
     def register(function: _F) -> _F:
         check_runs(function, "a kernel")
