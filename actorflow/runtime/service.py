@@ -68,6 +68,7 @@ class Service:
         self._begun = self._over = 0  # runs
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None
+        self._has_ended = False
         started: Future[None] = Future()
         self._thread = start_thread(partial(self._work, started), name)
         started.result()
@@ -171,9 +172,10 @@ class Service:
         try:
             run(self._serve(started))
         except BaseException as error:
-            if started.done():
+            if not started.done():
+                started.set_exception(error)  # no event loop can be made, for instance
+            elif not self._has_ended:  # else it gets no thread to wait in for those of its executor, which it never had
                 raise
-            started.set_exception(error)  # no event loop can be made, for instance
 
     async def _serve(self, started: Future[None]) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -188,3 +190,4 @@ class Service:
             device.close()
         for device in self.devices.values():
             device.join()
+        self._has_ended = True
