@@ -14,7 +14,7 @@ from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.onnx import by_data, constants, folding
-from actorflow.onnx.file import BROKEN
+from actorflow.onnx.file import BROKEN, names_read
 from actorflow.onnx.operators import TABLE
 from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node
@@ -313,16 +313,6 @@ class Lowering:
 def is_trained(tensor: TensorProto) -> bool:
     """Whether an initializer is one of the weights that can be trained."""
     return bool(tensor.dims) and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "fV"
-
-
-def names_read(proto: NodeProto) -> Iterator[str]:
-    """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
-    yield from filter(None, proto.input)
-    for attribute in proto.attribute:
-        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
-            for node in inner.node:
-                yield from names_read(node)
-            yield from [output.name for output in inner.output]
 
 
 def array_of(tensor: TensorProto) -> Any:
