@@ -50,14 +50,13 @@ WHY_NOT = {
         ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"],
         "random numbers cannot be loaded, as no two runtimes draw the same ones: make them an input of the model",
     ),
+    "Optional": "optional values cannot be loaded",
+    "ZipMap": "maps cannot be loaded: export the model with zipmap=False",
     **dict.fromkeys(
-        ["Optional", "OptionalGetElement", "OptionalHasElement"], "optional values cannot be loaded"
-    ),
-    **dict.fromkeys(
-        ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "LabelEncoder"],
+        ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"],
         "text cannot be loaded",
     ),
-    **dict.fromkeys(["ImageDecoder", "MaxRoiPool", "MelWeightMatrix"], "the operator is not supported"),
+    **dict.fromkeys(["ImageDecoder", "MaxRoiPool"], "the operator is not supported"),
 }  # fmt: skip
 
 

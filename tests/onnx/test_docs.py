@@ -6,13 +6,12 @@ from pathlib import Path
 
 from onnx.defs import get_all_schemas
 
-from actorflow.onnx.by_data import FUNCTIONS
 from actorflow.onnx.folding import WHY_NOT
 from actorflow.onnx.operators import TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "onnx.md"
 #: Operators whose bodies have operators that are refused.
-REFUSED_BODIES = {"LinearAttention", "SequenceMap", "Bernoulli"}
+REFUSED_BODIES = {"SequenceMap", "Bernoulli"}
 
 
 def by_body() -> set[str]:
@@ -44,7 +43,7 @@ def table() -> str:
             "| of these | refused are |",
             "|---|---|",
             *[f"| {listed(operators)} | {why} |" for why, operators in sorted(limits.items())],
-            f"| all others but {listed(FUNCTIONS)} | parameters that depend on data |",
+            "| all | parameters that depend on data, where the file does not declare the shape of the result |",
             "",
             "| refused altogether | because |",
             "|---|---|",
