@@ -32,7 +32,6 @@ SLOW := --ignore=tests/oracle -m 'slow and not oracle'
 # In processor time: what takes more is to be marked slow. Counting lines costs time of its own.
 QUICK := --ignore=tests/oracle -m 'not slow and not oracle' $(if $(COVER),,--processor-limit 2)
 # What is tried of kernels by oneDNN.
-ONEDNN := build/onednn
 OF_ONEDNN ?= tests/ops/onednn tests/plan/test_random_fusion.py tests/nn/test_layers.py
 
 # What the sanitizers see of the compiled core.
@@ -109,13 +108,9 @@ test-slow: $(VENV)/.ready-dev $(VENV)/.ready-browser $(EXTRAS)
 test-plain: $(VENV)/.ready-dev
 	ACTORFLOW_CORE=0 $(BIN)/python -m pytest -m 'not slow and not oracle' $(IN_PARALLEL) $(PLAIN) $(ARGS)
 
-# With oneDNN, in a folder of its own: where it is installed all graphs compute by it, and other tests compare bits with NumPy's.
-test-onednn: $(VENV)/.ready-dev $(ONEDNN)/.ready
-	ACTORFLOW_ONEDNN=$(CURDIR)/$(ONEDNN)/lib/libdnnl.so.3 $(BIN)/python -m pytest $(QUICK) $(IN_PARALLEL) $(OF_ONEDNN) $(ARGS)
-
-$(ONEDNN)/.ready: pyproject.toml | $(VENV)/.ready-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --ignore-installed --prefix $(ONEDNN) 'onednn-cpu-gomp>=2023.2'
-	@touch $@
+# With oneDNN, which all other tests do without: they compare bits with NumPy's (tests/conftest.py).
+test-onednn: $(VENV)/.ready-dev
+	ACTORFLOW_ONEDNN=$(ACTORFLOW_ONEDNN) $(BIN)/python -m pytest $(QUICK) $(IN_PARALLEL) $(OF_ONEDNN) $(ARGS)
 
 # Compiled with checks of memory and of what C does not define, apart from the tree; what the sanitizers find ends the run.
 # Python itself leaks when it ends, and hides its memory from the sanitizer unless it takes that of C; and pytest must not

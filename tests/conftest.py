@@ -11,7 +11,6 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -54,18 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C, which some tests press, work although a shell has what it starts in the background ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    _keep_routines(config.rootpath / ".pytest_cache" / "routines")
     if not FULL:
         multiprocessing.set_forkserver_preload(IMPORTED)
-    CPU.libraries = ("numpy",)  # what is compiled meanwhile, and when, is no test's concern but of tests/ops/numba
-
-
-def _keep_routines(folder: Path) -> None:
-    """Have compiled routines shared by all tests, programs and sessions, apart from the user's own."""
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    os.environ.setdefault("ACTORFLOW_CACHE_DIR", str(folder))
+    # Bits are NumPy's, in programs that tests run, too; `make test-onednn` lets its tests find the library.
+    CPU.libraries = ("numpy",)
+    os.environ.setdefault("ACTORFLOW_ONEDNN", "0")
 
 
 @pytest.hookimpl(wrapper=True)

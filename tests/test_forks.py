@@ -38,7 +38,7 @@ import numpy as np
 import actorflow as af
 import actorflow.array as xp
 from actorflow.devices import open_device
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
 from actorflow.place import Place
 from tests.support.forking import LOOP, PATIENCE_S, begin, end, fork, raises, run
 
@@ -274,20 +274,20 @@ PROGRAMS = {
     "a watched loop, BLAS on one thread, two lanes": """
         graph, x, y, value = adding(deterministic=True, block_limit=PATIENCE_S)
         z = graph.function("z", add, y.spec, lane="other", timeout=PATIENCE_S)(x)
-        before = blas_threads._lanes
+        before = team._lanes
         assert run(value(1)) == 2
-        lanes = blas_threads._lanes - before
+        lanes = team._lanes - before
         assert lanes > 1
         def child():
-            assert blas_threads._lanes == blas_threads._keepers == 0
+            assert team._lanes == team._keepers == 0
             assert run(value(2)) == 3
-            assert (blas_threads._lanes, blas_threads._keepers) == (lanes, 1)
+            assert (team._lanes, team._keepers) == (lanes, 1)
             run(graph.aclose())
-            assert blas_threads._lanes == blas_threads._keepers == 0
+            assert team._lanes == team._keepers == 0
             assert np.array_equal(np.eye(300) @ np.eye(300), np.eye(300))
         fork(child)
         run(graph.aclose())
-        assert blas_threads._lanes == before
+        assert team._lanes == before
     """,
     "simulated devices": """
         graph = af.Graph("g", capture=True)

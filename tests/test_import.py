@@ -122,8 +122,8 @@ EXTRAS = {
     "actorflow.trace.spans": ("opentelemetry", "OpenTelemetry is not installed: pip install 'actorflow[otel]'"),
     "actorflow.transport.mpi": ("mpi4py", "mpi4py is not installed: pip install 'actorflow[mpi]'"),
 }
-#: It needs cuDNN, which `tests/gpu/test_cudnn.py` loads.
-ELSEWHERE = "actorflow.ops.cuda.cudnn"
+#: They need cuDNN, which `tests/gpu/test_cudnn.py` loads, and oneDNN, which `make test-onednn` does.
+ELSEWHERE = {"actorflow.ops.cuda.cudnn", "actorflow.ops.onednn.kernels"}
 #: Modules of the package, and what its compiled core makes for the lines of tracebacks.
 OWN = {"actorflow", "cython_runtime"}
 TRIED = sorted({name for name in MODULES if name.count(".") == 1} | {*EXTRAS})
@@ -146,7 +146,7 @@ def test_modules_can_be_imported_alone(module: str, imports: Callable[..., Impor
 
 
 def check_below(module: str, loaded_before: set[str], imports: Imports) -> None:
-    below = [name for name in MODULES if name.rpartition(".")[0] == module and name not in {*EXTRAS, ELSEWHERE}]
+    below = [name for name in MODULES if name.rpartition(".")[0] == module and name not in {*EXTRAS, *ELSEWHERE}]
     loaded = loaded_before
     if module not in loaded_before and (FULL or below or module in EXTRAS or zlib.crc32(module.encode()) % 3 == 0):
         loaded = imports.loaded_by(module)

@@ -18,8 +18,7 @@ from PIL import Image
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.devices import blas, team
-from actorflow.devices.blas import blas_threads
+from actorflow.devices import team
 from actorflow.devices.sim import SimOptions
 from actorflow.errors import ActorflowError, DeviceError
 from actorflow.place import Place
@@ -66,8 +65,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_if_possible)
-    monkeypatch.setattr(blas, "cores", lambda: 3)  # whatever this machine has
-    monkeypatch.setattr(team, "cores", lambda: 3)
+    monkeypatch.setattr(team, "cores", lambda: 3)  # whatever this machine has
     return made
 
 
@@ -228,15 +226,6 @@ async def transfer(system: System, folder: Path) -> AsyncIterator[Call]:
             return [float(item.get().sum()) async for item in made]
 
     yield call
-
-
-@asynccontextmanager
-async def warmed_up(system: System, folder: Path) -> AsyncIterator[Call]:
-    """A graph that is warmed up, which waits for compiled kernels in a thread of the loop's executor."""
-    graph = af.Graph("g", sequential=True)
-    af.ops.exp(graph.blob("x", (2,)))
-    yield graph.warm_up
-    await graph.aclose()
 
 
 @asynccontextmanager
@@ -401,7 +390,6 @@ CASES = {
     "transfer": Case(
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
-    "warmed up": Case("runtime.engine", warmed_up, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
     "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "tapped": Case("threads", tapped, EXECUTORS, 2.0),
@@ -418,9 +406,8 @@ CASES = {
         (DeviceError, "thread 'actorflow-conf"),
     ),
 }
-#: Where threads are started, too: for what compiles, and in programs without a loop, both of which have tests of their
-#: own, and as a rank begins.
-OTHERS = {"ops.numba.compile_queue", "pipeline.sync", "transport.mpi.deaths"}
+#: Where threads are started, too: in programs without a loop, which has tests of its own, and as a rank begins.
+OTHERS = {"pipeline.sync", "transport.mpi.deaths"}
 
 
 class State(NamedTuple):
@@ -432,7 +419,7 @@ class State(NamedTuple):
 
 
 def state() -> State:
-    return State(blas_threads._lanes, team.team._invited, team.team._threads)
+    return State(team.team._lanes, team.team._invited, team.team._threads)
 
 
 async def outcome(call: Call) -> tuple[Any, ActorflowError | None]:

@@ -230,6 +230,10 @@ class Frame(core.Frame):
             self.stop_with(failure)
         self.start.observer.fault(self, error)
 
+    def leave_loop(self, error: BaseException) -> None:
+        """As `dispatcher.leave_loop`, for what an op of the frame has raised."""
+        leave_loop(error)
+
     def guarded(self, follow: Callable[..., None], *arguments: Any) -> None:
         """Call what follows in the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
         try:

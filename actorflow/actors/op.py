@@ -18,7 +18,6 @@ import numpy as np
 from actorflow import core
 from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
-from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.finite import Look, look
 from actorflow.actors.frame import Frame
 from actorflow.core import Shift, Turnstile, release
@@ -404,7 +403,7 @@ class OpActor(core.Op, ABC):
 
     def _leave_loop(self, frame: Frame, error: BaseException) -> None:
         """As `dispatcher.leave_loop`, where the loop does not know of the error."""
-        leave_loop(error)
+        frame.leave_loop(error)
 
 
 def parts_of(actor: OpActor) -> Iterator[OpActor]:

@@ -15,7 +15,7 @@ import numpy as np
 from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied, applied_to, matmul
 from actorflow.array.namespace.creation import from_numpy
-from actorflow.array.namespace.indexing import read_index, write_index
+from actorflow.array.namespace.indexing import read_index, write_at_once, write_index
 from actorflow.array.namespace.operate import binary
 from actorflow.array.namespace.operate import cast as cast_to
 from actorflow.array.record.placement import on_host, place_of, transfer
@@ -361,7 +361,8 @@ class Array(Methods["Array"]):
         return read_index(self, key)
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
-        replace(self, write_index(self, key, value))
+        if not write_at_once(self, key, value):
+            replace(self, write_index(self, key, value))
 
     # -- operators ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Literal
 
@@ -62,7 +62,6 @@ def examine() -> list[Check]:
         _library("rich", needed=True),
         _library("uvloop", needed=sys.platform != "win32"),
         _onednn(),
-        _numba(),
         _library("torch", extra="torch", purpose="pipelines as datasets of its DataLoader"),
         _library("scikit-learn", module="sklearn", extra="demo", purpose="the digits of the demo"),
         _library("safetensors", extra="checkpoint", purpose="checkpoints"),
@@ -132,17 +131,6 @@ def _onednn() -> Check:
     except Exception as error:  # noqa: BLE001  a broken library may raise anything
         return Check("onednn", "broken", _summary(error), advice="pip install --force-reinstall onednn-cpu-gomp")
     return Check("onednn", "ok", f"{found.version}, {found.path}")
-
-
-def _numba() -> Check:
-    found = _library("numba", extra="jit", purpose="kernels compiled for this processor")
-    if found.status != "ok":
-        return found
-    try:
-        cache = importlib.import_module("actorflow.ops.numba.cache")
-        return replace(found, detail=f"{found.detail}, {len(cache.routines())} routines in {cache.folder()}")
-    except Exception as error:  # noqa: BLE001  no home directory, say
-        return replace(found, status="broken", detail=f"{found.detail}: {_summary(error)}")
 
 
 def _blas() -> Check:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.base import Device, Fence, Lane, Stopped
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
@@ -170,7 +169,7 @@ class WorkerLane(Lane):
         self._idle: asyncio.Event | None = None
         if computes:
             # From here on, not from the first work: a sum must not depend on how soon a thread has started.
-            blas_threads.lane_started()
+            team.lane_started()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -182,7 +181,7 @@ class WorkerLane(Lane):
         """See `Lane.expect`. BLAS shares the cores out among the lanes that there is work for."""
         if self._computes and not self._closed and work is not self._is_counted:
             self._is_counted = work
-            (blas_threads.lane_started if work else blas_threads.lane_stopped)()
+            (team.lane_started if work else team.lane_stopped)()
 
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
@@ -235,7 +234,7 @@ class WorkerLane(Lane):
         if not self._closed:
             self._closed = True
             if self._is_counted:
-                blas_threads.lane_stopped()
+                team.lane_stopped()
             for _ in self._threads:
                 self._queue.put(None)
 
@@ -294,7 +293,7 @@ class WorkerLane(Lane):
             member = team.join()
         is_last = True
         while (fence := queue.get()) is not None:
-            team.begin(member)
+            member.at_work = True
             fence.begun = True
             start = perf_counter_ns()
             if fence.urgent and is_last:
@@ -319,7 +318,7 @@ class WorkerLane(Lane):
             finished.append(handed_over.pop())
             is_last = queue.empty()
             if is_last:
-                team.rest(member)
+                member.at_work = False
             if is_urgent or is_last:
                 self.wake()
         if self._computes:
@@ -364,7 +363,7 @@ class CPU(Device):
         (True, True)
     """
 
-    libraries = ("onednn", "numba", "numpy")
+    libraries = ("onednn", "numpy")
     is_host = True
     runs_functions = True
     shares_memory = True

@@ -1,17 +1,18 @@
-"""Threads that take part in the work of lanes while cores are idle.
+"""How lanes share cores: who takes part in whose work, and how many threads BLAS has.
 
 A lane's thread spreads pieces of work that do not depend on each other (`Team.spread`): it takes one after the other,
 and so do threads of a pool, one for the whole process, as many as cores have nothing to do. Which thread computes a
 piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
-
-A helper that has nothing more to do may linger before it parks: compiled kernels hand it further pieces without Python,
-and without the time that waking it takes (`Lingering`).
 
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So a thread that begins to help moves away from the core of the one that it helps.
 
 There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
+
+BLAS keeps one pool of threads for the whole process, so its size is decided here for all graphs: lanes that there is
+work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Primitives of
+oneDNN are made for one thread, and ONNX Runtime is told a lane's share.
 """
 
 from __future__ import annotations
@@ -19,38 +20,27 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
+from math import inf
 from operator import itemgetter
 from queue import SimpleQueue
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from actorflow.errors import DeviceError
 from actorflow.threads import cores, forget_in_child, held_at_fork, start_thread
 
 _P = TypeVar("_P")
 
+#: Work that takes less is not spread: it would be over before another thread has begun.
+WORTH_NS = 200_000
 #: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
 #: Kinds of work whose worth is known at a time.
 _MOST_KINDS = 4096
-
-
-class Lingering(Protocol):
-    """What a helper does before it parks: it looks for work that is handed over without Python."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of threads that linger."""
-
-    def linger(self) -> None:
-        """Look for work for a moment, on a helper's thread, without the GIL."""
-
-    def part(self) -> None:
-        """Have those who linger come back at once. Any thread may call it."""
 
 
 class Member:
@@ -92,16 +82,11 @@ class Worth:
 
     Args:
         longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
-
-    Attributes:
-        gap_ns: How long it takes after such a call until there is work to share again, by the smaller of the last two
-            times.
     """
 
-    __slots__ = ("_is_doubtful", "_last_gap_ns", "_longest_pause", "_pause", "_skips", "gap_ns")
+    __slots__ = ("_is_doubtful", "_longest_pause", "_pause", "_skips")
 
     def __init__(self, longest_pause: int) -> None:
-        self.gap_ns = self._last_gap_ns = 0
         self._longest_pause = longest_pause
         self._pause = 0  # how many calls are not spread after the last one whose spreading brought nothing
         self._skips = 0  # how many of them are left
@@ -113,10 +98,6 @@ class Worth:
             return True
         self._skips -= 1
         return False
-
-    def shared_again(self, gap_ns: int) -> None:
-        """Take note of the time after a call until the next one, of whatever kind, that may be spread."""
-        self.gap_ns, self._last_gap_ns = min(gap_ns, self._last_gap_ns), gap_ns
 
     def judge(self, elapsed_ns: int, alone_ns: float) -> None:
         """Take note of how long spread work took, and how long it takes one thread.
@@ -205,8 +186,39 @@ class _Call:
             raise min(errors, key=itemgetter(0))[1]
 
 
+class _Blas:
+    """The number of threads of BLAS: what was set before, or less."""
+
+    def __init__(self) -> None:
+        self._libraries: list[Any] | None = None
+        #: Libraries that have a limit, by their files, and what they go back to.
+        self._before: dict[str, tuple[Any, int]] = {}
+
+    def limit(self, most: int | None, look: bool) -> None:
+        """Have at most so many threads, or None: as many as before.
+
+        Args:
+            most: How many.
+            look: Whether to look for libraries that have been loaded since, which takes some ms.
+        """
+        if most is None:
+            before, self._before = self._before, {}
+            for library, count in before.values():
+                library.set_num_threads(count)
+            return
+        if look or self._libraries is None:
+            from threadpoolctl import ThreadpoolController
+
+            self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        for library in self._libraries:
+            if library.filepath not in self._before:
+                self._before[library.filepath] = library, library.get_num_threads()
+        for library, count in self._before.values():
+            library.set_num_threads(min(count, most))
+
+
 class Team:
-    """The lanes' threads, and those that help them: at most one less than there are cores, and none without lanes.
+    """The lanes, their threads, and those that help: at most one less than there are cores, and none without lanes.
 
     Args:
         longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
@@ -214,19 +226,91 @@ class Team:
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
-        self.lingering: Lingering | None = None
         self._lock = held_at_fork(threading.Lock())
+        self._setting = held_at_fork(threading.Lock())  # of what BLAS may use
+        self._blas = _Blas()
         self.forget_parent()
         forget_in_child(self)
 
     def forget_parent(self) -> None:
-        """Begin: at first, and in the child of a fork, which has none of these threads."""
+        """Begin: at first, and in the child of a fork, which has none of these threads. BLAS hears of it later."""
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._members: tuple[Member, ...] = ()
         self._here = threading.local()
         self._threads = 0
         self._invited = 0
         self._worths: dict[Hashable, Worth] = {}
+        # A lane may be closed by the garbage collector at any moment, while BLAS is set, too: changes are only noted,
+        # and the thread that sets it takes them up.
+        self._changes: deque[tuple[int, int, int]] = deque()  # of the three numbers below
+        self._lanes = 0  # that there is work for
+        self._keepers = 0  # calls of `keep_single` that have not ended
+        self._singles = 0  # calls within `single`
+
+    # -- a lane's share ------------------------------------------------------------------------------------------------
+
+    @property
+    def share(self) -> int:
+        """Threads that one lane may use now, for libraries whose threads are not set here."""
+        return self._share(max(1, self._lanes))
+
+    @property
+    def next_share(self) -> int:
+        """Threads that each lane may use once there is one more."""
+        return self._share(self._lanes + 1)
+
+    def lane_started(self) -> None:
+        """There is one more lane with work."""
+        self._change(lanes=1)
+
+    def lane_stopped(self) -> None:
+        """There is one lane less. May be called by the garbage collector."""
+        self._change(lanes=-1)
+
+    def keep_single(self) -> None:
+        """Keep BLAS on one thread until `release_single`."""
+        self._change(keepers=1)
+
+    def release_single(self) -> None:
+        """End what `keep_single` began. May be called by the garbage collector."""
+        self._change(keepers=-1)
+
+    @contextmanager
+    def single(self) -> Iterator[None]:
+        """Products of matrices, within the block, on the thread that calls for them alone.
+
+        For work that is spread over threads piece by piece: BLAS takes one product at a time if each has several
+        threads. It is so for the whole process, since BLAS knows no other way.
+        """
+        if self.share == 1:
+            yield
+            return
+        self._change(singles=1)
+        try:
+            yield
+        finally:
+            self._change(singles=-1)
+
+    def _share(self, lanes: int) -> int:
+        return 1 if self._keepers else max(1, cores() // lanes)
+
+    def _change(self, lanes: int = 0, keepers: int = 0, singles: int = 0) -> None:
+        self._changes.append((lanes, keepers, singles))
+        while self._changes and self._setting.acquire(blocking=False):
+            try:
+                look = False
+                while self._changes:
+                    lanes, keepers, singles = self._changes.popleft()
+                    self._lanes += lanes
+                    self._keepers += keepers
+                    self._singles += singles
+                    look = look or bool(lanes or keepers)
+                most = 1 if self._singles else self.share if self._lanes > 1 or self._keepers else None
+                self._blas.limit(most, look)
+            finally:
+                self._setting.release()
+
+    # -- its threads ---------------------------------------------------------------------------------------------------
 
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
@@ -245,27 +329,12 @@ class Team:
         for _ in range(ending):
             self._calls.put(None)
 
-    def begin(self, member: Member) -> None:
-        """A lane's thread has something to do: its core is not there for those who linger."""
-        member.at_work = True
-        lingering = self.lingering
-        if lingering is not None and lingering.waiting > self.idle:
-            lingering.part()
-
-    def rest(self, member: Member) -> None:
-        """A lane's thread has nothing more to do: where none has, nobody lingers."""
-        member.at_work = False
-        lingering = self.lingering
-        if lingering is not None and lingering.waiting and not self._is_at_work:
-            lingering.part()
+    def can_help(self) -> bool:
+        """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
+        return self._is_here and self.idle > 0
 
     @property
-    def _is_at_work(self) -> bool:
-        return any(member.at_work for member in self._members)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the calling thread is a lane's."""
+    def _is_here(self) -> bool:
         return getattr(self._here, "member", None) is not None
 
     @property
@@ -274,12 +343,11 @@ class Team:
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
-    @property
-    def is_called(self) -> bool:
-        """Whether a thread has been asked to help, and is on its way or helps."""
-        return self._invited > 0
+    # -- its work ------------------------------------------------------------------------------------------------------
 
-    def spread(self, pieces: Sequence[_P], work: Callable[[_P], None], kind: Hashable = None) -> None:
+    def spread(
+        self, pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float = inf, multiplies: bool = False
+    ) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 
         A core that becomes idle meanwhile takes part in what is left. Elsewhere (as on the loop, in ``sequential``
@@ -288,21 +356,22 @@ class Team:
         Args:
             pieces: Can be computed in any order, and at once.
             work: Computes one piece.
-            kind: Whether help pays is known for each.
+            work_ns: Estimated time of one thread for all of them.
+            multiplies: It calls BLAS, which is then kept to one thread.
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        worth = self.worth(kind) if len(pieces) > 1 else None
-        if worth is not None and worth.may_spread():
-            self._work_together(_Call(pieces, work), len(pieces), worth)
-            return
-        for piece in pieces:
-            work(piece)
+        with self.single() if multiplies and len(pieces) > 1 else nullcontext():
+            if len(pieces) > 1 and work_ns >= WORTH_NS and self._is_here:
+                worth = self._worth((getattr(work, "__code__", None), len(pieces), work_ns))
+                if worth.may_spread():
+                    self._work_together(_Call(pieces, work), len(pieces), worth)
+                    return
+            for piece in pieces:
+                work(piece)
 
-    def worth(self, kind: Hashable) -> Worth | None:
-        """Whether help makes work of a kind faster; None on a thread that is no lane's, whose work is not spread."""
-        if not self.is_here:
-            return None
+    def _worth(self, kind: Hashable) -> Worth:
+        """Whether help makes work of a kind faster."""
         found = self._worths.get(kind)
         if found is None:
             if len(self._worths) >= _MOST_KINDS:
@@ -310,25 +379,11 @@ class Team:
             found = self._worths[kind] = Worth(self._longest_pause)
         return found
 
-    def call_in(self, most: int) -> int:
-        """Have threads that are parked linger, if cores are idle: so many at most; returns how many."""
-        lingering = self.lingering
-        count = min(most, self.idle) - (lingering.waiting if lingering is not None else 0)
-        core = _current_core()
-        return self._call(count, lambda: partial(_leave, core)) if count > 0 else 0
-
     def _invite(self, call: _Call) -> int:
         """Ask idle cores to help with the pieces that are left but one; returns how many."""
         count = min(call.left - 1, self.idle)
         if count <= 0:
             return 0
-        if self.lingering is not None and self.lingering.waiting:
-            self.lingering.part()
-        # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
-        return self._call(count, lambda: partial(call.help, copy_context().run))
-
-    def _call(self, count: int, work: Callable[[], Callable[[], object]]) -> int:
-        """Have so many helpers do what ``work()`` gives, or as many as cores are idle; returns how many."""
         with self._lock:
             count = min(count, self.idle)
             while self._threads < self._invited + count:
@@ -341,7 +396,8 @@ class Team:
             count = max(0, count)
             self._invited += count
         for _ in range(count):
-            self._calls.put(work())
+            # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
+            self._calls.put(partial(call.help, copy_context().run))
         return count
 
     def _work_together(self, call: _Call, pieces: int, worth: Worth) -> None:
@@ -364,8 +420,6 @@ class Team:
             del work  # while nothing is to do, nothing of the last call may be kept alive
             with self._lock:
                 self._invited -= 1
-            if self.lingering is not None and self._is_at_work:
-                self.lingering.linger()
 
 
 team = Team()

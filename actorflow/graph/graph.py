@@ -884,7 +884,7 @@ class Graph:
     async def warm_up(
         self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None, timeout: float | None = None
     ) -> bool:
-        """Have ready what first runs would wait for: plans, threads, compiled kernels.
+        """Have ready what first runs would wait for: plans, threads, kernels.
 
         Zeros are fed and the results dropped, unless the part has functions of yours, updates of variables, random
         numbers, or ops on other ranks, of which a run would be felt: it is planned only.
@@ -898,7 +898,7 @@ class Graph:
         Raises:
             TimeoutError: after ``timeout``; what is ready by then stays so.
             ActorflowError: what `compile` and `run` raise.
-        Cancellation: as for `run`. Kernels go on being compiled.
+        Cancellation: as for `run`.
 
         Example:
             >>> import asyncio

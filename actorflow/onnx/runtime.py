@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import on_lane, stoppable
+from actorflow.devices.team import team
 from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of, whole
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -120,7 +120,7 @@ class Session:
         self._settings = settings = settings or Settings()
         options = settings.session_options
         self._fixed = options.intra_op_num_threads if settings.threads is None and options else settings.threads
-        self._threads = next((n for n in (self._fixed, threads) if n is not None), blas_threads.next_share)
+        self._threads = next((n for n in (self._fixed, threads) if n is not None), team.next_share)
         self._made = self._session()
         self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
@@ -154,7 +154,7 @@ class Session:
         """The session, with the threads that it may have here."""
         with self._making:
             if not self._is_settled:
-                threads = self._fixed if self._fixed is not None else blas_threads.share if on_lane() else 1
+                threads = self._fixed if self._fixed is not None else team.share if on_lane() else 1
                 if threads != self._threads:
                     self._threads = threads
                     self._made = self._session()

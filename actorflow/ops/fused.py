@@ -59,7 +59,7 @@ class Fused(Operation):
         steps: The operations, in order; see `may_fuse`.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
             shape of all inputs together.
-        prepared: What kernels keep for inputs of known types; its ``times()`` are those of the steps so far.
+        prepared: What kernels keep for inputs of known types; its ``spent_ns`` are times of the steps so far.
     """
 
     arguments = ("*inputs",)
@@ -138,7 +138,7 @@ class Fused(Operation):
 
     def times(self) -> list[int]:
         """Time of each step so far, as far as kernels tell them apart."""
-        found = [each.times() for each in [*self.prepared.values()]]
+        found = [each.spent_ns for each in [*self.prepared.values()]]
         return [sum(times) for times in zip_longest([0] * len(self.steps), *found, fillvalue=0)]
 
     def may_write_over(self, in_place: bool) -> bool:

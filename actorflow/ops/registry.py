@@ -122,7 +122,7 @@ class Kernel:
         return replace(self, function=compute)
 
     def check(self, results: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
-        """Check what it has returned, if it ``returns``: what reads it, a compiled kernel say, looks at no shape again.
+        """Check what it has returned, if it ``returns``: what reads it, a primitive say, looks at no shape again.
 
         Raises:
             GraphError: if there are more or fewer results than outputs.
@@ -148,8 +148,6 @@ _kernels: dict[KernelKey, Kernel] = {}
 _makers: dict[tuple[str, str], Callable[[type[Operation], KernelKey], Kernel | None]] = {}
 #: Operations that the makers have no kernel for.
 _refused: set[tuple[type[Operation], KernelKey]] = set()
-#: One per library that compiles kernels on the side.
-_compilers: list[Callable[[float], bool]] = []
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -229,16 +227,6 @@ def kernel_maker(device: str, library: str) -> Callable[[_F], _F]:
         return function
 
     return register
-
-
-def compiles(wait: Callable[[float], bool]) -> None:
-    """Register what waits for a library's compiler: called with seconds, it returns whether all is compiled by then."""
-    _compilers.append(wait)
-
-
-def wait_compiled(timeout_s: float) -> bool:
-    """Wait until what kernels have asked for is compiled, or has failed; returns whether it is by then."""
-    return all(wait(timeout_s) for wait in _compilers)
 
 
 def find_kernel(
@@ -335,14 +323,13 @@ _logger = logging.getLogger(__name__)
 _modules: dict[tuple[str, str], str] = {
     ("cpu", "numpy"): "actorflow.ops.cpu",
     ("cpu", "onednn"): "actorflow.ops.onednn.kernels",
-    ("cpu", "numba"): "actorflow.ops.numba",
     ("sim", "sim"): "actorflow.ops.sim",
     ("cuda", "cupy"): "actorflow.ops.cuda",
     ("cuda", "cudnn"): "actorflow.ops.cuda.cudnn",
 }
 _loaded: set[tuple[str, str]] = set()
 #: Libraries that a device names though many do without: that one is not installed is nothing to warn of.
-_OPTIONAL = frozenset([("cpu", "onednn"), ("cpu", "numba")])
+_OPTIONAL = frozenset([("cpu", "onednn")])
 #: Libraries that no user asked for and that could not be loaded, and why.
 _failed: dict[tuple[str, str], Exception] = {}
 

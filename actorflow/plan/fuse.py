@@ -40,7 +40,7 @@ from actorflow.plan.order import producers_of
 from actorflow.plan.plan import PlannedOp, Slot
 from actorflow.spec import TensorSpec
 
-#: Limits of one chain: of the arguments of a kernel, and of the time to compile it.
+#: Limits of one chain: of the arguments of a kernel, and of the time to compile one on a GPU.
 _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
 _KINDS = (Elementwise, Reduction, Bias, BatchNormInference)
 

@@ -29,7 +29,6 @@ from actorflow.loop import Steps, at_once, end, in_slices, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
-from actorflow.ops.registry import wait_compiled
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.lengths import OpenAxes
@@ -44,7 +43,7 @@ from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
-from actorflow.threads import forget_in_child, in_thread
+from actorflow.threads import forget_in_child
 from actorflow.trace.counters import Monitor, NodeNote
 
 if TYPE_CHECKING:
@@ -64,14 +63,12 @@ _Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[B
 
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
 _MOST_GROWTHS = 100
-#: What the first run has had compiled asks for more in the second.
+#: The first run has kernels made ready, the second has them keep what follows from weights.
 _WARM_RUNS = 2
 #: Plans that are made again before that is logged.
 _MANY_AGAIN = 8
 #: Plans that had to go which are remembered to see that.
 _MOST_EVICTED = 4096
-#: Seconds that a thread waits for kernels to be compiled before it is known whether anybody still does.
-_LOOK_S = 0.1
 
 
 class _Habits:
@@ -200,8 +197,6 @@ class Engine:
             feeds = {blob: _zeros(plan.slots[slot].spec) for blob, slot in plan.feeds.items()}
             for _ in range(_WARM_RUNS):
                 await self.run(feeds, key[0])
-                while not await in_thread(partial(wait_compiled, _LOOK_S)):
-                    pass
         return True
 
     def program(self, fetch: Fetch, feeds: Feeds) -> Program:

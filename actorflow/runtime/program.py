@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
+from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.op import parts_of, reader
 from actorflow.core import UNSHARED, fill
@@ -350,7 +351,7 @@ class Program:
         """A frame that has not begun."""
         start, resources = self._start, self._resources
         if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
-            start = self._start = self._beginning(observer)
+            start = self._start = self.beginning(resources.dispatcher, observer)
         if self._lengths:
             resources.trace.add_lengths(number, self._lengths)
         frame = Frame(start, number, values, copy_context())
@@ -358,11 +359,18 @@ class Program:
             frame.atomic = True
         return frame
 
-    def _beginning(self, observer: FrameObserver) -> FrameStart:
+    def layout(self, feeds: Sequence[Blob]) -> tuple[list[Any], list[int | None]]:
+        """The values that each frame begins with, and the slot of each of these feeds; None for what is not needed."""
+        return [None if value is _NOT_FED else value for value in self._values], [
+            known[0] if (known := self._feeds.get(blob)) else None for blob in feeds
+        ]
+
+    def beginning(self, dispatcher: Dispatcher, observer: FrameObserver) -> FrameStart:
+        """What frames of a dispatcher begin with, with an observer for all of them."""
         resources = self._resources
         return FrameStart(
             *self._counts,
-            resources.dispatcher,
+            dispatcher,
             resources.budget,
             resources.monitor,
             resources.trace,

@@ -17,7 +17,7 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
-from actorflow.devices.blas import blas_threads
+from actorflow.devices.team import team
 from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
@@ -119,7 +119,7 @@ class Resources:
         if device is None:
             device = open_device(place, self.graph.options.devices.get(place))
             if self.graph.options.deterministic and not self.devices:
-                blas_threads.keep_single()  # what closes the devices ends it
+                team.keep_single()  # what closes the devices ends it
             self.devices[place] = device
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
@@ -304,6 +304,11 @@ class Resources:
             if self.home is not None:
                 self.home.is_open = True
 
+    def run_on(self, dispatcher: Dispatcher) -> None:
+        """Have frames run by a dispatcher that belongs to no loop: by the thread that starts them."""
+        self.home = dispatcher
+        dispatcher.ready.running = self.running
+
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
         running = (work for frame in self.running for _, work in frame.at_work)
@@ -356,7 +361,7 @@ class Resources:
 
 def _close_all(devices: dict[Place, Device], deterministic: bool) -> None:
     if deterministic and devices:
-        blas_threads.release_single()
+        team.release_single()
     for device in devices.values():
         device.close()
     devices.clear()

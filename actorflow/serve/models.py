@@ -139,7 +139,7 @@ class Hosted:
             return None
 
     async def warm_up(self) -> None:
-        """Have plans and compiled kernels ready for the lengths that can be known: of rows, one and the most.
+        """Have plans and kernels ready for the lengths that can be known: of rows, one and the most.
 
         What goes wrong is said, and no reason to refuse requests, which may have other lengths and values.
         """

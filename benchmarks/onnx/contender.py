@@ -68,11 +68,6 @@ async def _ours(task: Task, name: str, stack: AsyncExitStack) -> Run:
         return kernels, output
 
     await run(1)
-    try:
-        from actorflow.ops.numba import compiled
-    except ImportError:  # without the extra `jit`
-        return run
-    compiled()
     return run
 
 

@@ -26,7 +26,6 @@ from actorflow.ops import Operation, registry
 #: Kinds of devices and libraries, with the heads of their columns.
 LIBRARIES = {
     ("cpu", "numpy"): "NumPy",
-    ("cpu", "numba"): "numba",
     ("cuda", "cupy"): "CUDA",
 }
 DTYPES = {
@@ -93,7 +92,7 @@ NOT_OPERATIONS = {"binary", "unary", "find_kernel", "kernel", "load_library", "r
 
 def load_libraries() -> None:
     """Register the kernels of all libraries, also of those whose packages are not installed: nothing is computed."""
-    for (kind, library), package in zip(LIBRARIES, ("", "", "cupy"), strict=True):
+    for (kind, library), package in zip(LIBRARIES, ("", "cupy"), strict=True):
         try:
             registry.load_library(kind, library)
         except ImportError:

@@ -23,7 +23,7 @@ import actorflow.array as xp
 from actorflow.array import Session
 from actorflow.array.engine.sequences import Sequence
 from actorflow.array.record.primitives import Primitive
-from actorflow.array.record.record import record
+from actorflow.array.record.record import Record, record
 from actorflow.ops.operation import apply
 from tests.support.warm import run_program
 
@@ -225,6 +225,58 @@ def test_each_array_is_a_value_of_its_own() -> None:
     twin[:] = 0
     assert x.to_numpy().tolist() == [8, 2, 3, 4, 5, 6]
     assert pickle.loads(pickle.dumps(x)).to_numpy().tolist() == x.to_numpy().tolist()
+
+
+def _later(x: xp.Array) -> xp.Array:
+    return record(Primitive("later", lambda a: a + 1.0), (x._node,), x.shape, x.dtype)
+
+
+#: What else refers to an array, or to its value, when parts of it are written, and what that is of its elements.
+_SEEN: dict[str, tuple[Callable[[xp.Array], Any], Callable[[Any], Any]]] = {
+    "value": (lambda x: x.to_numpy(), lambda a: a),
+    "part": (lambda x: x[100:900], lambda a: a[100:900]),
+    "small part": (lambda x: x[100:200], lambda a: a[100:200]),
+    "memory": (lambda x: memoryview(x.to_numpy()), lambda a: a),
+    "record": (_later, lambda a: a + 1.0),
+    "exchange": (np.from_dlpack, lambda a: a),
+}
+
+
+@pytest.mark.parametrize("seen", _SEEN)
+def test_a_part_is_not_written_into_what_something_else_sees(seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once(monkeypatch)
+    see, then = _SEEN[seen]
+    x = xp.asarray(np.arange(1_000.0))
+    other = see(x)
+    x[150:160] = 7.0
+    x[0] = x[999]
+    expected = np.arange(1_000.0)
+    expected[150:160], expected[0] = 7.0, 999.0
+    np.testing.assert_array_equal(x.to_numpy(), expected)
+    np.testing.assert_array_equal(np.asarray(other), then(np.arange(1_000.0)))
+
+
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute in the line what takes no time, whatever other tests have left behind."""
+    gc.collect()
+    monkeypatch.setattr(Record, "placing", None)
+    monkeypatch.setattr(Record, "dry_runs", 0)
+
+
+def test_a_part_is_written_in_place_where_nothing_else_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once(monkeypatch)
+    x = xp.asarray(np.arange(1_000.0))
+    address = x._node.value.ctypes.data  # type: ignore[union-attr]
+    for _ in range(3):
+        x[150:160] = 7.0
+        x[:10] = xp.asarray(np.ones(10))
+        x[0] = x[999]
+        assert x._node.value.ctypes.data == address  # type: ignore[union-attr]
+    large = xp.asarray(np.zeros((2_000, 1_000)))  # whose memory is used again later
+    address = large._node.value.ctypes.data  # type: ignore[union-attr]
+    large[3, 4:8] = 1.0
+    assert large._node.value.ctypes.data == address  # type: ignore[union-attr]
+    assert large[3, 3:9].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]
 
 
 def test_numpy_arrays_are_taken_as_they_are_when_recorded() -> None:

@@ -250,7 +250,7 @@ def described(graph: af.Graph) -> dict[str, Any]:
             "dry_run": True,
             "stall_limit": 2,
             "block_limit": 0.5,
-            "libraries": ["numba", "numpy"],
+            "libraries": ["onednn", "numpy"],
             "force_cpu": True,
             "devices": {
                 "sim:0": af.devices.SimOptions(latency_s=0.5, libraries=("numpy",)),

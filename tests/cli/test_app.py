@@ -144,7 +144,6 @@ def test_doctor_is_content_without_extras(capsys: pytest.CaptureFixture[str], mo
         ("lmdb", "lmdb"),
         ("prometheus-client", "metrics"),
         ("opentelemetry-api", "otel"),
-        ("numba", "jit"),
         ("torch", "torch"),
     ],
 )

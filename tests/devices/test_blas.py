@@ -8,8 +8,8 @@ import pytest
 import threadpoolctl
 
 import actorflow as af
-from actorflow.devices import CPU, blas
-from actorflow.devices.blas import BlasThreads
+from actorflow.devices import CPU, team
+from actorflow.devices.team import Team
 from tests.support.waiting import in_threads
 
 THREADS = 4
@@ -23,7 +23,7 @@ def blas_threads() -> set[int]:
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a machine with four cores, whatever this one has."""
     np.ones((2, 2)) @ np.ones((2, 2))  # BLAS is loaded
-    monkeypatch.setattr(blas, "cores", lambda: THREADS)
+    monkeypatch.setattr(team, "cores", lambda: THREADS)
     with threadpoolctl.threadpool_limits(THREADS, user_api="blas"):
         if blas_threads() != {THREADS}:
             pytest.skip(f"this NumPy's BLAS has no settable number of threads: {threadpoolctl.threadpool_info()}")
@@ -31,7 +31,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_shares_of_the_cores() -> None:
-    limits = BlasThreads()
+    limits = Team()
     expected = {1: 4, 2: 2, 3: 1, 4: 1, 5: 1}
     for lanes in (1, 2, 3, 4, 5):
         limits.lane_started()
@@ -44,7 +44,7 @@ def test_shares_of_the_cores() -> None:
 
 
 def test_a_lower_limit_of_the_user_is_kept() -> None:
-    limits = BlasThreads()
+    limits = Team()
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
         limits.lane_started()
         limits.lane_started()
@@ -73,7 +73,7 @@ def test_lanes_limit_blas_from_their_making_to_their_close() -> None:
 
 def test_a_lane_that_the_garbage_collector_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at the libraries allocates, so a dropped graph may be collected, and its lanes closed, right then."""
-    limits = BlasThreads()
+    limits = Team()
     collected: list[None] = []
 
     class Controller(threadpoolctl.ThreadpoolController):  # type: ignore[misc]
@@ -92,7 +92,7 @@ def test_a_lane_that_the_garbage_collector_closes_meanwhile(monkeypatch: pytest.
 
 
 def test_threads_start_and_stop_lanes_at_once() -> None:
-    limits = BlasThreads()
+    limits = Team()
     barrier = threading.Barrier(4)
 
     def work() -> None:
@@ -112,7 +112,7 @@ def test_threads_start_and_stop_lanes_at_once() -> None:
 
 
 def test_a_single_thread_while_it_is_asked_for() -> None:
-    limits = BlasThreads()
+    limits = Team()
     limits.keep_single()
     limits.lane_started()
     assert blas_threads() == {1}
@@ -123,11 +123,11 @@ def test_a_single_thread_while_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("begun_with", [1, 2, 8])
 def test_a_single_thread_while_cores_come_and_go(monkeypatch: pytest.MonkeyPatch, begun_with: int) -> None:
-    limits = BlasThreads()
-    monkeypatch.setattr(blas, "cores", lambda: begun_with)
+    limits = Team()
+    monkeypatch.setattr(team, "cores", lambda: begun_with)
     limits.keep_single()
     assert blas_threads() == {1}
-    monkeypatch.setattr(blas, "cores", lambda: THREADS)
+    monkeypatch.setattr(team, "cores", lambda: THREADS)
     limits.lane_started()
     assert (blas_threads(), limits.share, limits.next_share) == ({1}, 1, 1)
     limits.release_single()
@@ -137,7 +137,7 @@ def test_a_single_thread_while_cores_come_and_go(monkeypatch: pytest.MonkeyPatch
 
 class TestSingle:
     def test_within_the_block_alone(self) -> None:
-        limits = BlasThreads()
+        limits = Team()
         limits.lane_started()
         with limits.single():
             assert blas_threads() == {1}
@@ -151,7 +151,7 @@ class TestSingle:
         limits.lane_stopped()
 
     def test_lanes_come_and_go_meanwhile(self) -> None:
-        limits = BlasThreads()
+        limits = Team()
         limits.lane_started()
         with limits.single():
             limits.lane_started()
@@ -165,7 +165,7 @@ class TestSingle:
         limits.lane_stopped()
 
     def test_on_many_threads(self) -> None:
-        limits = BlasThreads()
+        limits = Team()
         limits.lane_started()
         barrier = threading.Barrier(4)
         seen = set()

@@ -250,34 +250,8 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         assert pauses() == "...xxxxxxxxxxxxx"
         brought = False
         assert pauses() == "xx.x...x.....x.."
-        crew.spread(range(CORES), lambda piece: None, "another kind")
+        crew.spread(range(CORES), lambda piece: None, 1e9)
         assert spread[-1], "each kind of work by itself"
-
-
-class Lingering:
-    """So many threads that linger."""
-
-    def __init__(self, waiting: int) -> None:
-        self.waiting, self.parted = waiting, False
-
-    def linger(self) -> None:
-        raise NotImplementedError
-
-    def part(self) -> None:
-        self.parted = True
-
-
-@pytest.mark.parametrize(("lanes", "waiting", "parts"), [(1, 2, False), (2, 2, True), (2, 1, False), (3, 1, True)])
-def test_who_lingers_makes_way_for_lanes(lanes: int, waiting: int, parts: bool) -> None:
-    crew = Team()
-    members = [crew.join() for _ in range(lanes)]
-    crew.lingering = lingering = Lingering(waiting)
-    for member in members[1:]:
-        member.at_work = True
-    crew.begin(members[0])
-    assert members[0].at_work
-    assert lingering.parted == parts
-    crew.rest(members[0])
 
 
 @pytest.mark.parametrize("core", [4, 5, None])
@@ -377,43 +351,3 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 meet()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
-
-
-class _Lingering:
-    """Notes what it is told; a thread that lingers comes back when it is told to."""
-
-    def __init__(self) -> None:
-        self.begun, self.ends = threading.Semaphore(0), threading.Event()
-        self.waiting = 0
-
-    def linger(self) -> None:
-        self.waiting += 1
-        self.begun.release()
-        assert self.ends.wait(PATIENCE_S)
-        self.waiting -= 1
-
-    def part(self) -> None:
-        self.ends.set()
-
-
-def test_threads_linger_while_a_lane_is_at_work() -> None:
-    crew = Team(longest_pause=0)
-    crew.lingering = lingering = _Lingering()
-    with joined(crew) as member:
-        assert crew.call_in(1) == 1
-        assert lingering.begun.acquire(timeout=PATIENCE_S)
-        assert crew.call_in(1) == 0, "it is there already"
-        crew.rest(member)
-        assert lingering.ends.is_set()
-
-
-def test_threads_that_linger_come_for_other_work() -> None:
-    crew = Team(longest_pause=0)
-    crew.lingering = lingering = _Lingering()
-    with joined(crew):
-        assert crew.call_in(CORES) == CORES - 1
-        for _ in range(CORES - 1):
-            assert lingering.begun.acquire(timeout=PATIENCE_S)
-        seen, work = meeting(CORES)
-        crew.spread(range(CORES), work)
-        assert len(set(seen)) == CORES

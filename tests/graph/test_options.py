@@ -12,8 +12,8 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import actorflow as af
-from actorflow.devices import Lane, blas
-from actorflow.devices.blas import BlasThreads
+from actorflow.devices import Lane, team
+from actorflow.devices.team import Team
 from actorflow.runtime import resources
 from actorflow.testing import virtual_time_loop
 from actorflow.testing.clock import sleep_in_thread
@@ -122,9 +122,9 @@ class TestDeterministic:
         assert blas_threads() == before
 
     async def test_not_after_its_device_could_not_be_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(blas, "cores", lambda: 2)  # so that on one core, too, lanes are told from a kept thread
-        limits = BlasThreads()
-        monkeypatch.setattr(resources, "blas_threads", limits)
+        monkeypatch.setattr(team, "cores", lambda: 2)  # so that on one core, too, lanes are told from a kept thread
+        limits = Team()
+        monkeypatch.setattr(resources, "team", limits)
         graph = af.Graph("deterministic", deterministic=True, devices={"sim:0": StrangeOptions()})
         y = af.ops.exp(graph.blob("x", (4,), place="sim:0"), name="y")
         for _ in range(2):

@@ -259,7 +259,7 @@ def test_it_may_be_computed_for_some_rows_at_a_time(shapes: Any, rows: int, data
     expected = one_by_one(operation, inputs)
     given = [x.copy() for x in inputs]
     outputs = [given[0], *[np.empty_like(y) for y in expected[1:]]]
-    finish = kernels.Finish(kernels.prepared(operation, given, True).chain, given, outputs)
+    finish = kernels.Finish(kernels.prepared(operation, given, by_rows=True), given, outputs)
     count = inputs[0].size // shapes[0][-1]
     for start in range(0, count, rows):
         finish(start, min(start + rows, count))

@@ -37,7 +37,6 @@ SMALL = {
     fills: {"BLOCK": 16},
     linalg: {"_SUMMED": 24},
     parallel: {
-        "WORTH_NS": 0,
         "_PIECE_ELEMENTS": 40,
         "_PIECE_PRODUCTS": 60,
         "_PIECE_ROWS": 3,
@@ -47,6 +46,7 @@ SMALL = {
         "BLOCK": 16,
     },
     pool: {"_PIECE_BYTES": 256, "_LEAST_BYTES": 256, "_IMAGE_BYTES": 2048},
+    teams: {"WORTH_NS": 0},
 }
 
 
@@ -60,7 +60,7 @@ def cut_small() -> Iterator[None]:
 
 def with_help(helpers: int, function: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
     """Call something on the thread of a lane that so many others help."""
-    crew = Team(longest_pause=0)
+    crew = teams.team
     results: list[list[np.ndarray]] = []
     errors: list[BaseException] = []
 
@@ -73,7 +73,8 @@ def with_help(helpers: int, function: Callable[[], list[np.ndarray]]) -> list[np
             errors.append(error)
         crew.leave(member)
 
-    with mock.patch.object(parallel, "team", crew), mock.patch.object(teams, "cores", return_value=helpers + 1):
+    judged = mock.patch.multiple(crew, _longest_pause=0, _worths={})
+    with judged, mock.patch.object(teams, "cores", return_value=helpers + 1):
         thread = threading.Thread(target=lane)
         thread.start()
         thread.join()
@@ -114,9 +115,9 @@ def test_every_kernel(compute: Compute, row: Row, sample: Sample) -> None:
 def test_small_work_is_not_spread(compute: Compute) -> None:
     """Nobody is woken for less than a thread takes to wake."""
     x = numbers(0, 50, 40)
-    with cut_small(), mock.patch.object(parallel, "WORTH_NS", 1e9), mock.patch.object(Team, "spread") as spread:
+    with cut_small(), mock.patch.object(teams, "WORTH_NS", 1e9), mock.patch.object(Team, "_work_together") as together:
         np.testing.assert_array_equal(with_help(3, lambda: compute(ops.Relu(), x))[0], np.maximum(x, 0))
-    spread.assert_not_called()
+    together.assert_not_called()
 
 
 @given(st.integers(0, 100), st.integers(0, 12), st.integers(1, 9))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -21,6 +20,7 @@ from actorflow.ops.nn.lrn import ChannelWindowSum
 from actorflow.ops.nn.windows import Windows, slide
 from tests.support.effort import FULL
 from tests.support.kernels import compute_cpu
+from tests.support.onednn import why_not
 from tests.support.warm import ROOT, run_program
 
 #: How often one gets its time before it counts as one without an end: a machine may stand still meanwhile.
@@ -28,11 +28,11 @@ _TIMES = 3
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are limited as on Linux")
-@pytest.mark.parametrize("library", ["numpy", "numba"])
+@pytest.mark.parametrize("library", ["numpy", "onednn"])
 def test_any_parameters(library: str) -> None:
     """What infer says is what a kernel gives, and nothing takes time or memory by the word of a parameter alone."""
-    if library == "numba" and find_spec("numba") is None:
-        pytest.skip("numba is not installed")
+    if library == "onednn" and why_not():
+        pytest.skip(why_not())
     count = (2_000 if library == "numpy" else 300) * (50 if FULL else 1)
     first, ended = 0, 0
     while True:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
@@ -223,3 +225,23 @@ def test_numbers_take_the_dtype_of_the_blob() -> None:
     result = graph.run_sync({x: [-1.0, 2.0], n: [2, 3]}, fetch=tops)
     assert [result[y].dtype.name for y in tops] == ["float16", "float16", "bool", "float16", "int8"]
     assert [result[y].tolist() for y in tops] == [[0, 3], [2.5, -0.5], [False, True], [-1, 0], [5, 6]]
+
+
+@given(
+    length=st.sampled_from([1, 2, 7, 300]),
+    inner=st.integers(2, 5),
+    axis=st.integers(0, 2),
+    count=st.sampled_from([1, 8, 60, 1000]),
+    seed=st.integers(0, 2**31),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_that_were_taken_are_added_up_one_after_the_other(compute, length, inner, axis, count, seed) -> None:
+    """However often one was, and whether few or many were."""
+    random = np.random.default_rng(seed)
+    g = random.standard_normal((*(2, 3)[:axis], count, inner), np.float32)
+    g[random.random(g.shape) < 0.02] = np.nan
+    indices = np.minimum(random.integers(-length, length, count), random.integers(-length, length, count))
+    expected = np.zeros((*(2, 3)[:axis], length, inner), np.float32)
+    for i, place in enumerate(indices):
+        expected[(slice(None),) * axis + (place,)] += g[(slice(None),) * axis + (i,)]
+    np.testing.assert_array_equal(compute(TakeDown(length, axis), g, indices)[0], expected)

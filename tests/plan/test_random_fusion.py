@@ -7,10 +7,8 @@ the reference itself changes by no more where the numbers that go in differ by a
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,8 +17,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.devices.blas import blas_threads
-from actorflow.devices.cpu import CPU
+from actorflow.devices.team import team
 from tests.operations.table import TOLERANCE
 from tests.support import onednn
 from tests.support.effort import FULL, slow
@@ -28,8 +25,6 @@ from tests.support.random_graphs import Found, RandomGraph, cases, upstream
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (30, 5)
 LEAST_KINDS = 180
-#: Each has some loops of its own, which take about a second each to be compiled.
-COMPILED = 500 if FULL else 20
 _NOISES = 3
 
 
@@ -53,9 +48,9 @@ PLACES = sorted({setting.place for setting in SETTINGS})
 @pytest.fixture(autouse=True)
 def blas_on_one_thread() -> Iterator[None]:
     """Threads, of which there are as many as lanes leave, change the order in which products are added up."""
-    blas_threads.keep_single()
+    team.keep_single()
     yield
-    blas_threads.release_single()
+    team.release_single()
 
 
 class PlantedError(Exception):
@@ -126,15 +121,13 @@ async def results(seed: int, setting: Setting, **noise: int) -> list[Found]:
         return await graph.run()
 
 
-async def compare(
-    setting: Setting, found: list[Found], expected: list[Found], seed: int, signs_of_zeros: bool = True
-) -> None:
+async def compare(setting: Setting, found: list[Found], expected: list[Found], seed: int) -> None:
     near: list[list[Found]] = []
     for i, (mine, its) in enumerate(zip(found, expected, strict=True)):
         assert mine.blob.name == its.blob.name
         try:
             if not is_inexact(its.blob, setting.inexact):
-                assert_same(mine.value, its.value, signs_of_zeros)
+                assert_same(mine.value, its.value)
                 continue
             near = near or [await results(seed, Setting(options=REFERENCE), noise=noise) for noise in range(_NOISES)]
             floats = [x.dtype for x in upstream(its.blob) if x.dtype.kind == "f"]
@@ -190,34 +183,3 @@ async def test_errors_do_not_depend_on_the_plan(first: int) -> None:
 def test_nearly_all_kinds_are_drawn() -> None:
     kinds = set().union(*(RandomGraph(seed).kinds for seed in range(GRAPHS // 5)))
     assert len(kinds) >= LEAST_KINDS, sorted({*cases()} - kinds)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install 'actorflow[jit]'")
-@pytest.mark.parametrize("first", range(0, COMPILED, 5))
-async def test_compiled_kernels_give_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before they are compiled, and then; of two zeros, a maximum may be the other one.
-
-    Products add up in an order of their own, but from the first call on, and alike in all plans.
-    """
-    from actorflow.ops.numba import compiled
-
-    products = {"Conv", "ConvDown", "ConvWeight", "Inner", "InnerDown", "InnerWeight"}
-    setting = Setting(inexact=frozenset(products))
-    for seed in range(first, first + 5):
-        expected = await results(seed, Setting(options=REFERENCE))
-        with monkeypatch.context() as patch:
-            patch.setattr(CPU, "libraries", ("numba", "numpy"))
-            before: list[list[Found]] = []
-            for _ in range(2):
-                found = await results(seed, setting)
-                for others in (await results(seed, Setting(options=REFERENCE)), *before):
-                    for mine, its in zip(found, others, strict=True):
-                        try:
-                            assert_same(mine.value, its.value, signs_of_zeros=False)
-                        except AssertionError as error:
-                            error.add_note(f"seed {seed}: {its.blob.name}, {its.when}")
-                            raise
-                await compare(setting, found, expected, seed, signs_of_zeros=False)
-                before = [found]
-                await asyncio.to_thread(compiled)

@@ -11,8 +11,8 @@ import pytest
 import actorflow as af
 from actorflow import loop
 from actorflow.core import FOREVER_NS
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.cpu import CPU, WorkerLane
+from actorflow.devices.team import team
 from actorflow.ops import Operation, kernel
 from actorflow.runtime import branches
 from actorflow.runtime.branches import Branches
@@ -95,16 +95,16 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
     y = graph.op("begin", Witnessed())(y)
     sides = [graph.op(f"side{i}", Witnessed())(y) for i in range(2)]
     graph.op("end", Witnessed())(*sides)
-    counted = blas_threads._lanes
+    counted = team._lanes
     async with graph:
         await graph.run({x: [0.0, 1.0]})
-        assert blas_threads._lanes == counted + 2
+        assert team._lanes == counted + 2
         for _ in range(2):
             result = await graph.run({x: [0.0, 1.0]})
         np.testing.assert_array_equal(result["end/out"], [3.0, 4.0])
         (program,) = graph.engine._programs.values()
         assert len({op.lane for op in program.ops}) == 1
-        assert blas_threads._lanes == counted + 1, "the lane that has lost its ops takes no core from BLAS"
+        assert team._lanes == counted + 1, "the lane that has lost its ops takes no core from BLAS"
         tracks = graph.engine.trace.tracks
         calls = graph.engine.trace.since(8)
         assert {tracks[track] for track in calls.track.tolist()} <= {"loop", "cpu main"}
@@ -114,8 +114,8 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
         await graph.run({x: [0.0, 1.0]})
         assert seen == ["actorflow-main"] * 4
         await graph.run({x: [0.0, 1.0]}, fetch=sides)
-        assert blas_threads._lanes == counted + 2, "another plan has ops on both"
-    assert blas_threads._lanes == counted
+        assert team._lanes == counted + 2, "another plan has ops on both"
+    assert team._lanes == counted
 
 
 async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:
@@ -127,12 +127,12 @@ async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:
     with graph.at(lane="other"):
         y = graph.op("begin", Witnessed())(x)
     graph.function("pause", pause, y.spec)(y)
-    counted = blas_threads._lanes
+    counted = team._lanes
     async with graph:
         for _ in range(3):
             await graph.run({x: [0.0, 1.0]})
-            assert blas_threads._lanes == counted + 1
-    assert blas_threads._lanes == counted
+            assert team._lanes == counted + 1
+    assert team._lanes == counted
 
 
 async def test_lanes_of_a_program_that_was_not_made_take_no_core_from_blas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,18 +142,18 @@ async def test_lanes_of_a_program_that_was_not_made_take_no_core_from_blas(monke
     y = graph.op("one", Witnessed())(x)
     with graph.at(lane="other"):
         z = graph.op("two", Witnessed())(y)
-    counted = blas_threads._lanes
+    counted = team._lanes
     async with graph:
         await graph.run({x: [0.0, 1.0]}, fetch=y)
-        assert blas_threads._lanes == counted + 1
+        assert team._lanes == counted + 1
         making = asyncio.create_task(graph.run({x: [0.0, 1.0]}, fetch=z))
-        while blas_threads._lanes == counted + 1:
+        while team._lanes == counted + 1:
             await asyncio.sleep(0)
         making.cancel()
         with pytest.raises(asyncio.CancelledError):
             await making
-        assert blas_threads._lanes == counted + 1
-    assert blas_threads._lanes == counted
+        assert team._lanes == counted + 1
+    assert team._lanes == counted
 
 
 async def test_a_function_has_one_lane_in_all_programs() -> None:

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 #: Most operations of a sequence.
 _MOST_STEPS = 4_096
-#: Least and most operations whose structure is looked at: a tape's text is compiled, some 50 us for each.
+#: Least and most operations whose structure is looked at: a program is planned, some 300 us for each.
 _FEWEST_KNOWN, _MOST_KNOWN = 4, 512
+#: Elements that an operation may touch to be part of a program: what touches more is worth a thread of its own.
+_BRIEF = 1 << 19
 #: Longest way through the records that a device computes as one graph.
 _DEEPEST = 256
 _number = attrgetter("number")
@@ -151,8 +153,8 @@ def _records(node: Record) -> list[Record]:
 
 
 def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:
-    """Make units for records: tapes, for those of structures that were seen before; else see `_make_units`."""
-    if len(nodes) < _FEWEST_KNOWN or not nodes[0].evaluator.takes_tapes:
+    """Make units for records: programs, for those of structures that were seen before; else see `_make_units`."""
+    if len(nodes) < _FEWEST_KNOWN or not nodes[0].evaluator.takes_programs:
         return _make_units(nodes, roots, units)
     if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         return _make_units(nodes, roots, units)
@@ -168,7 +170,8 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
         if structure is None:
             measured = [*map(_measure, own)]
             work = sum([touched for _, touched in measured])
-            is_fit = all(kind == JOINED for kind, _ in measured) and work <= MOST_WORK and len(own) <= _MOST_KNOWN
+            is_fit = all(kind == JOINED or (kind == ALONE and touched <= _BRIEF) for kind, touched in measured)
+            is_fit = is_fit and work <= MOST_WORK and len(own) <= _MOST_KNOWN
             structure = Structure(is_fit, work)
             structures.put(description.key, structure)
         if not structure.is_fit:
@@ -177,11 +180,11 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
         wanted.update([each for each in description.given if type(each) is Record])
     shared = 0
     for own, description, structure, is_known in reversed(found):
-        if is_known and structure.tape is None and structure.may_be_bound:
+        if is_known and structure.program is None:
             repeated = common(own)
             structure.bind(description, [i for i, node in enumerate(own) if node in repeated])
             structures.begin(own[0])
-        if is_known and structure.tape is not None:
+        if is_known and structure.program is not None:
             units.append(KnownSequence(own, description, structure))
             shared += structure.repeats
         else:
@@ -190,12 +193,15 @@ def make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> in
 
 
 def _have_common(stretches: list[list[Record]]) -> bool:
-    """Return whether an operation that is more than a view repeats one of another stretch."""
+    """Return whether an operation that is more than a view or a constant repeats one of another stretch."""
     same = common([node for own in stretches for node in own])
     if not same:
         return False
     of = {node: i for i, own in enumerate(stretches) for node in own}
-    return any(of[node] != of[first] and not first.op.view for node, first in same.items())  # type: ignore[union-attr]
+    return any(
+        of[node] != of[first] and not first.op.view and any(type(each) is Record for each in first.inputs)  # type: ignore[union-attr]
+        for node, first in same.items()
+    )
 
 
 def _make_units(nodes: list[Record], roots: set[Record], units: list[Unit]) -> int:

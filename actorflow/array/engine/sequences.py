@@ -14,8 +14,7 @@ from actorflow.array.engine.interrupts import interruptible
 from actorflow.array.engine.structures import Description, Structure, name_of
 from actorflow.array.engine.units import Error, Group, Unit, is_own
 from actorflow.array.record.primitives import Primitive, Value, as_recorded
-from actorflow.array.record.record import Record, bytes_of
-from actorflow.array.record.tape import StepError
+from actorflow.array.record.record import Record, StepError, bytes_of
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
@@ -76,8 +75,7 @@ class Sequence(Unit):
         for node in nodes:
             op = node.op
             assert op is not None
-            params = node.params if op.work is None else op.settled(node.params)
-            ops.append((op, params, node.shape, node.dtype))
+            ops.append((op, node.params, node.shape, node.dtype))
         types = [(read.shape, read.dtype) for read in reads]
         self._steps = _planned(ops, rows, types, group.produced)
         count = len(nodes)
@@ -252,7 +250,7 @@ class Sequence(Unit):
 
 
 class KnownSequence(Sequence):
-    """A sequence whose structure was seen before: a tape. If a step of it fails, the operations go one by one."""
+    """A sequence whose structure was seen before: a program. If a step of it fails, the operations go one by one."""
 
     def __init__(self, nodes: list[Record], description: Description, structure: Structure) -> None:
         group = Group(nodes, description.produced, {}, {})
@@ -260,8 +258,8 @@ class KnownSequence(Sequence):
         self.operations -= structure.repeats
         self._structure = structure
         self._rooms: list[Value] = []
-        self._found: tuple[Any, ...] = ()
-        self._is_taped = True
+        self._found: list[Any] = []
+        self._is_program = True
 
     @property
     def name(self) -> str:
@@ -277,52 +275,51 @@ class KnownSequence(Sequence):
         return 0
 
     def allocate(self) -> bool:
-        assert self._structure.tape is not None
+        assert self._structure.program is not None
         memory = self.evaluator.memory
         try:
-            self._rooms = [memory.take(*room) for room in self._structure.tape.rooms]
+            self._rooms = [memory.take(*room) for room in self._structure.program.rooms]
         except MemoryError:
             self._go_one_by_one()
             return super().allocate()
         return True
 
     def run(self, share: tuple[int, int]) -> None:
-        if self._is_taped and not self._missing:
+        if self._is_program and not self._missing:
             try:
-                self._found = interruptible(self._structure.tape, (self._values, self._rooms))  # type: ignore[arg-type]
+                start = perf_counter_ns()
+                self._found = interruptible(self._structure.program, (self._values, self._rooms))  # type: ignore[arg-type]
+                self.elapsed_ns += perf_counter_ns() - start
                 return
             except StepError:  # operations that do not need what has failed are computed all the same
                 pass
-        if self._is_taped:
+        if self._is_program:
             self._go_one_by_one()
         super().run(share)
 
     def end(self) -> None:
-        if not self._is_taped:
+        if not self._is_program:
             super().end()
             return
-        tape, found = self._structure.tape, self._found
-        assert tape is not None
-        count = len(tape.owned)
         known = {id(each) for each in (*self._rooms, *self._values)}
-        for value in found[:count]:
+        for value in self._found:
             if id(value) not in known:
                 known.add(id(value))
                 self.evaluator.memory.count(value)
-        self.evaluator.owe(self._structure, found[count:])
-        self.hand_over(dict(zip(self._produced, found, strict=False)), {})
+        self.evaluator.owe(self._structure, self.elapsed_ns)
+        self.hand_over(dict(zip(self._produced, self._found, strict=True)), {})
 
     def finish(self) -> None:
         self._values += self._rooms
-        self._rooms, self._found = [], ()
-        if self._is_taped:
+        self._rooms, self._found = [], []
+        if self._is_program:
             Unit.finish(self)
         else:
             super().finish()
 
     def _go_one_by_one(self) -> None:
         """Prepare to compute as a `Sequence` does."""
-        self._is_taped = False
+        self._is_program = False
         given, entries = self._values, self._structure.entries
         count = len(entries)
         ops, rows = [], []

@@ -31,6 +31,7 @@ from actorflow.array.record.record import (
     context_evaluator,
     current_evaluator,
 )
+from actorflow.array.record.work import MOST_WORK
 from actorflow.devices import DeviceOptions
 from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
@@ -48,8 +49,8 @@ _MOST_PENDING_IN_BUDGET = 1_000
 #: Most operations, and most elements of their results and inputs, that the thread that asks computes without units. To
 #: plan and hand over so few takes several times as long as to compute them.
 _FEW, _SMALL = 8, 1 << 14
-#: Calls of a tape that the profile may lack.
-_MOST_OWED = 256
+#: Most elements that an operation touches to be computed in its line: to hand it to another thread takes as long.
+_BRIEF = 1 << 18
 #: Elements to be computed from which on a worker does not wait for a pause of the recording.
 _PLENTY = 16 * 1024 * 1024
 #: A recording that makes nothing for this time has paused.
@@ -108,12 +109,12 @@ class Session(Evaluator):
         self.sequential = sequential
         self.threshold = -1 if sequential else WORTH_A_LOOK
         self.profiles: dict[str, OpProfile] = {}
-        self._owed: dict[Structure, list[Any]] = {}
+        self._owed: dict[Structure, list[int]] = {}  # calls and times of programs that the profile lacks
         self.computed = self.shared = 0
         self._runs_ahead = run_ahead
-        self.takes_tapes = not (dry_run or sequential or self.is_limited)
-        if run_ahead and self.takes_tapes:
-            self.at_once = _SMALL
+        self.takes_programs = not (dry_run or sequential or self.is_limited)
+        if run_ahead and self.takes_programs:
+            self.at_once = _BRIEF
         self._most_pending = _MOST_PENDING
         # All below is used under the lock. Units are ready, open, running, over, or wait for others of these.
         lock = held_at_fork(threading.RLock(), is_outer=True)
@@ -156,16 +157,15 @@ class Session(Evaluator):
         """Calls and times by operation."""
         with Guard(self._changed):
             owed, self._owed = self._owed, {}
-            for structure, calls in owed.items():
-                structure.note(calls, self.profiles)
+            for structure, (calls, total_ns) in owed.items():
+                structure.note(calls, total_ns, self.profiles)
         return self.profiles
 
-    def owe(self, structure: Structure, times: Any) -> None:
-        """Note the times of a tape, with the lock held: in the profile when that is looked at."""
-        calls = self._owed.setdefault(structure, [])
-        calls.append(times)
-        if len(calls) > _MOST_OWED:
-            self.profile  # noqa: B018
+    def owe(self, structure: Structure, elapsed_ns: int) -> None:
+        """Note a call of a program, with the lock held: in the profile when that is looked at."""
+        owed = self._owed.setdefault(structure, [0, 0])
+        owed[0] += 1
+        owed[1] += elapsed_ns
 
     @property
     def held_bytes(self) -> int:
@@ -250,6 +250,9 @@ class Session(Evaluator):
         with Guard(self._changed) as guard:
             if not self.is_limited and self._compute_few(wanted):
                 return
+            if self._runs_ahead and self.takes_programs and Record.placing is None and self.load <= MOST_WORK:
+                # What would be computed ahead anyway is one program with it: values are asked for one after the other.
+                self._prepare([*wanted, *self._take_pending()], forced=True)
             while wanted:
                 self._ask(wanted)
                 worked = self._work_once(forced=True)

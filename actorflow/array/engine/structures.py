@@ -1,25 +1,27 @@
 """Structures: what records that follow each other compute, apart from their values, so that it is planned once.
 
 The steps of a training are recorded again and again, with other values. Their structure is a key: operations, shapes,
-dtypes, which of them reads what, and which values are wanted. From the second time on, a tape computes what has a key.
-What differs from step to step is given to it, like values: numbers, bounds of slices, streams of random numbers.
+dtypes, which of them reads what, and which values are wanted. From the second time on, a program computes what has a
+key. What differs from step to step is given to it, like values: numbers, bounds of slices, streams of random numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.record.primitives import PART, DType, Primitive
-from actorflow.array.record.record import SEVERAL, OpStep, Origin, Record
-from actorflow.array.record.tape import Tape
+from actorflow.array.record.primitives import DType, Primitive
+from actorflow.array.record.record import OpStep, Origin, Record
 from actorflow.array.transforms.cache import RecentCache
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.array.transforms.program import Program
 
 #: Structures that are kept, and the lines that begin some.
 _MOST_STRUCTURES = 256
@@ -80,9 +82,7 @@ def describe(nodes: Sequence[Record], wanted: set[Record]) -> Description:
         slots[id(node)] = i
         op: Any = node.op
         params: Any = node.params
-        if op.work is not None:
-            params = op.settled(params)
-        elif not op.pure:
+        if not op.pure:
             params = give(id(params), params)
         elif op.view and not params:
             row.insert(0, give(op, op))
@@ -106,97 +106,65 @@ class Structure:
         is_fit: Whether they may be computed as one sequence.
 
     Attributes:
-        may_be_bound: Whether there is a tape, or may be one.
         work: Elements that it touches.
         repeats: How many of the records repeat others.
-        entries: The operations, once there is a tape.
-        tape: What computes them; None if it was not needed yet, or cannot be.
+        entries: The operations, once there is a program.
+        program: What computes them; None if it was not needed yet, or cannot be.
     """
 
     _given = Primitive("given", lambda op, *inputs: op.compute(*inputs), view=True)
 
     def __init__(self, is_fit: bool, work: int) -> None:
-        self.is_fit = self.may_be_bound = is_fit
+        self.is_fit = is_fit
         self.work = work
         self.repeats = 0
         self.entries: list[Entry] = []
-        self.tape: Tape | None = None
-        self._owners: list[int] = []
-        self._names: list[str | None] = []
+        self.program: Program | None = None
+        self._names: dict[str, list[Sequence[OpProfile]]] = {}  # of the ops of each step, by the step's name
 
-    def bind(self, description: Description, repeated: Iterable[int]) -> bool:
-        """Make the tape, if there is none yet; return whether there is one."""
-        if self.tape is None and self.may_be_bound:
+    def bind(self, description: Description, repeated: Iterable[int]) -> None:
+        """Make the program, if there is none yet."""
+        if self.program is None:
+            from actorflow.array.transforms.program import Program
+
             entries, given, produced, _ = description
-            steps, positions, owners = self._steps(entries, len(given))
-            found = [positions[i] for i in produced]
-            if not all(type(each) is int and each >= len(given) for each in found):
-                # All results of a stage together, as others than these read some: planned each time, by themselves.
-                self.may_be_bound = False
-                return False
-            skipped = {*repeated}
-            self.repeats = len(skipped)
-            self._names = [None if i in skipped else name_of(entry) for i, entry in enumerate(entries)]
-            self.entries, self._owners = entries, owners
             types = [TensorSpec(x.shape, x.dtype) if isinstance(x, Record | np.ndarray) else None for x in given]
-            self.tape = Tape(steps, len(given), found, types=types, most_bytes=POOLED_BYTES, is_timed=True)
-        return self.tape is not None
+            found = [len(given) + i for i in produced]
+            program = Program([*self._steps(entries, len(given))], types, found, POOLED_BYTES)
+            names: dict[str, list[Sequence[OpProfile]]] = {}
+            for at, profiles in program.profiles.items():
+                names.setdefault(name_of(entries[at]), []).append(profiles)
+            # Last what others look for, as another thread may bind it at the same time.
+            self.repeats, self.entries, self._names, self.program = len({*repeated}), entries, names, program
 
-    def _steps(self, entries: Sequence[Entry], first: int) -> tuple[list[OpStep], list[Any], list[int]]:
-        """The steps of the tape; where the result of each operation is among the values; whose each of the steps is."""
-        steps: list[OpStep] = []
-        owners: list[int] = []
-        positions: list[Any] = []
-        for i, entry in enumerate(entries):
-            op, params, shape, dtype, row = entry
-            reads = [-1 - slot if slot < 0 else positions[slot] for slot in row]
-            if op is PART and type(reads[0]) is dict:
-                positions.append(reads[0][params[0]])
-                continue
-            if not isinstance(op, str) and op.parts is not None:
-                bound, results = op.parts
-                places = [*reads, *range(first + len(steps), first + len(steps) + len(bound))]
-                steps += [
-                    step._replace(arguments=tuple([places[a] if type(a) is int else a for a in step.arguments]))
-                    for step in bound
-                ]
-                several = {k: places[result] for k, result in enumerate(results)}
-                positions.append(several if dtype is SEVERAL else several[0])
-            else:
-                positions.append(first + len(steps))
-                if isinstance(op, str):
-                    op = self._given
-                elif isinstance(params, int):
-                    reads = [-1 - params, *reads]
-                    op, params = _with_params(entry), ()
-                steps.append(OpStep(op, tuple(reads), params, shape, dtype, _NOWHERE))
-            owners += [i] * (len(steps) - len(owners))
-        return steps, positions, owners
+    def _steps(self, entries: Sequence[Entry], first: int) -> Iterator[OpStep]:
+        """The steps of the program."""
+        for op, params, shape, dtype, row in entries:
+            reads = [-1 - slot if slot < 0 else first + slot for slot in row]
+            if isinstance(op, str):
+                op = self._given
+            elif isinstance(params, int):
+                reads = [-1 - params, *reads]
+                op, params = _with_params(op, shape, dtype), ()
+            yield OpStep(op, tuple(reads), params, shape, dtype, _NOWHERE)
 
-    def note(self, calls: Sequence[Sequence[int]], profiles: dict[str, OpProfile]) -> None:
-        """Note calls, for each of which the tape gives the times of its lines."""
-        assert self.tape is not None
-        spent = np.diff(np.asarray(calls, np.int64), axis=1)
-        times = [[0, 0] for _ in self._names]
-        for at, total_ns, last_ns in zip(self.tape.order, spent.sum(axis=0).tolist(), spent[-1].tolist(), strict=True):
-            own = times[self._owners[at]]
-            own[0] += total_ns
-            own[1] += last_ns
-        for name, (total_ns, last_ns) in zip(self._names, times, strict=True):
-            if name is not None:
-                profile = profiles.setdefault(name, OpProfile())
-                profile.calls += len(calls)
-                profile.total_ns += total_ns
-                profile.last_ns = last_ns
+    def note(self, calls: int, total_ns: int, profiles: dict[str, OpProfile]) -> None:
+        """Add calls of the program to a profile; each operation has the share of their time that it has of all."""
+        spent = {name: [each.total_ns for own in steps for each in own] for name, steps in self._names.items()}
+        whole_ns = max(1, sum(map(sum, spent.values())))
+        for name, steps in self._names.items():
+            profile = profiles.setdefault(name, OpProfile())
+            profile.calls += calls * len(steps)
+            profile.total_ns += total_ns * sum(spent[name]) // whole_ns
+            profile.last_ns = sum([each.last_ns for each in steps[-1]])
 
 
-#: What is named for errors: of a tape's there are none, as operations that fail are computed again one by one.
+#: What is named for errors: of a program's there are none, as operations that fail are computed again one by one.
 _NOWHERE: Origin = (describe.__code__, 0)
 
 
-def _with_params(entry: Entry) -> Primitive:
+def _with_params(op: Primitive, shape: tuple[int, ...], dtype: DType) -> Primitive:
     """The operation, which is given its parameters first."""
-    op, _, shape, dtype, _ = entry
 
     def compute(params: tuple[Any, ...], *inputs: Any) -> Any:
         if not (op.elementwise or op.into):

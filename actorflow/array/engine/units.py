@@ -73,8 +73,8 @@ class UnitSession(Protocol):
     devices: Devices
     profiles: dict[str, OpProfile]
 
-    def owe(self, structure: Structure, times: Any) -> None:
-        """Note the times of a tape later."""
+    def owe(self, structure: Structure, elapsed_ns: int) -> None:
+        """Note a call of a program later."""
 
     def take_back(self, unit: Unit) -> None:
         """End a unit that the devices have computed. Without the lock, on their thread."""

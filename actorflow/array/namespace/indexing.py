@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from actorflow import ops
 from actorflow.array.namespace.apply import applied_to, applied_to_both, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
-from actorflow.array.record.record import Input, Record, given, record
+from actorflow.array.record.record import Evaluator, Input, Lease, Record, given, quiet, record, replace, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
 
@@ -43,6 +44,58 @@ def read_index(x: Array, key: Any) -> Array:
             return given(np.array(x._value()[numpy_key(fixed, values)]), node.evaluator, place=node.place)
         indices = values
     return read(x, fixed, indices)
+
+
+def write_at_once(x: Array, key: Any, value: Any) -> bool:
+    """Do what ``x[key] = value`` does if that takes no time; return whether that was done.
+
+    Where nothing else can see the value of ``x``, it is written over, else a small one is copied.
+
+    Raises:
+        TypeError, ValueError, OverflowError: if numbers do not fit.
+    """
+    node = x._node
+    evaluator, found = node.evaluator, node.value
+    if not evaluator.at_once or type(found) is not np.ndarray or Record.dry_runs or Record.placing is not None:
+        return False
+    plain = _plain(key if type(key) is tuple else (key,), len(node.shape))
+    try:
+        if plain is None or found[numpy_key(plain)].size > evaluator.at_once:
+            return False
+        written = value._node.value if type(value) is Record.array_type else value_of(value, node.dtype)
+        if type(written) is not np.ndarray or not np.can_cast(written.dtype, node.dtype, "same_kind"):
+            return False
+        if found.base is None and found.flags.writeable and _references(x) == _alone(node.lease is not None):
+            quiet.run(_put, found, numpy_key(plain), written)
+        elif node.size <= evaluator.at_once:
+            copy = found.copy()
+            quiet.run(_put, copy, numpy_key(plain), written)
+            replace(x, shown(copy, evaluator))
+        else:
+            return False
+    except (IndexError, ValueError):  # it is said as always
+        return False
+    return True
+
+
+def _put(value: Any, key: Any, written: Any) -> None:
+    value[key] = written
+
+
+def _references(x: Array) -> tuple[int, int]:
+    """Numbers of references to the record and to the value of an array, those of the caller counted."""
+    return getrefcount(x._node), getrefcount(x._node.value)
+
+
+@cache
+def _alone(is_leased: bool) -> tuple[int, int]:
+    """The same for an array whose record and value nothing else refers to."""
+    x = shown(np.empty(2), Evaluator.default)
+    node = x._node
+    found = node.value
+    if is_leased:
+        node.lease = Lease(found, lambda _: None)
+    return _references(x) if found is not None else (0, 0)
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:

@@ -43,8 +43,6 @@ class Primitive:
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         threaded: Whether ``compute`` uses all cores by itself.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
-        work: Elements that it touches, of what is computed in a sequence, whatever its inputs; None if they tell.
-        parts: Steps that compute its results, and the positions of these; None if it is one step itself.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
 
@@ -53,8 +51,6 @@ class Primitive:
     into = owns = threaded = False
     operation: Any = None
     returns: Callable[..., Any] | None = None
-    work: int | None = None
-    parts: tuple[Any, Any] | None = None
 
     def __init__(
         self, name: str, compute: Callable[..., Any], *, pure: bool = True, view: bool = False, prompt: bool = False
@@ -76,10 +72,6 @@ class Primitive:
         """Computes the same from the inputs alone, an array of the recorded type; None if that is not one call."""
         return self.returns if shape else None
 
-    def settled(self, params: Any) -> Any:
-        """The parameters, once it is planned."""
-        return params
-
 
 def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Results of an operation, an array or a tuple of several: they must be of the types that were recorded.
@@ -99,15 +91,8 @@ def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     return found
 
 
-def _part(parts: tuple[Any, ...], i: int) -> Any:
-    found = parts[i]
-    if isinstance(found, Exception):  # of a stage, whose results may fail one by one
-        raise found
-    return found
-
-
 #: One of the results of an operation with several, whose value is a tuple.
-PART = Primitive("part", _part, view=True)
+PART = Primitive("part", lambda parts, i: parts[i], view=True)
 
 
 class ElementwisePrimitive(Primitive):

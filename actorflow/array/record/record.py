@@ -244,7 +244,7 @@ class Evaluator:
         threshold: The load from which on `notice` is called.
         recorded_bytes: Under a budget, what each of these values takes at most.
         seeds: Number of random operations recorded in a dry run, which names their streams.
-        takes_tapes: Whether operations may be computed together that were recorded together, in one piece.
+        takes_programs: Whether operations may be computed by programs.
         at_once: Most elements that an operation touches to be computed in the line that would record it.
         count: Called with each value that was given.
         lease: Gives the lease of a record's value.
@@ -253,7 +253,7 @@ class Evaluator:
     # Slots, since these are read for each record, and a session has too many attributes for shared keys.
     __slots__ = (
         *("__weakref__", "at_once", "count", "dry_run", "is_limited", "lease", "load", "pending", "recorded_bytes"),
-        *("seeds", "sequential", "takes_tapes", "threshold"),
+        *("seeds", "sequential", "takes_programs", "threshold"),
     )
 
     #: The evaluator of new arrays outside of all sessions; set where sessions are defined.
@@ -261,7 +261,7 @@ class Evaluator:
 
     def __init__(self, dry_run: bool = True) -> None:
         self.dry_run = dry_run
-        self.sequential = self.is_limited = self.takes_tapes = False
+        self.sequential = self.is_limited = self.takes_programs = False
         if dry_run:
             Record.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
@@ -534,6 +534,18 @@ def shown(value: Value, evaluator: Evaluator) -> Array:
     array._node = node
     node.handle = weakref.ref(array)
     return array
+
+
+class StepError(Exception):
+    """A step of a program has failed; the error is its cause.
+
+    Attributes:
+        step: The step's position among those that the program was made of.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 def failure(

@@ -36,8 +36,6 @@ def measure(op: Primitive, inputs: Sequence[Any], size: int, params: tuple[Any, 
     if op.reduction:
         touched = inputs[0].size
         return (JOINED if touched < _LONG else CHAINED if _may_be_parted(op, params) else ALONE), touched
-    if op.work is not None:
-        return JOINED, op.work
     if op.view and len(inputs) == 1:
         return JOINED, 1
     if op.threaded:  # m * k * n of matrices, or vectors, of m * k, k * n and m * n elements

@@ -205,9 +205,7 @@ class _Differentiated(NamedTuple):
 
     def bind(self) -> None:
         """Prepare for further calls."""
-        slopes = sum([sum(flags) for flags, _ in self.grads])
-        others = sum([each is _ARRAY for each in self.aux[0]])
-        self.recipe.bind([range(1, 1 + slopes), [0, *range(1 + slopes, 1 + slopes + others)]])
+        self.recipe.bind(range(1, 1 + sum([sum(flags) for flags, _ in self.grads])))
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
         value, *rest = self.recipe(arrays)

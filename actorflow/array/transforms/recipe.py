@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from actorflow.array.array import Array
+from actorflow.array.namespace.creation import FULL
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Value
-from actorflow.array.record.record import HOST, Evaluator, OpStep, Record, bytes_of
-from actorflow.array.transforms.stages import Stages, is_cheap, stages_of
+from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.record import (
+    HOST,
+    WORTH_A_LOOK,
+    Evaluator,
+    OpStep,
+    Record,
+    StepError,
+    bytes_of,
+    given,
+    shown,
+)
+from actorflow.array.record.work import measure
+from actorflow.devices.memory import POOLED_BYTES
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.array.transforms.program import Program
+
+#: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
+_LATER = WORTH_A_LOOK >> 8
+#: Most elements that a recipe touches to be computed at once.
+_BRIEF = 1 << 22
 
 
 class Recipe:
@@ -37,54 +60,105 @@ class Recipe:
             if node.op is not None
         ]
         self._outputs = [position[node] for node in outputs]
-        self._sizes = [node.size for node in (*inputs, *before)]
         self._given = len(inputs) + len(before)
-        self._kept = [i - self._given for i in _shared(self._steps, self._given, self._outputs)]
-        self._stages: Stages | None = None
+        self._kept = _shared(self._steps, self._given, self._outputs)
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
+        self._rest: list[int] = []  # steps that are recorded where others are computed at once
+        self._short = _Short(nodes, [TensorSpec(node.shape, node.dtype) for node in (*inputs, *before)])
 
-    def bind(self, groups: Sequence[Sequence[int]]) -> None:
-        """Have the results of later calls computed by tapes, where these do: see `Stage`.
+    def bind(self, first: Sequence[int]) -> None:
+        """Have later calls compute at once what takes no time, instead of recording it.
 
         Args:
-            groups: Positions of outputs, those together that are usually asked for together.
+            first: Positions of the outputs that are worth it; others are recorded in any case.
         """
-        self._stages = stages_of(self._steps, self._sizes, self._outputs, groups)
+        wanted = [self._outputs[i] for i in first]
+        own = {*_reached(self._steps, self._given, wanted)}
+        self._short.results = known = [*[i for i in self._kept if i in own], *wanted]
+        others = [i for i in self._outputs if i not in known]
+        self._rest = sorted(_reached(self._steps, self._given, others, known))
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Record it on arrays, for the inputs."""
-        nodes = [*[x._node for x in arrays], *self.captured]
+        given, steps = self._given, self._steps
+        nodes: list[Any] = [*[x._node for x in arrays], *self.captured]
         evaluators = [node.evaluator for node in nodes]
         evaluator = next((each for each in evaluators if each.dry_run), evaluators[0])
-        if self._stages is not None and evaluator.takes_tapes and Record.placing is None:
-            return self._stages(nodes, evaluator)
+        computed = self._short.compute(steps, nodes, evaluator)
+        nodes += [None] * len(steps)
+        for i, x in computed.items():
+            nodes[i] = x._node
         place = HOST
-        for op, inputs, params, shape, dtype, origin in self._steps:
+        for i in self._rest if computed else range(given, len(nodes)):
+            op, inputs, params, shape, dtype, origin = steps[i - given]
             if not op.pure:
                 inputs, params = op.again(inputs, params)
-            reads: tuple[Any, ...] = tuple([nodes[i] if type(i) is int else i for i in inputs])
+            reads: tuple[Any, ...] = tuple([nodes[each] if type(each) is int else each for each in inputs])
             if op is TRANSFER:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
-            node = Record(op, reads, shape, dtype, params, evaluator, place, origin)
-            nodes.append(node)
+            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
         if not evaluator.dry_run:
             for i in self._kept:
-                nodes[self._given + i].keep()
-        return self._shown([nodes[i] for i in self._outputs], evaluator)
+                if i not in computed and nodes[i] is not None:
+                    nodes[i].keep()
+        return self._shown([computed[i] if i in computed else nodes[i].show() for i in self._outputs], evaluator)
 
-    def _shown(self, nodes: list[Record], evaluator: Evaluator) -> list[Array]:
-        arrays = [node.show() for node in nodes]
-        evaluator.pending.extend([node.handle for node in nodes if node.handle is not None])
-        evaluator.load += self._load
+    def _shown(self, arrays: list[Array], evaluator: Evaluator) -> list[Array]:
+        recorded = [x._node for x in arrays if not x._node.done]
+        evaluator.pending.extend([node.handle for node in recorded if node.handle is not None])
+        evaluator.load += self._load if len(recorded) == len(arrays) else _LATER
         if evaluator.is_limited:
             evaluator.recorded_bytes.append(self._bytes)
         if evaluator.load > evaluator.threshold:
-            for node in nodes:
+            for node in recorded:
                 evaluator.notice(node)
         return arrays
+
+
+class _Short:
+    """Results of a recipe that takes no time.
+
+    Args:
+        nodes: Its records.
+        types: Of what is given.
+
+    Attributes:
+        results: Positions of the results that are computed at once; empty for none.
+    """
+
+    def __init__(self, nodes: Sequence[Record], types: Sequence[TensorSpec]) -> None:
+        pure = all(node.op is not None and node.op.pure and node.op is not TRANSFER for node in nodes)
+        work = sum([measure(node.op, node.inputs, node.size, node.params)[1] for node in nodes if node.op is not None])
+        self._is_short = pure and work <= _BRIEF
+        self._types = types
+        self._is_known = False  # whether it was called before
+        self._program: Program | None = None
+        self.results: list[int] = []
+
+    def compute(self, steps: Sequence[OpStep], nodes: Sequence[Record], evaluator: Evaluator) -> dict[int, Array]:
+        """The results by position; none where one of the inputs is not there, or nothing is computed at once."""
+        if not (self._is_short and self.results and evaluator.at_once and Record.placing is None):
+            return {}
+        values: list[Any] = [node.value for node in nodes]
+        for value in values:
+            if type(value) is not np.ndarray:
+                return {}
+        if self._program is None:
+            if not self._is_known:
+                self._is_known = True
+                return {}
+            from actorflow.array.transforms.program import Program
+
+            self._program = Program(steps, self._types, self.results)
+        try:
+            found = self._program(values)
+        except StepError:  # it is raised where the value is asked for, as always
+            return {}
+        arrays = [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
+        return dict(zip(self.results, arrays, strict=True))
 
 
 def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value, ...]:
@@ -113,6 +187,15 @@ def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tu
     return found, before
 
 
+def _reached(steps: Sequence[OpStep], given: int, results: Iterable[int], known: Container[int] = ()) -> Iterator[int]:
+    """Positions of the steps that results need, the last one first, up to what is known."""
+    wanted = {*results}
+    for i in range(given + len(steps) - 1, given - 1, -1):
+        if i in wanted and i not in known:
+            yield i
+            wanted.update([each for each in steps[i - given].arguments if type(each) is int])
+
+
 def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list[int]:
     """The values to keep for results that are computed later: costly ones that several results need.
 
@@ -135,3 +218,8 @@ def _shared(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> list
             if not hidden:
                 kept.append(i)
     return kept
+
+
+def is_cheap(op: Primitive) -> bool:
+    """Return whether a value costs nothing to make again: a view or constant, or one pass over its elements."""
+    return op.elementwise or op.view or op is FULL

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.devices.base import DeviceOptions
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.memory import BufferPool
 from actorflow.devices.sim.capture import SimSegment
 from actorflow.devices.sim.memory import Arena, SimArray
 from actorflow.devices.sim.stream import SimStream, current_stream
 from actorflow.devices.sim.timeline import Function, Timeline
 from actorflow.devices.stream import StreamDevice, StreamLane
+from actorflow.devices.team import team
 from actorflow.errors import DeviceError, DeviceUnavailableError, flag, real, seconds, whole
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
@@ -125,7 +125,7 @@ class SimDevice(StreamDevice):
         self._staging = BufferPool()
         self._arrays: weakref.WeakValueDictionary[int, SimArray] = weakref.WeakValueDictionary()  # by address
         # One thread computes. From here on, as for the lanes of the CPU.
-        blas_threads.lane_started()
+        team.lane_started()
         self._end = weakref.finalize(self, _end, self.timeline)
         self._end.atexit = False
 
@@ -281,4 +281,4 @@ def launch_kernel(function: Function, inputs: Sequence[Any], outputs: Sequence[A
 
 def _end(timeline: Timeline) -> None:
     timeline.close()
-    blas_threads.lane_stopped()
+    team.lane_stopped()

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
-from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, product_pieces, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, product_pieces
 from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, put_in_border, rows_of
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
@@ -264,7 +265,7 @@ def _forward(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish |
             if finish is not None:
                 finish(*rows_of(piece, y.shape))
 
-    spread(_runs(found, _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
+    team.spread(_runs(found, _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
 
 
 def _runs(found: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
@@ -310,7 +311,7 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
             if number:
                 np.add(sums[index], product, out=sums[index])
 
-    spread(range(len(runs)), add_up, g.work_ns(len(x), dy.shape[-1]), multiplies=True)
+    team.spread(range(len(runs)), add_up, g.work_ns(len(x), dy.shape[-1]), multiplies=True)
     for other in sums[1:]:
         np.add(sums[0], other, out=sums[0])
     if sums[0] is not flat:
@@ -351,7 +352,7 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], fi
                     finish(*rows_of((piece[0], *whole), dx.shape))
 
     runs = by_images(g.pieces(len(dx), dy.shape[-1], _SCATTERED_WINDOWS), g.windows)
-    spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)
+    team.spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)
 
 
 def _pays_turned(g: _Geometry, weight: Array, dy: Array) -> bool:

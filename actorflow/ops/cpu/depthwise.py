@@ -45,7 +45,7 @@ def _kernels(weights: Array) -> Array:
 def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | None = None) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
-    for piece in window_pieces(w, y):
+    for piece in _window_pieces(w, y):
         part = y[piece]
         images = _repeated(x[piece[0]], y.shape[-1])
         total = part if y.dtype == factors.dtype else scratch("total", part.shape, factors.dtype)
@@ -61,7 +61,7 @@ def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | Non
             finish(*rows_of(piece, y.shape))
 
 
-def window_pieces(w: Windows, g: Array) -> list[Piece]:
+def _window_pieces(w: Windows, g: Array) -> list[Piece]:
     """Pieces of the windows, of each of which there is one sum in a weight gradient."""
     return _pieces(w.out, w.size, g)
 
@@ -70,7 +70,7 @@ def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     """``dweight`` of `ConvWeight`: sums over the windows of a row, the rows of a piece, and the pieces."""
     dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
-    for piece in window_pieces(w, g):
+    for piece in _window_pieces(w, g):
         part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])
         for offset, window, element in taps(w, piece):
             share = scratch("share", part[window].shape, dtype)

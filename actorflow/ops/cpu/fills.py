@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array, scratch
-from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.fills import Bernoulli, Constant, Fill, Gaussian, Uniform
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
@@ -47,7 +48,7 @@ def spread_uniform(seed: int, frame: int, size: int, dtype: np.dtype[Any], use: 
             use(places, random.random(dtype=dtype.type, out=numbers))
 
     work_ns = element_ns(_PASSES * size)
-    spread(even_cuts(size, min(MOST_PIECES, size // BLOCK), BLOCK), draw, work_ns)
+    team.spread(even_cuts(size, min(MOST_PIECES, size // BLOCK), BLOCK), draw, work_ns)
 
 
 @kernel(Uniform, random=True)

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu import blocks, described
 from actorflow.ops.cpu.blocks import Chain, ChainStep, Fold
 from actorflow.ops.cpu.buffers import BLOCK, Array
-from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
@@ -28,84 +29,46 @@ from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 
-class Prepared(NamedTuple):
-    """A chain on inputs of known types, and which steps of the operation each of its steps computes."""
-
-    chain: Chain
-    origins: Sequence[Sequence[int]]
-
-    def times(self) -> list[int]:
-        """Time of each of the operation's steps so far, as far as it was measured."""
-        found = [0] * (1 + max(map(max, self.origins)))
-        for origins, time_ns in zip(self.origins, self.chain.spent_ns, strict=True):
-            for step in origins:
-                found[step] += time_ns // len(origins)
-        return found
-
-
-#: Prepares an operation for inputs, to be computed by rows or not.
-Prepare = Callable[[Fused, Sequence[Array], bool], Prepared]
-
-
-def fused(operation: Fused, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> None:
-    """Compute a chain."""
-    prepared = prepare(operation, inputs, False)
-    chain = prepared.chain
-    try:
-        if chain.is_short:
-            is_timed = chain.is_sampled()
-            chain.run_short(chain.begin(inputs, is_timed=is_timed), outputs, chain.whole, is_timed=is_timed)
-        else:
-            _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
-    except StepError as error:
-        raise StepError(prepared.origins[error.step][-1]) from error.__cause__
-
-
-def followed(operation: Followed, inputs: list[Array], outputs: list[Array], prepare: Prepare) -> Finish:
-    """Compute an operation, and what follows it, which is returned."""
-    count = operation.count
-    rest = [outputs[0], *inputs[count:]]
-    prepared = prepare(operation.chain, rest, True)
-    finish = Finish(prepared.chain, rest, outputs)
-    begin_ns = perf_counter_ns()
-    try:
-        operation.kernel.function(operation.main, inputs[:count], outputs[:1], finish)
-    except StepError as error:
-        raise StepError(1 + prepared.origins[error.step][-1]) from error.__cause__
-    except Exception as error:
-        raise StepError(0) from error
-    operation.main_ns[0] += perf_counter_ns() - begin_ns - finish.elapsed_ns
-    return finish
-
-
 @kernel(Fused)
 def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-    fused(operation, inputs, outputs, prepared)
+    chain = prepared(operation, inputs, by_rows=False)
+    if chain.is_short:
+        is_timed = chain.is_sampled()
+        chain.run_short(chain.begin(inputs, is_timed=is_timed), outputs, chain.whole, is_timed=is_timed)
+    else:
+        _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
 
 
 @kernel(Followed)
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    followed(operation, inputs, outputs, prepared)
+    count = operation.count
+    rest = [outputs[0], *inputs[count:]]
+    finish = Finish(prepared(operation.chain, rest, by_rows=True), rest, outputs)
+    begin_ns = perf_counter_ns()
+    try:
+        operation.kernel.function(operation.main, inputs[:count], outputs[:1], finish)
+    except StepError as error:
+        raise StepError(1 + error.step) from error.__cause__
+    except Exception as error:
+        raise StepError(0) from error
+    operation.main_ns[0] += perf_counter_ns() - begin_ns - finish.elapsed_ns
 
 
 class Finish:
     """Computes a chain for some rows of its first input, which are there; see `Kernel.finishes`.
 
     Attributes:
-        chain: The chain.
-        outputs: The results, as matrices.
-        begun: Values that it begins with; None for what is given to each block anew.
-        by_row: Positions of the inputs, but for the first one, that have rows of their own.
         elapsed_ns: Time of that so far, in the thread that has made it: others take part in the whole of the work.
     """
 
     def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self.chain = chain
+        self._chain = chain
         self._columns = columns = outputs[0].shape[-1]
-        self.begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
-        self.by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
+        self._begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
+        #: Positions of the inputs, but for the first one, that have rows of their own.
+        self._by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
         rows = math.prod(outputs[0].shape[:-1])
-        self.outputs = [y.reshape(rows, columns) for y in outputs]
+        self._outputs = [y.reshape(rows, columns) for y in outputs]
         self._thread = get_ident()
         self.elapsed_ns = 0
 
@@ -114,12 +77,12 @@ class Finish:
         step = max(1, BLOCK // max(1, self._columns))
         for begin in range(start, stop, step):
             rows = slice(begin, min(begin + step, stop))
-            outputs = [y[rows] for y in self.outputs]
-            values = self.begun.copy()
+            outputs = [y[rows] for y in self._outputs]
+            values = self._begun.copy()
             values[0] = outputs[0]
-            for i in self.by_row:
+            for i in self._by_row:
                 values[i] = values[i][rows]
-            self.chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
+            self._chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
         if is_own:
             self.elapsed_ns += perf_counter_ns() - begin_ns
 
@@ -129,21 +92,20 @@ def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> Non
     touched = math.prod(chain.whole) * (len(inputs) + len(outputs) + len(chain.steps) * bool(chain.folds))
     cuts = even_cuts(bound.count, MOST_PIECES)
     try:
-        spread(cuts, lambda cut: bound.run(cut.start, cut.stop), element_ns(touched))
+        team.spread(cuts, lambda cut: bound.run(cut.start, cut.stop), element_ns(touched))
     except Exception as error:  # noqa: BLE001  whatever a step has raised
         step, cause = bound.failure or (len(chain.steps) - 1, error)
         raise StepError(step) from cause
 
 
-def prepared(operation: Fused, inputs: Sequence[Array], by_rows: bool) -> Prepared:
+def prepared(operation: Fused, inputs: Sequence[Array], *, by_rows: bool) -> Chain:
     """A chain of NumPy's functions on inputs of these types; see `Chain`."""
     key = (blocks.BLOCK, by_rows, *[(x.shape, x.dtype) for x in inputs])
-    found: Prepared | None = operation.prepared.get(key)
+    found: Chain | None = operation.prepared.get(key)
     if found is None:
         specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
         steps, shape = steps_of(operation, specs), np.broadcast_shapes(*[spec.shape for spec in specs])
-        chain = Chain(steps, specs, shape, operation.results, by_rows=by_rows)
-        found = operation.prepared[key] = Prepared(chain, [(i,) for i in range(len(steps))])
+        found = operation.prepared[key] = Chain(steps, specs, shape, operation.results, by_rows=by_rows)
     return found
 
 

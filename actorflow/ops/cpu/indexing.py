@@ -99,9 +99,6 @@ def _pad_down(operation: ops.PadDown, inputs: list[Array], outputs: list[Array])
     np.copyto(dx, whole[inside(operation, g.shape)], casting="unsafe")
 
 
-#: At most this many sums are completed one by one.
-_FEW = 16
-
 Indices = npt.NDArray[np.intp]
 
 
@@ -114,7 +111,7 @@ def _checked(kind: str, indices: Array, low: int, high: int) -> Indices:
     return indices.astype(np.intp, copy=False)
 
 
-def from_front(kind: str, indices: Array, length: int) -> Indices:
+def _from_front(kind: str, indices: Array, length: int) -> Indices:
     """Indices that count from the front, of an axis of this length; ValueError if one is not there."""
     checked = _checked(kind, indices, -length, length)
     return np.where(checked < 0, checked + length, checked) if indices.dtype.kind == "i" else checked
@@ -135,11 +132,12 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     dx.fill(0)
     if not g.size:
         return
-    places = from_front("TakeDown", indices, operation.length).reshape(-1)
+    places = _from_front("TakeDown", indices, operation.length).reshape(-1)
     outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
     parts = g.reshape(outer, places.size, -1)
     target = dx.reshape(outer, dx.shape[axis], -1)
-    order = np.argsort(places, kind="stable")
+    is_short = operation.length <= 1 << 16  # such numbers are sorted by their digits
+    order = np.argsort(places.astype(np.uint16) if is_short else places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     if starts.size == places.size:
@@ -154,8 +152,10 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
     counts = np.diff(starts, append=order.size)
     totals = parts[:, order[starts]].astype(wide)
     rank, left = 1, np.flatnonzero(counts > 1)
-    # All second ones at once, all third ones, ...: a loop over the sums would cost more, until few are left.
-    while left.size > _FEW:
+    # All second ones at once, all third ones, ..., until so few sums are left that a loop over them takes fewer steps.
+    longer = counts.size - np.cumsum(np.bincount(counts))
+    few = longer[1 + np.argmin((longer + np.arange(longer.size))[1:])]
+    while left.size > few:
         totals[:, left] += parts[:, order[starts[left] + rank]]
         rank += 1
         left = left[counts[left] > rank]
@@ -170,7 +170,7 @@ def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
 def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
     x, indices = inputs
     axis = operation.axis % x.ndim
-    places = from_front("TakeAlongAxis", indices, x.shape[axis])
+    places = _from_front("TakeAlongAxis", indices, x.shape[axis])
     if places.size:
         np.take(x.reshape(-1), _flat(places, axis, x.shape[axis]), out=outputs[0], mode="wrap")
 
@@ -178,7 +178,7 @@ def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs:
 @kernel(ops.TakeAlongAxisDown)
 def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array], outputs: list[Array]) -> None:
     (g, indices), (dx,) = inputs, outputs
-    places = from_front("TakeAlongAxisDown", indices, operation.length)
+    places = _from_front("TakeAlongAxisDown", indices, operation.length)
     narrow = g.dtype.kind in "fV" and g.dtype.itemsize < 4
     total = np.zeros(dx.size, np.float32) if narrow else dx.reshape(-1)
     total.fill(0)

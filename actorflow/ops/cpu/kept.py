@@ -11,41 +11,31 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import KEPT, Operation
 
 _T = TypeVar("_T")
-#: For arrays of so many shapes, as long as the tables take no more than this: to make large ones takes little of the
-#: time of a call.
+#: For arrays of so many shapes.
 _MOST_MADE = 64
-_MOST_BYTES = 1 << 20
 
 
 class Kept:
     """Memory of one operation's kernels: objects for arrays of some shapes, and arrays computed from weights."""
 
-    __slots__ = ("_derived", "_made", "_made_bytes")
+    __slots__ = ("_derived", "_made")
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
-        self._made_bytes = 0
         self._derived: dict[Hashable, Derived] = {}
 
     def made(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The object of a key, made at its first use."""
         found: _T | None = self._made.get(key)
         if found is None:
-            found = make()
-            size_bytes = getattr(found, "size_bytes", 0)
-            if len(self._made) >= _MOST_MADE or self._made_bytes + size_bytes > _MOST_BYTES:
-                self._made, self._made_bytes = {}, 0
-            self._made[key] = found
-            self._made_bytes += size_bytes
+            if len(self._made) >= _MOST_MADE:
+                self._made = {}
+            found = self._made[key] = make()
         return found
 
     def derived(self, form: Hashable) -> Derived:
         """Arrays computed from the weights, in a form: that of a library, and its order in memory."""
         return self._derived.setdefault(form, Derived(self._derived))
-
-    def packed(self, weight: Array, pack: Callable[[Array], Array]) -> Array:
-        """The weight, packed."""
-        return self.derived("packed").of((weight,), lambda: pack(weight))
 
 
 class Derived:

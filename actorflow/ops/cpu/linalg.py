@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
-from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise, spread
+from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
@@ -55,7 +56,7 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
         part = rows[parts[index]]
         sum_rows(part, sums[index])
 
-    spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
+    team.spread(range(len(parts)), add_up, element_ns(rows.size), multiplies=True)
     if len(parts) > 1:
         sum_rows(sums, y)
 

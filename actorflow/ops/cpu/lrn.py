@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,37 +14,48 @@ from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.registry import kernel
 
 #: Most channels beside one that are added up one by one.
-MOST_SHIFTS = 64
+_MOST_SHIFTS = 64
 
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     return row_blocks(*map(as_matrix, arrays))
 
 
-def _window_sum(x: Array, before: int, after: int, out: Array) -> None:
-    """``out[:, i] = x[:, i - before] + ... + x[:, i + after]``; ``out`` is not ``x``."""
-    if before + after > MOST_SHIFTS:
-        _wide_window_sum(x, before, after, out)
-        return
-    np.copyto(out, x)
+def _window_sum(write: Callable[[Array], object], like: Array, before: int, after: int) -> Array:
+    """``x[:, i - before] + ... + x[:, i + after]`` for each channel of what is written, in scratch memory.
+
+    Each row has zeros at its ends, so that all rows are one long row: NumPy takes several times as long for short ones.
+
+    Args:
+        write: Writes ``x`` to its argument.
+        like: An array of the shape and dtype of ``x``.
+        before: Number of channels before each that are added.
+        after: Number of channels after each that are added.
+    """
+    rows, channels = like.shape
+    shape, inside = (rows, before + channels + after), (slice(None), slice(before, before + channels))
+    bordered, sums = scratch("bordered", shape, like.dtype), scratch("sums", shape, like.dtype)
+    bordered[:, :before] = bordered[:, before + channels :] = 0
+    write(bordered[inside])
+    if before + after > _MOST_SHIFTS:
+        return _wide_window_sum(bordered, before + after + 1, channels)
+    x, total = bordered.reshape(-1), sums.reshape(-1)[before : sums.size - after]
+    np.copyto(total, x[before : x.size - after])
     for shift in [n for n in range(-before, after + 1) if n]:
-        to, source = (out[:, :-shift], x[:, shift:]) if shift > 0 else (out[:, -shift:], x[:, :shift])
-        np.add(to, source, out=to)
+        np.add(total, x[before + shift : x.size - after + shift], out=total)
+    return sums[inside]
 
 
-def _wide_window_sum(x: Array, before: int, after: int, out: Array) -> None:
+def _wide_window_sum(sums: Array, left: int, channels: int) -> Array:
     """The same in as many passes as its length has binary digits: sums of 1, 2, 4, ... channels make those of more."""
-    rows, channels = x.shape
-    sums = np.zeros((rows, before + channels + after), x.dtype)
-    sums[:, before : before + channels] = x
-    out.fill(0)
-    left, start, length = before + after + 1, 0, 1
+    total, start, length = np.zeros((len(sums), channels), sums.dtype), 0, 1
     while left:
         if left & length:
-            np.add(out, sums[:, start : start + channels], out=out)
+            np.add(total, sums[:, start : start + channels], out=total)
             left, start = left - length, start + length
         if left:
             sums, length = sums[:, :-length] + sums[:, length:], 2 * length
+    return total
 
 
 def _inverse_power(scale: Array, beta: float, out: Array) -> None:
@@ -63,7 +74,7 @@ def _inverse_power(scale: Array, beta: float, out: Array) -> None:
 @in_float32
 def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y in _pixels(inputs[0], outputs[0]):
-        _window_sum(x, *operation.reach(x.shape[1]), y)
+        np.copyto(y, _window_sum(partial(np.positive, x), x, *operation.reach(x.shape[1])))
 
 
 @kernel(LRN)
@@ -71,9 +82,9 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 @in_float32
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
     for x, y, scale in _pixels(inputs[0], *outputs):
-        squares = np.multiply(x, x, out=scratch("squares", x.shape, x.dtype))
-        _window_sum(squares, *ChannelWindowSum(operation.size).reach(x.shape[1]), scale)
-        np.multiply(scale, operation.alpha / operation.size, out=scale)
+        reach = ChannelWindowSum(operation.size).reach(x.shape[1])
+        squares = _window_sum(partial(np.multiply, x, x), x, *reach)
+        np.multiply(squares, operation.alpha / operation.size, out=scale)
         np.add(scale, operation.k, out=scale)
         _inverse_power(scale, operation.beta, y)
         np.multiply(y, x, out=y)
@@ -88,9 +99,7 @@ def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> 
     for g, x, y, scale, dx in _pixels(*inputs, outputs[0]):
         ratio, seen = scratch("ratio", x.shape, x.dtype), scratch("seen", x.shape, x.dtype)
         np.multiply(g, y, out=ratio)
-        np.divide(ratio, scale, out=ratio)
-        _window_sum(ratio, *reach, seen)
-        np.multiply(seen, x, out=seen)
+        np.multiply(_window_sum(partial(np.divide, ratio, scale), x, *reach), x, out=seen)
         np.multiply(seen, factor, out=seen)
         _inverse_power(scale, operation.beta, dx)
         np.multiply(dx, g, out=dx)

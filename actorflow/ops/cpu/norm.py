@@ -6,7 +6,6 @@ They take blocks of rows, (rows, channels) for batches and (samples, elements) f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,13 +50,9 @@ def _statistics(x: Array) -> tuple[Array, Array]:
     return rough + rest, np.maximum(squares - rest * rest, 0)
 
 
-#: Writes ``(x - center) * factor + shift`` to the last argument; rows, and vectors of their width.
-Normalize = Callable[[Array, Array, Array, Array, Array], None]
-#: Writes ``(x - mean) * of_x + g * of_g + of_1`` to the last argument; of ``g, x, mean, of_g, of_x, of_1``.
-Combine = Callable[[Array, Array, Array, Array, Array, Array, Array], None]
-
-
 def _normalize(x: Array, center: Array, factor: Array, shift: Array, y: Array) -> None:
+    """Write ``(x - center) * factor + shift`` to ``y``; of rows, and vectors of their width."""
+
     def compute(rows: Array, results: Array) -> None:
         for part, out in row_blocks(rows, results):
             np.subtract(part, center, out=out)
@@ -68,6 +63,8 @@ def _normalize(x: Array, center: Array, factor: Array, shift: Array, y: Array) -
 
 
 def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Array, dx: Array) -> None:
+    """Write ``(x - mean) * of_x + g * of_g + of_1`` to ``dx``."""
+
     def compute(*rows: Array) -> None:
         for g_part, x_part, out in row_blocks(*rows):
             centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
@@ -79,7 +76,7 @@ def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Ar
     by_rows([g, x, dx], compute, 3)
 
 
-def factor_of(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
+def _factor(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
     """What centered values of each channel are multiplied by."""
     factor: Array = (scale / np.sqrt(variance + epsilon)).astype(dtype)
     return factor
@@ -88,18 +85,13 @@ def factor_of(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any
 @kernel(ops.BatchNorm)
 @in_float32
 def _batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
-    batch_norm(operation, inputs, outputs, _normalize)
-
-
-def batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Array], normalize: Normalize) -> None:
-    """The batch's normalized values and statistics; see `BatchNorm`."""
     x, scale, shift, running_mean, running_variance = inputs
     y, mean, variance, new_mean, new_variance = outputs
     rows = _matrix(x, x.shape[-1])
     exact_mean, exact_variance = _statistics(rows) if rows.size else (np.zeros(0), np.zeros(0))
     mean[...], variance[...] = exact_mean, exact_variance
-    factor = factor_of(scale, exact_variance, operation.epsilon, x.dtype)
-    normalize(rows, exact_mean.astype(x.dtype), factor, shift, _matrix(y, x.shape[-1]))
+    factor = _factor(scale, exact_variance, operation.epsilon, x.dtype)
+    _normalize(rows, exact_mean.astype(x.dtype), factor, shift, _matrix(y, x.shape[-1]))
     momentum, unbiased = operation.momentum, len(rows) / max(1, len(rows) - 1)
     new_mean[...] = (1 - momentum) * running_mean + momentum * exact_mean
     new_variance[...] = (1 - momentum) * running_variance + momentum * unbiased * exact_variance
@@ -110,7 +102,7 @@ def batch_norm(operation: ops.BatchNorm, inputs: list[Array], outputs: list[Arra
 @in_float32
 def _batch_norm_inference(operation: ops.BatchNormInference, inputs: list[Array], outputs: list[Array]) -> None:
     x, scale, shift, mean, variance = inputs
-    width, factor = x.shape[-1], factor_of(scale, variance, operation.epsilon, x.dtype)
+    width, factor = x.shape[-1], _factor(scale, variance, operation.epsilon, x.dtype)
     _normalize(_matrix(x, width), mean.astype(x.dtype), factor, shift, _matrix(outputs[0], width))
 
 
@@ -133,11 +125,6 @@ def _channel_sums(g: Array, x: Array, mean: Array) -> Array:
 @kernel(ops.BatchNormDown)
 @in_float32
 def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array]) -> None:
-    batch_norm_down(operation, inputs, outputs, _combine)
-
-
-def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: list[Array], combine: Combine) -> None:
-    """Gradients of batch normalization; see `BatchNormDown`."""
     width = inputs[1].shape[-1]
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, mean, variance = inputs[2:]
@@ -153,7 +140,7 @@ def batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs: 
     of_g = r * scale
     of_x = -of_g * r * products / count
     of_1 = -of_g * total / count
-    combine(g, x, mean, of_g.astype(x.dtype), of_x.astype(x.dtype), of_1.astype(x.dtype), dx)
+    _combine(g, x, mean, of_g.astype(x.dtype), of_x.astype(x.dtype), of_1.astype(x.dtype), dx)
 
 
 def _average(rows: Array) -> Array:
@@ -163,28 +150,6 @@ def _average(rows: Array) -> Array:
 
 def _average_product(a: Array, b: Array) -> Array:
     return _average(np.multiply(a, b, out=scratch("products", a.shape, a.dtype)))
-
-
-#: Of ``g, x, center, r, scale``: writes ``n = (x - center) * r``, ``g * n`` and ``g * scale`` to the last three.
-Begin = Callable[[Array, Array, Array, Array, Array, Array, Array, Array], None]
-#: Writes ``dx = (dx - mean - n * mean_product) * r`` in place; of ``dx, n, mean, mean_product, r``.
-Subtract = Callable[[Array, Array, Array, Array, Array], None]
-
-
-def _begin(
-    g: Array, x: Array, center: Array, r: Array, scale: Array, normal: Array, product: Array, scaled: Array
-) -> None:
-    np.subtract(x, center, out=normal)
-    np.multiply(normal, r, out=normal)
-    np.multiply(g, normal, out=product)
-    np.multiply(g, scale, out=scaled)
-
-
-def _subtract(dx: Array, normal: Array, mean: Array, mean_product: Array, r: Array) -> None:
-    np.subtract(dx, mean, out=dx)
-    np.multiply(normal, mean_product, out=normal)
-    np.subtract(dx, normal, out=dx)
-    np.multiply(dx, r, out=dx)
 
 
 @kernel(ops.LayerNorm)
@@ -213,13 +178,6 @@ def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Arr
 @kernel(ops.LayerNormDown)
 @in_float32
 def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array]) -> None:
-    layer_norm_down(operation, inputs, outputs, _begin, _subtract)
-
-
-def layer_norm_down(
-    operation: ops.LayerNormDown, inputs: list[Array], outputs: list[Array], begin: Begin, subtract: Subtract
-) -> None:
-    """Gradients of the normalization of samples; see `LayerNormDown`."""
     width = math.prod(inputs[1].shape[-operation.axes :])
     g, x, dx = (_matrix(array, width) for array in (*inputs[:2], outputs[0]))
     scale, (mean, variance) = inputs[2].reshape(-1), (_matrix(statistic, 1) for statistic in inputs[3:])
@@ -229,10 +187,16 @@ def layer_norm_down(
         for g_part, x_part, out, center, spread in row_blocks(*rows):
             r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
             normal, product = (scratch(name, x_part.shape, x.dtype) for name in ("normal", "product"))
-            begin(g_part, x_part, center, r, scale, normal, product, out)
-            sums[0] += _sum(product)
+            np.subtract(x_part, center, out=normal)
+            np.multiply(normal, r, out=normal)
+            sums[0] += _sum(np.multiply(g_part, normal, out=product))
             sums[1] += _sum(g_part)
-            subtract(out, normal, _average(out), _average_product(out, normal), r)
+            np.multiply(g_part, scale, out=out)
+            mean, mean_product = _average(out), _average_product(out, normal)
+            np.subtract(out, mean, out=out)
+            np.multiply(normal, mean_product, out=normal)
+            np.subtract(out, normal, out=out)
+            np.multiply(out, r, out=out)
         return sums
 
     outputs[1].reshape(-1)[...], outputs[2].reshape(-1)[...] = np.add.reduce(

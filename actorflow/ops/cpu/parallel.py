@@ -1,33 +1,27 @@
 """Kernels cut into pieces that idle cores take part in.
 
 The pieces, and the order in which their sums are added up, follow from the shapes alone, so that a result is the same
-bit for bit however many threads there were. Pieces are computed one after the other where no core is idle, where the
-kernel runs on the loop, and where the work is too small to wake another thread for (`WORTH_NS`).
+bit for bit however many threads there were; which thread computes a piece is the team's concern (`devices/team.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import wraps
 from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
 
-from actorflow.devices.blas import blas_threads
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import BLOCK, Array, is_half, scratch
 
-_P = TypeVar("_P")
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., None])
 #: Takes rows of the result that are computed; see `Kernel.finishes`.
 Finish = Callable[[int, int], None]
 
-#: Work that takes less is not spread: it would be over before another thread has begun.
-WORTH_NS = 200_000
 #: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 #: Elements of all arrays in a piece of an elementwise kernel: some blocks.
@@ -60,28 +54,6 @@ def product_ns(rows: int, depth: int, columns: int) -> float:
     return rows * depth * columns * _PRODUCT_NS
 
 
-def spread(pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float, multiplies: bool = False) -> None:
-    """Call ``work(piece)`` for all pieces, on idle cores, too.
-
-    Args:
-        pieces: Pieces that can be computed in any order, and at once.
-        work: Computes one piece.
-        work_ns: Estimated time of one thread for all of them.
-        multiplies: It calls BLAS, which is then kept to one thread.
-    """
-    with blas_threads.single() if multiplies and len(pieces) > 1 else nullcontext():
-        if work_ns < WORTH_NS:
-            for piece in pieces:
-                work(piece)
-        else:
-            team.spread(pieces, work, (getattr(work, "__code__", None), len(pieces), work_ns))
-
-
-def is_help_at_hand() -> bool:
-    """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
-    return team.is_here and team.idle > 0
-
-
 def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
     """In how many pieces of about so many rows a product of matrices is worth being computed by several threads."""
     return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))
@@ -99,7 +71,7 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
     length, least = (depth, _PIECE_DEPTH) if is_deep else (along, _PIECE_ROWS)
     cuts = even_cuts(length, product_pieces(length, stack * rows * depth * columns // max(1, length), 1, least))
     if len(cuts) < 2:
-        np.matmul(a, b, out=out)
+        (np.multiply if depth == 1 else np.matmul)(a, b, out=out)  # BLAS takes several times as long for one row
         if finish is not None:
             finish(0, rows)
         return
@@ -116,7 +88,7 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
         else:
             np.matmul(a, b[..., cut], out=out[..., cut])
 
-    spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    team.spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
     if is_deep:
         np.add.reduce(sums, axis=0, out=out)
     if finish is not None and (is_deep or rows < columns):
@@ -140,7 +112,7 @@ def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -
     def part(index: int) -> None:
         results[index] = work(*[array[cuts[index]] for array in arrays])
 
-    spread(range(len(cuts)), part, element_ns(elements), multiplies=True)
+    team.spread(range(len(cuts)), part, element_ns(elements), multiplies=True)
     return results
 
 
@@ -190,7 +162,7 @@ def _in_pieces(kernel: _F, passes: int, by_rows: bool) -> _F:
             kernel(operation, parts[: len(inputs)], parts[len(inputs) :])
 
         cuts = even_cuts(len(parted[-1]), count, _ROWS if by_rows else BLOCK)
-        spread(cuts, part, element_ns(elements))
+        team.spread(cuts, part, element_ns(elements))
 
     compute.in_one_piece = kernel  # type: ignore[attr-defined]  # for what cuts the arrays itself
     return compute  # type: ignore[return-value]

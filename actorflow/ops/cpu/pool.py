@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns, spread
+from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
@@ -25,24 +26,24 @@ _PIECE_BYTES, _LEAST_BYTES = 2 << 20, 512 << 10
 _IMAGE_BYTES = 4 << 20
 
 
-def image_pieces(w: Windows, images: Array, most_bytes: int = _PIECE_BYTES) -> Iterator[Piece]:
+def _image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
     """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
-    piece_bytes = min(most_bytes, max(_LEAST_BYTES, images.nbytes // 2))
+    piece_bytes = min(_PIECE_BYTES, max(_LEAST_BYTES, images.nbytes // 2))
     return pieces((len(images), *w.out), item_bytes, piece_bytes, _IMAGE_BYTES)
 
 
-def work_ns(w: Windows, results: Array) -> float:
+def _work_ns(w: Windows, results: Array) -> float:
     """About how long one thread takes for all windows, whose number and channels ``results`` has."""
     return element_ns(3 * results.size * math.prod(w.kernel))
 
 
-def is_global(w: Windows) -> bool:
+def _is_global(w: Windows) -> bool:
     """Return whether the only window is the image."""
     return w.kernel == w.size == w.padded_size
 
 
-def is_seen_once(w: Windows) -> bool:
+def _is_seen_once(w: Windows) -> bool:
     """Return whether no element is seen by two windows."""
     return all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
 
@@ -60,10 +61,10 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
         for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
 
-    if is_global(w):
+    if _is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
-        spread(list(image_pieces(w, images)), compute, work_ns(w, results))
+        team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
     for found in indices:
         _find_maxima(w, images, results, found)
 
@@ -73,7 +74,7 @@ def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None
     # One more, beside the -1 of windows without a maximum.
     places = np.broadcast_to(np.arange(1, math.prod(w.size) + 1).reshape(1, *w.size, 1), images.shape)
     found.fill(-1)
-    for piece in image_pieces(w, images):
+    for piece in _image_pieces(w, images):
         x, or_nan = images[piece[0]], images.dtype.kind in "fV"
         for window, element, hit in _first_maxima(w, piece, x, maxima[piece], or_nan):
             share = scratch("share", hit.shape, places.dtype)
@@ -97,7 +98,7 @@ def _first_maxima(
         yield window, element, hit
 
 
-def take_last(finish: Finish | None, piece: Piece, w: Windows) -> None:
+def _take_last(finish: Finish | None, piece: Piece, w: Windows) -> None:
     """Have what follows take the rows of some images, if their last piece is computed."""
     if finish is not None and is_last(piece, w):
         each = math.prod(w.size)
@@ -111,7 +112,7 @@ def max_pool_down(
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
-    if is_global(w):
+    if _is_global(w):
         results.fill(0)
         flat = (len(images), math.prod(w.size), images.shape[-1])
         first = images.reshape(flat).argmax(axis=1)[:, np.newaxis]
@@ -121,7 +122,7 @@ def max_pool_down(
         if finish is not None:
             finish(0, len(images) * flat[1])
         return
-    keeps_bits = is_seen_once(w)
+    keeps_bits = _is_seen_once(w)
 
     def compute(run: list[Piece]) -> None:
         for piece in run:
@@ -135,9 +136,9 @@ def max_pool_down(
                 share = scratch("share", hit.shape, dx.dtype)
                 keep_where(hit, g[window], share)
                 np.add(dx[element], share, out=dx[element])
-            take_last(finish, piece, w)
+            _take_last(finish, piece, w)
 
-    spread(by_images(image_pieces(w, images), w), compute, 3 * work_ns(w, maxima))
+    team.spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
 
 @lru_cache(maxsize=256)
@@ -170,7 +171,7 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
         if total is not y:
             np.copyto(y, total, casting="unsafe")
 
-    spread(list(image_pieces(w, images)), compute, work_ns(w, results))
+    team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
 
 
 @kernel(ops.AveragePoolDown, finishes=True)
@@ -194,9 +195,9 @@ def average_pool_down(
                 np.add(total[element], share[window], out=total[element])
             if dx.dtype != dtype and is_last(piece, w):
                 np.copyto(dx, total, casting="unsafe")
-            take_last(finish, piece, w)
+            _take_last(finish, piece, w)
 
-    spread(by_images(image_pieces(w, results), w), compute, work_ns(w, grads))
+    team.spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
 
 
 @kernel(ops.GlobalAverage)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, in_float32, scratch
-from actorflow.ops.cpu.parallel import element_ns, spread
+from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.resize import Resize, ResizeDown
 from actorflow.ops.registry import kernel
 
@@ -79,4 +80,4 @@ def _resize(given: Resize | ResizeDown, inputs: list[Array], outputs: list[Array
             if not is_first:
                 total[:, rows] += share
 
-    spread(found, compute, element_ns(6 * max(x.size, y.size)))
+    team.spread(found, compute, element_ns(6 * max(x.size, y.size)))

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.team import WORTH_NS, team
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import WORTH_NS, Finish, even_cuts, product_ns, spread
+from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn.library import (
@@ -172,8 +173,8 @@ def _down(
 def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
     """In pieces of a batch that shapes alone decide on, whose sums are added up in their order."""
     g, x = specs[0].shape, specs[1].shape
-    if x[-1] // operation.groups > _MOST_CHANNELS or operation.groups > 1:
-        raise UnsupportedError("many channels, or groups")
+    if x[-1] // operation.groups > _MOST_CHANNELS:
+        raise UnsupportedError("many channels")
     work_ns = _Described(operation, x, operation.kernel, g[-1]).work_ns
     cuts = even_cuts(x[0], max(1, min(_SUMS, int(work_ns / WORTH_NS))))
     found = libdnnl()
@@ -195,7 +196,7 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
             cut = cuts[index]
             made[cut.stop - cut.start](x[cut], g[cut], sums[index])
 
-        spread(range(len(cuts)), part, work_ns)
+        team.spread(range(len(cuts)), part, work_ns)
         for each in sums[1:]:
             np.add(sums[0], each, out=sums[0])
         reorder(sums[0], outputs[0])

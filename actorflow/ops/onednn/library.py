@@ -306,6 +306,8 @@ def libdnnl() -> Library:
     """
     if not IS_COMPILED:
         raise _missing("it is called by compiled code, and actorflow was installed without (see: actorflow doctor)")
+    if os.environ.get(VARIABLE) == "0":
+        raise _missing(f"{VARIABLE}=0")
     problems = []
     for path in candidates():
         try:

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
-from actorflow.devices import device_kind
+from actorflow.devices.team import WORTH_NS, team
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import MOST_PIECES, WORTH_NS, even_cuts, is_help_at_hand, spread
+from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts
 from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -115,9 +115,8 @@ class Indirect:
 
 
 def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
-    """The kernel of the libraries after this one."""
-    names = [name for name in device_kind("cpu").libraries if name != LIBRARY] or ["numpy"]
-    return registry.find_kernel(operation, "cpu", dtype, libraries=registry.load_libraries("cpu", names))
+    """NumPy's kernel."""
+    return registry.find_kernel(operation, "cpu", dtype)
 
 
 def _finishes(operation: type[Operation]) -> bool:
@@ -193,7 +192,7 @@ class Divisible:
         self._pieces: Sequence[Piece] | None = () if cut is None or work_ns < WORTH_NS else None
 
     def __call__(self, *arrays: Array) -> None:
-        if self._pieces == () or not is_help_at_hand():
+        if self._pieces == () or not team.can_help():
             self.whole(*arrays)
             return
 
@@ -202,14 +201,14 @@ class Divisible:
             compute(*[array if own is None else array[own] for array, own in zip(arrays, places, strict=True)])
 
         if self._pieces is not None:
-            spread(self._pieces, part, self._work_ns)
+            team.spread(self._pieces, part, self._work_ns)
             return
         self.whole(*arrays)
         self._pieces = self._tried(arrays[self._result], part)
 
     def directly(self, order: Sequence[Any], expected: Sequence[tuple[int, Array]] = ()) -> Any:
         """A `Direct` of ``calls.pyx``, which is for one thread."""
-        return self.whole.directly(order, expected, None if self._pieces == () else is_help_at_hand)
+        return self.whole.directly(order, expected, None if self._pieces == () else team.can_help)
 
     def _tried(self, result: Array, part: Callable[[Piece], None]) -> Sequence[Piece]:
         """The pieces, if they give the bits that the result has."""

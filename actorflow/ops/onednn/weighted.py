@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from actorflow.ops.onednn.steps import (
     Call,
     Compute,
     Divisible,
-    Indirect,
     Piece,
     Reorder,
     finished,
@@ -212,22 +211,8 @@ def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
     if tell is None:
         raise UnsupportedError(main.kind)
     (y,) = main.infer(*specs[:count]) or ()
-    try:
-        following = Following(operation.chain, [y, *specs[count:]])
-        return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
-    except UnsupportedError:
-        return _left(operation, specs)
-
-
-def _left(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    """The chain by another library; and the product, too, if that library has its own way to go on from there."""
-    own = others(operation.main, specs[0].dtype)
-    if own.key.library == "numpy":
-        raise UnsupportedError("a chain")
-    together = replace(operation, kernel=own)
-    object.__setattr__(together, "main_ns", operation.main_ns)  # which the operation's times are taken from
-    function = others(together, specs[0].dtype).function
-    return Indirect(lambda _, inputs, outputs: function(together, inputs, outputs))
+    following = Following(operation.chain, [y, *specs[count:]])
+    return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
 
 
 class _Followed:

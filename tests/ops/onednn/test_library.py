@@ -42,6 +42,12 @@ def test_the_variable_alone_says_where_it_is(monkeypatch: pytest.MonkeyPatch) ->
     assert [*module.candidates()] == ["/somewhere/libdnnl.so.3"]
 
 
+def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    monkeypatch.setattr(module, "candidates", None)
+    assert fails() == "kernel library 'onednn' needs oneDNN 3.2: pip install 'actorflow[onednn]': ACTORFLOW_ONEDNN=0"
+
+
 def test_packages_come_before_the_environment_and_that_before_the_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorflow.ops.cpu import parallel
+from actorflow.devices import team
 from actorflow.ops.linalg import Inner
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
@@ -53,9 +53,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return found
 
     monkeypatch.setattr(Divisible, "_tried", noted)
-    for module in (steps, conv):
+    for module in (steps, conv, team):
         monkeypatch.setattr(module, "WORTH_NS", 1)
-    monkeypatch.setattr(parallel, "WORTH_NS", 0)
     return counts
 
 

@@ -110,7 +110,8 @@ def test_shapes_and_libraries_have_their_own_form_of_a_weight(compute: Any) -> N
     for _ in range(3):
         for image, each in zip(images, expected, strict=True):
             np.testing.assert_array_equal(called(operation, image, weight), each)
-            np.testing.assert_array_equal(kept(operation).packed(weight, np.negative), -weight)
+            negative = kept(operation).derived("negative").of((weight,), lambda: np.negative(weight))
+            np.testing.assert_array_equal(negative, -weight)
     assert [each.is_held for each in kept(operation)._derived.values()].count(True) >= 2
 
 

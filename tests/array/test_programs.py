@@ -1,4 +1,4 @@
-"""Tapes of cached gradients, and operations that are computed in their line: the same values, and nothing kept."""
+"""Programs of cached gradients, and operations that are computed in their line: the same values, and nothing kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.record.primitives import elementwise_primitive
-from actorflow.array.record.record import OpStep
-from actorflow.array.record.tape import StepError, Tape
+from actorflow.array.record.record import OpStep, StepError
+from actorflow.array.transforms.program import Program, _device
 from actorflow.ops import elementwise as ew
+from actorflow.spec import TensorSpec
 from tests.support.numbers import with_specials as numbers
 
 #: Around the size up to which an operation is computed in its line, and around that of memory that is used again.
@@ -76,7 +77,7 @@ def test_what_is_computed_in_its_line_is_what_is_computed_later(
 
 
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans())
-def test_tapes_compute_what_records_compute(
+def test_programs_compute_what_records_compute(
     program: list[Step], shape: tuple[int, ...], dtype: str, specials: bool
 ) -> None:
     def loss(weights: dict[str, Any], y: Any) -> Any:
@@ -96,7 +97,7 @@ def test_tapes_compute_what_records_compute(
                     np.testing.assert_array_equal(x.to_numpy(), y.to_numpy())
 
 
-def test_other_shapes_dtypes_nestings_and_constants_have_tapes_of_their_own() -> None:
+def test_other_shapes_dtypes_nestings_and_constants_have_programs_of_their_own() -> None:
     calls = []
 
     def loss(w: Any, factor: Any = 1.0) -> Any:
@@ -118,7 +119,7 @@ def test_other_shapes_dtypes_nestings_and_constants_have_tapes_of_their_own() ->
     assert len(calls) == 9 + 3
 
 
-def test_threads_share_tapes() -> None:
+def test_threads_share_programs() -> None:
     def loss(w: Any, x: Any) -> Any:
         return xp.sum(xp.tanh(x @ w) ** 2.0)
 
@@ -141,7 +142,7 @@ def test_threads_share_tapes() -> None:
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("rows", [10, 20_000])
-def test_tapes_keep_no_array_alive(rows: int, ahead: bool) -> None:
+def test_programs_keep_no_array_alive(rows: int, ahead: bool) -> None:
     both = af.value_and_grad(lambda w, x: xp.sum(xp.exp(x @ w)), cache=True)
     refs: list[weakref.ref[Any]] = []
     with xp.session(run_ahead=ahead):
@@ -169,7 +170,7 @@ def test_a_value_that_is_not_asked_for_is_not_computed() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 200])
-def test_results_of_a_tape_fail_one_by_one(size: int) -> None:
+def test_results_of_a_program_fail_one_by_one(size: int) -> None:
     def loss(w: Any) -> Any:
         return xp.sum(w), xp.linalg.inv(w)
 
@@ -183,7 +184,7 @@ def test_results_of_a_tape_fail_one_by_one(size: int) -> None:
         else:
             with pytest.raises(af.OpError, match=r"op 'inv'.*Singular") as caught:
                 inverse.wait()
-            assert "test_tapes.py" in str(caught.value)
+            assert "test_programs.py" in str(caught.value)
 
 
 def test_a_view_of_what_is_there_is_a_value_of_its_own() -> None:
@@ -211,17 +212,28 @@ def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() ->
         assert session.computed == 1
 
 
-def test_a_tape_names_the_step_that_failed() -> None:
+def test_programs_of_many_sizes_hold_little_memory() -> None:
+    pool = _device().memory
+    for size in range(1_600, 2_000, 2):
+        for _ in range(3):
+            with xp.session(run_ahead=False):
+                x, w = xp.asarray(np.ones((4, size))), xp.asarray(np.eye(4))
+                y = w @ (w @ x) - x
+                assert float(xp.sum(w @ (w @ y) + x)) == 4.0 * size
+    assert pool.held_bytes < 8 << 20
+
+
+def test_a_program_names_the_step_that_failed() -> None:
     add = elementwise_primitive(ew.Sum())
-    origin = (test_a_tape_names_the_step_that_failed.__code__, 0)
+    origin = (test_a_program_names_the_step_that_failed.__code__, 0)
     kind = np.dtype(np.float64)
     steps = [
         OpStep(add, (0, 1), (), (2,), kind, origin),
         OpStep(add, (2, np.ones(3)), (), (2,), kind, origin),
         OpStep(add, (2, np.ones(2)), (), (2,), kind, origin),
     ]
-    values = [np.zeros(2), np.ones(2)]
-    assert Tape(steps, 2, [4])(values)[0].tolist() == [2.0, 2.0]
+    values, types = [np.zeros(2), np.ones(2)], [TensorSpec((2,), kind)] * 2
+    assert Program(steps, types, [4])(values)[0].tolist() == [2.0, 2.0]
     with pytest.raises(StepError) as caught:
-        Tape(steps, 2, [4, 3])(values)
+        Program(steps, types, [4, 3])(values)
     assert caught.value.step == 1

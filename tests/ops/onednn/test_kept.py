@@ -1,29 +1,19 @@
-"""What compiled kernels keep is never older than what they are given."""
+"""What is kept of weights is never older than what kernels are given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.devices.cpu import CPU
-from actorflow.ops import Operation
-from actorflow.ops.cpu.kept import Kept, kept
-from actorflow.ops.numba import compiled
-from actorflow.ops.numba.product import Rows
+
+pytestmark = pytest.mark.usefixtures("by_default")
 
 X = np.random.default_rng(0).standard_normal((2, 6, 6, 8)).astype("f")
 SHAPES = {"conv": (3, 3, 8, 16), "inner": (16, 288)}
-
-
-@pytest.fixture(autouse=True)
-def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(CPU, "libraries", ("numba", "numpy"))
-    yield
-    compiled()
 
 
 def network(kind: str, x: af.Blob, weight: af.Blob, bias: af.Blob) -> af.Blob:
@@ -94,35 +84,6 @@ def shown(graph: af.Graph, parts: Parts) -> tuple[af.Blob, af.Blob, Callable[[],
     return w, graph.blob("b", 16), dict
 
 
-async def test_tables_of_many_sizes_take_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorflow.ops.cpu.kept._MOST_BYTES", 100_000)
-    graph = af.Graph("sizes")
-    x = graph.blob("x", ("batch", "n", "n", 8))
-    y = af.ops.conv(x, graph.constant(np.ones(SHAPES["conv"], "f")))
-    y = af.ops.conv(y, graph.constant(np.ones((3, 3, 16, 16), "f")))
-    async with graph:
-        for n in range(80, 100):
-            await graph.run({x: np.ones((1, n, n, 8), "f")})
-            compiled()
-        for n in range(80, 100):
-            await graph.run({x: np.ones((1, n, n, 8), "f")})
-        made = [kept(op.operation) for op in graph.ops if op.operation.kind == "Conv"]
-        tables = {id(rows): rows.offsets.nbytes for each in made for rows in tables_of(each)}
-        assert len(tables) > 2
-        assert sum(tables.values()) <= 2 * 100_000
-        graph.trim()
-        assert not any("_kept" in vars(op.operation) for op in graph.ops)
-
-
-def operations_of(graph: af.Graph) -> list[Operation]:
-    (program,) = graph.engine._programs.values()
-    return [actor.operation for actor in program.ops if hasattr(actor, "operation")]
-
-
-def tables_of(own: Kept) -> list[Rows]:
-    return [product.rows for call in own._made.values() for product in call._products.values()]
-
-
 async def test_a_bound_call_keeps_no_buffer() -> None:
     """What is added to a convolution has rows of its own, which change in each call."""
     graph = af.Graph("residual")
@@ -133,8 +94,6 @@ async def test_a_bound_call_keeps_no_buffer() -> None:
     async with graph:
         for _ in range(8):
             await graph.run({x: X}, fetch=[y])
-            compiled()
-        assert any("_bound" in vars(operation) for operation in operations_of(graph))
         assert graph.engine.resources.device(af.Place()).memory.used_bytes == 0
 
 
@@ -152,7 +111,6 @@ async def test_weights_that_are_written_over(source: Any, kind: str, fuse: bool)
             result = await graph.run({x: X, **feeds()}, fetch=[graph, y])
             if seed or source is not updated:  # the first frame reads initial values
                 np.testing.assert_allclose(result[y], expected(kind, parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
-            compiled()
 
 
 async def test_a_fetched_variable_cannot_be_written_to() -> None:
@@ -163,35 +121,6 @@ async def test_a_fetched_variable_cannot_be_written_to() -> None:
         result = await graph.run(fetch=[w, y])
     with pytest.raises(ValueError, match="read-only"):
         result[w][:] = 5
-
-
-@pytest.mark.parametrize("kind", SHAPES)
-async def test_what_is_left_to_numpy_binds_no_call_of_other_images(kind: str) -> None:
-    graph, parts = af.Graph("net"), Parts(kind)
-    parts.change(0)
-    x = graph.blob("x", ("n", *X.shape[1:]))
-    y = af.ops.conv(x, graph.constant(parts.weight), pad=1) if kind == "conv" else None
-    if y is None:
-        y = af.ops.inner(af.ops.flatten(x), graph.constant(parts.weight))
-    y = af.ops.relu(af.ops.bias(y, graph.constant(parts.bias)))
-    random = np.random.default_rng(1)
-    async with graph:
-        for count in (8, 8, 5, 5, 5, 0, 0, 0, 5, 8, 0, 16, 16, 3):
-            whole = random.standard_normal((2 * count, *X.shape[1:])).astype("f")
-            for images in (whole[::2], np.ascontiguousarray(whole[1::2]), np.asfortranarray(whole[:count])):
-                found = (await graph.run({x: images}))[y]
-                flat = af.Graph("numpy", libraries=["numpy"], fuse=False)
-                own = flat.blob("x", images.shape)
-                z = network_of(kind, own, flat.constant(parts.weight), flat.constant(parts.bias), count)
-                expected_ = np.empty(found.shape, "f") if not count else (await flat.run({own: images}))[z]
-                await flat.aclose()
-                np.testing.assert_allclose(found, expected_, rtol=1e-4, atol=1e-4)
-                compiled()
-
-
-def network_of(kind: str, x: af.Blob, weight: af.Blob, bias: af.Blob, count: int) -> af.Blob:
-    y = af.ops.conv(x, weight, pad=1) if kind == "conv" else af.ops.inner(af.ops.reshape(x, (count, 288)), weight)
-    return af.ops.relu(af.ops.bias(y, bias))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -206,4 +135,3 @@ async def test_a_variable_that_shows_what_was_fed(kind: str) -> None:
             parts.change(seed)
             result = await graph.run({x: X, b: parts.bias}, fetch=y)
             np.testing.assert_allclose(result[y], expected(kind, parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
-            compiled()
