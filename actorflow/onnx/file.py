@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ BROKEN = (
 _MOST_OPEN = 256
 #: How often the bytes of other files may be read as weights, on average: a few weights are shared.
 _SHARED = 8
+#: Most elements of a weight that the checker looks at.
+_MOST_CHECKED = 1024
 
 
 @contextmanager
@@ -238,16 +241,13 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
     if not model.graph.node and not model.graph.output:
         raise GraphError("this is no ONNX file, or an empty one")
-    is_sorted = _sort(model.graph)
-    if isinstance(source, bytes) and any(map(uses_external_data, _tensors(model))):
+    is_sorted, is_external = _sort(model.graph), any(map(uses_external_data, _tensors(model)))
+    if isinstance(source, bytes) and is_external:
         raise GraphError("its weights are in other files: give the path, not the bytes")
-    types = [each.type for each in (*model.graph.input, *model.graph.output)]
-    has_shapes = all(each.tensor_type.HasField("shape") for each in types if each.HasField("tensor_type"))
+    ends = (*model.graph.input, *model.graph.output)
     try:
-        if not has_shapes or not is_sorted:
-            checker.check_model(_with_shapes(model))
-        else:
-            checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
+        is_whole = is_sorted and all(each.type.tensor_type.HasField("shape") for each in ends)
+        checker.check_model(os.fspath(source) if is_external and is_whole else _light(model))
         return inlined(model)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
@@ -279,22 +279,35 @@ def names_read(proto: NodeProto) -> Iterator[str]:
             yield from [output.name for output in inner.output]
 
 
-def _with_shapes(model: ModelProto) -> ModelProto:
+def _light(model: ModelProto) -> ModelProto:
     """A copy for the checker, which wants a shape of each input and output, and looks no further than that.
 
-    Weights in other files, which it would look for, are left out: they are checked as they are read.
+    Large weights and those in other files, which it would copy and look for, are left out: they are checked as they
+    are read.
     """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for each in (*copy.graph.input, *copy.graph.output):
+    graph, light = model.graph, ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.functions.extend(model.functions)
+    made = light.graph
+    made.name, made.doc_string = graph.name, graph.doc_string
+    made.node.extend(graph.node)
+    made.input.extend(graph.input)
+    made.output.extend(graph.output)
+    made.value_info.extend(graph.value_info)
+    made.sparse_initializer.extend(graph.sparse_initializer)
+    for tensor in graph.initializer:
+        if tensor.HasField("raw_data") and math.prod(tensor.dims) > _MOST_CHECKED:
+            made.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+        else:
+            made.initializer.append(tensor)
+    for each in (*made.input, *made.output):
         if each.type.HasField("tensor_type"):
             each.type.tensor_type.shape.SetInParent()
-    for tensor in filter(uses_external_data, _tensors(copy)):
+    for tensor in filter(uses_external_data, _tensors(light)):
         name, kind = tensor.name, tensor.data_type
         tensor.Clear()
         tensor.name, tensor.data_type = name, kind
         tensor.dims.append(0)
-    return copy
+    return light
 
 
 def _load_external(model: ModelProto, folder: Path) -> None:

@@ -12,6 +12,7 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto
 
 from actorflow import ops
+from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
@@ -262,7 +263,10 @@ def load(
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
     outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
-    return Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+    model = Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+    del network  # and the file's own form with it
+    give_back_to_system()
+    return model
 
 
 def _untie(graph: GraphProto) -> None:

@@ -204,7 +204,7 @@ class TestParts:
                 found = await model.run({"x": given})
                 assert found["n"].tolist() == [9, 7, 9]
                 assert found["y"].tolist() == ["v", "u", "v"]
-        with pytest.raises(af.GraphError, match=r"(?s)text cannot be loaded.*backend='onnxruntime' may"):
+        with pytest.raises(af.GraphError, match=r"(?s)text, which cannot be loaded.*backend='onnxruntime' may"):
             af.onnx.load(source)
 
     async def test_an_input_that_does_not_say_how_many_axes_it_has(self) -> None:
