@@ -104,7 +104,7 @@ class TestTrees:
         said = trees("target", 3, modes)
         source = made("TreeEnsembleRegressor", [("y", FLOAT)], rows(1), n_targets=3, aggregate_function=aggregate,
                       base_values=[0.5, 1.0, -2.0] if aggregate == "SUM" else None, **said)  # fmt: skip
-        compare(source, rows(1), rows(50, missing=True), rows(0))
+        compare(source, rows(1), rows(50, missing=True), rows(0), rows(5000, missing=True))
 
     def test_of_wider_numbers(self) -> None:
         x = rows(20, "float64")

@@ -33,6 +33,8 @@ _AGGREGATES: dict[str | int, str] = {
 }  # fmt: skip
 #: Numbers of leaves that are added up at a time.
 _AT_A_TIME = 1 << 20
+#: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
+_MOST_NODES = 1 << 16
 
 
 def _transformed(x: Any, how: str | int) -> Any:
@@ -103,27 +105,40 @@ class Trees(Operation):
         return (TensorSpec((x.shape[0], weights.shape[1]), weights.dtype),)
 
     def compute(self, *inputs: Any) -> Any:
-        x, feature, split, mode, missing, children, roots, weights = inputs
+        x, *tables, weights = inputs
         found = np.empty((len(x), weights.shape[1]), weights.dtype)
-        step = max(1, _AT_A_TIME // (len(roots) * weights.shape[1]))
-        pairs, may_be_missing = children.reshape(-1), bool(missing.any())
+        step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))
         for start in range(0, len(x), step):
-            rows = np.ascontiguousarray(x[start : start + step])
-            flat, first = rows.reshape(-1), np.arange(len(rows))[:, np.newaxis] * rows.shape[1]
-            at = np.broadcast_to(roots, (len(rows), len(roots)))
-            for _ in range(self.depth):
-                value, border = flat.take(feature.take(at) + first), split.take(at)
-                goes = _COMPARE[self.modes[0]](value, border)
-                for each in self.modes[1:]:
-                    goes = np.where(mode.take(at) == each, _COMPARE[each](value, border), goes)
-                if may_be_missing:
-                    goes |= np.isnan(value) & missing.take(at)
-                at = pairs.take(2 * at + goes)
-            reduce = getattr(np, self.aggregate)
-            reduce(weights.take(at, axis=0), axis=1, out=found[start : start + step])
+            ends = self._ends(np.ascontiguousarray(x[start : start + step]), *tables)
+            getattr(np, self.aggregate)(weights.take(ends, axis=0), axis=1, out=found[start : start + step])
         if self.aggregate in ("min", "max"):
             found[np.isinf(found)] = 0  # no leaf has said anything
         return found
+
+    def _ends(
+        self, x: Array, feature: Array, split: Array, mode: Array, missing: Array, children: Array, roots: Array
+    ) -> Array:
+        """The leaf of each tree that each row ends in."""
+        row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
+        if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
+            goes = self._goes(x.take(feature, axis=1), split, mode, missing)
+            below = (pairs.take(2 * np.arange(count) + goes) + count * row).reshape(-1)
+            at = roots + count * row
+            for _ in range(self.depth):
+                at = below.take(at)
+            return at - count * row
+        at, flat = np.broadcast_to(roots, (len(x), len(roots))), x.reshape(-1)
+        for _ in range(self.depth):
+            value = flat.take(feature.take(at) + row * x.shape[1])
+            at = pairs.take(2 * at + self._goes(value, split.take(at), mode.take(at), missing.take(at)))
+        return at
+
+    def _goes(self, value: Array, split: Array, mode: Array, missing: Array) -> Array:
+        """Whether the way of true is taken, for nodes side by side."""
+        goes: Array = _COMPARE[self.modes[0]](value, split)
+        for each in self.modes[1:]:
+            goes = np.where(mode == each, _COMPARE[each](value, split), goes)
+        return goes | (missing & np.isnan(value)) if value.dtype.kind == "f" else goes
 
 
 def _depth(nodes: _Nodes) -> int:
