@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FOLDED = {
     "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Cos", "CumSum",
     "DequantizeLinear", "Div", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND",
-    "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
+    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
     "Not", "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
     "Round", "ScatterElements", "ScatterND", "Shape", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
     "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",

@@ -115,7 +115,8 @@ def _of_peer(path: str, folder: str) -> dict[str, Any]:
     found = load.ended()
     feeds, why = [], "no lengths fit"
     for lengths, most in product(_LENGTHS, (10, 2)):
-        given = {each.name: _fed(each, lengths, most, seed) for seed, each in enumerate(session.get_inputs())}
+        named: dict[str, int] = {}
+        given = {each.name: _fed(each, lengths, named, most, seed) for seed, each in enumerate(session.get_inputs())}
         if any(value is None for value in given.values()):
             return {"error": f"takes {', '.join(each.type for each in session.get_inputs())}"}
         shapes = {name: value.shape for name, value in given.items()}
@@ -219,14 +220,16 @@ def _size(path: str) -> int:
     return sum(each.stat().st_size for each in Path(path).parent.glob(f"{Path(path).name}*"))
 
 
-def _fed(described: Any, lengths: tuple[int, int], most: int, seed: int) -> Any:
-    """What is fed as an input, integers below ``most``; None where that is no tensor."""
+def _fed(described: Any, lengths: tuple[int, int], named: dict[str, int], most: int, seed: int) -> Any:
+    """What is fed as an input, integers below ``most``; None where that is no tensor. Axes of one name are as long."""
     kind = described.type.removeprefix("tensor(").removesuffix(")")
     if kind == described.type:
         return None
     shape = []
     for i, length in enumerate(described.shape or ()):
-        shape.append(length if isinstance(length, int) and length >= 0 else lengths[0] if i == 0 else lengths[1])
+        own = lengths[0] if i == 0 else lengths[1]
+        own = named.setdefault(length, own) if isinstance(length, str) else own
+        shape.append(length if isinstance(length, int) and length >= 0 else own)
     random = np.random.default_rng(seed)
     if kind == "string":
         return np.full(shape, "a word", object)
