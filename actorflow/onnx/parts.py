@@ -228,12 +228,16 @@ class _Types:
         """
         specs = self._inferred(names)
         if all(blob.spec == self._file.inputs[name] for name, blob in self._fed.items()):
-            # What the file says of lengths that depend on data is checked when they are there.
-            specs.update({name: self._file.declared.get(name) for name in names if specs[name] is None})
+            # What the file says of lengths that depend on data is checked when they are there. That there are no axes
+            # is often said of what was squeezed when it was exported, with a batch of one.
+            said = {name: self._file.declared.get(name) for name in names if specs[name] is None}
+            specs.update({name: spec for name, spec in said.items() if spec is not None and spec.shape})
         if not by_onnx or None in specs.values():
             text = dict.fromkeys(self._file.objects, "is a Python object")
             lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, text)
             found = self._lowered(lowering, names)
+            if by_onnx and any(getattr(op.operation, "not_one", ()) for op in lowering.graph.ops):
+                found = {}  # how many axes there are depends on whether an open one is 1
             missing = [name for name in names if found.get(name) is None and specs[name] is None]
             if missing and not by_onnx:
                 raise GraphError(

@@ -35,7 +35,7 @@ _MOST_S, _MOST_BYTES = 120, 6 << 30
 _TIMED_S, _LEAST, _MOST = 0.5, 3, 200
 #: Results that differ by more of the largest one are wrong; of smaller numbers than this, that is the largest.
 WRONG, _SMALL = 1e-3, 1e-2
-#: Lengths to try: of a first open axis, and of the others.
+#: Lengths to try: of the first open axis of an input, and of the others.
 _LENGTHS = (
     (1, 48), (2, 64), (3, 96), (1, 320), (1, 32), (1, 1), (2, 1), (1, 512), (2, 12), (1, 100), (1, 1600), (1, 16000)
 )  # fmt: skip
@@ -225,9 +225,10 @@ def _fed(described: Any, lengths: tuple[int, int], named: dict[str, int], most: 
     kind = described.type.removeprefix("tensor(").removesuffix(")")
     if kind == described.type:
         return None
-    shape = []
-    for i, length in enumerate(described.shape or ()):
-        own = lengths[0] if i == 0 else lengths[1]
+    shape, is_first = [], True
+    for length in described.shape or ():
+        own = lengths[0] if is_first else lengths[1]
+        is_first = is_first and isinstance(length, int)
         own = named.setdefault(length, own) if isinstance(length, str) else own
         shape.append(length if isinstance(length, int) and length >= 0 else own)
     random = np.random.default_rng(seed)

@@ -243,3 +243,11 @@ class TestParts:
         model = af.onnx.load(source, backend="onnxruntime")
         async with model.graph:
             assert (await model.run({"x": np.ones((2, 3), "f")}))["y"].tolist() == [[2, 0, 3]] * 2
+
+    async def test_an_output_that_the_file_says_to_be_one_number(self) -> None:
+        """It was squeezed when it was exported, with a batch of one; ONNX Runtime takes no notice."""
+        squeeze = helper.make_node("Squeeze", ["x"], ["y"])
+        model = af.onnx.load(made([squeeze], [tensor("x", "n", 1)], [tensor("y")]), backend="onnxruntime")
+        async with model.graph:
+            assert (await model.run({"x": np.array([[1], [2]], "f")}))["y"].tolist() == [1, 2]
+            assert (await model.run({"x": np.array([[1]], "f")}))["y"].tolist() == 1
