@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,8 @@ from actorflow.onnx.operators.quantized import widened
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row
 from actorflow.onnx.values import Array, Value
-from actorflow.ops.operation import Operation
-from actorflow.spec import TensorSpec
 
 _MS = "com.microsoft:"
-_GATES = 4
 
 
 def _gelu(form: Callable[..., Any]) -> Lower:
@@ -148,90 +144,3 @@ def _attention(node: Node) -> Value:
         mask = ops.cast(ops.reshape(seen, (seen.shape[0], 1, 1, seen.shape[1])), "bool")
     causal, scale = bool(node.attribute("unidirectional", 0)), node.attribute("scale") or None
     return node.usual(ops.attention(q, k, v, mask, causal=causal, scale=scale, heads=heads))
-
-
-# -- recurrent ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DynamicLstm(Operation):
-    """An LSTM of 8-bit weights, whose inputs and states are rounded to 8 bits, the states at each step.
-
-    Attributes:
-        reverse: For each direction, whether it begins at the end.
-    """
-
-    arguments = ("x", "w", "w_scale", "r", "r_scale", "bias", "lengths", "h", "c")
-    differentiable = False
-
-    reverse: tuple[bool, ...]
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        (steps, batch, _), hidden, count = inputs[0].shape, inputs[3].shape[1], len(self.reverse)
-        state = TensorSpec((count, batch, hidden), inputs[0].dtype)
-        return TensorSpec((steps, count, batch, hidden), inputs[0].dtype), state, state
-
-    def compute(self, *inputs: Any) -> tuple[Any, ...]:
-        x, w, w_scale, r, r_scale, bias, lengths, first_h, first_c = inputs
-        whole, scale = _rounded(x)
-        y = np.zeros((len(x), len(self.reverse), x.shape[1], r.shape[1]), x.dtype)
-        ends = np.empty_like(first_h), np.empty_like(first_c)
-        for i, is_reverse in enumerate(self.reverse):
-            gates = whole @ w[i] * (scale * w_scale[i]) + bias[i]
-            h, c = first_h[i], first_c[i]
-            for t in range(len(x))[:: -1 if is_reverse else 1]:
-                state, by = _rounded(h)
-                gate = gates[t] + state @ r[i] * (by * r_scale[i])
-                into, out, keep, new = np.split(gate, _GATES, axis=-1)
-                next_c = _sigmoid(keep) * c + _sigmoid(into) * np.tanh(new)
-                next_h = _sigmoid(out) * np.tanh(next_c)
-                lasts = (t < lengths)[:, np.newaxis]
-                y[t, i] = np.where(lasts, next_h, 0)
-                h, c = np.where(lasts, next_h, h), np.where(lasts, next_c, c)
-            ends[0][i], ends[1][i] = h, c
-        return y, *ends
-
-
-def _rounded(x: Array) -> tuple[Array, Any]:
-    """What `_quantized` gives, of an array."""
-    low, high = min(x.min(initial=0), 0), max(x.max(initial=0), 0)
-    scale = np.float32(high - low) / np.float32(255) or np.float32(1)
-    zero = np.clip(np.round(-low / scale), 0, 255)
-    return np.clip(np.round(x / scale) + zero, 0, 255) - zero, scale
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-np.clip(x, -80, 80))), x.dtype)
-
-
-@lowers(f"{_MS}DynamicQuantizeLSTM", limits="other activations than the usual ones, clip, input_forget, peepholes")
-def _dynamic_lstm(node: Node) -> Sequence[Value | None]:
-    way = node.attribute("direction", "forward")
-    reverse = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[way]
-    given = [name.lower() for name in node.attribute("activations") or []]
-    usual = ["sigmoid", "tanh", "tanh"] * len(reverse)
-    if (given and given != usual) or node.has(7) or node.attribute("clip") or node.attribute("input_forget", 0):
-        raise Refused("other activations, clip, input_forget and peepholes are not supported")
-    x, hidden, count = node.x, int(node.attribute("hidden_size")), len(reverse)
-    parts: list[Any] = [x.blob()]
-    for position, scale, zero in ((1, 8, 9), (2, 10, 11)):
-        whole = node.array(position, "weights")
-        spend(*whole.shape, size=4)
-        least = node.array(zero, "zero points").reshape(count, 1, -1).astype(np.float32)
-        by = node.array(scale, "scales").astype(np.float32).reshape(count, -1)
-        parts += [constant(node.graph, whole - least), constant(node.graph, by)]
-    bias = np.zeros((count, 2, _GATES * hidden), np.float32)
-    if node.has(3):
-        bias = node.array(3, "the bias").reshape(bias.shape)
-    parts.append(constant(node.graph, bias.sum(axis=1)))
-    batch = x.shape[1]
-    if node.has(4):
-        parts.append(ops.cast(node.value(4).blob(), "int64"))
-    else:
-        parts.append(ops.fill(node.graph, np.iinfo(np.int64).max, (batch,), "int64"))
-    for position in (5, 6):
-        has = node.has(position)
-        parts.append(
-            node.value(position).blob() if has else ops.fill(node.graph, 0.0, (count, batch, hidden), "float32")
-        )
-    return [node.usual(each) for each in node.graph.apply(DynamicLstm(reverse), *parts)]
