@@ -133,6 +133,8 @@ class Kernel:
             raise GraphError(f"the kernel must return {len(specs)} values, got {len(results)}")
         is_of_host = self.key.device == "cpu"
         for position, (result, (shape, dtype)) in enumerate(zip(results, specs, strict=True)):
+            if dtype.hasobject and not shape:  # any Python object
+                continue
             what = "the kernel's result" if len(specs) == 1 else f"the kernel's result {position}"
             if not (isinstance(result, np.ndarray) if is_of_host else hasattr(result, "shape")):
                 raise DTypeError(f"{what}: expected an array, got {type(result).__name__}")
