@@ -149,6 +149,11 @@ def held_at_fork(lock: _L, *, is_outer: bool = False) -> _L:
     return lock
 
 
+def new_condition() -> threading.Condition:
+    """A condition that forks wait for, whose lock a thread may take again; inner locks are taken while it is held."""
+    return held_at_fork(threading.Condition(), is_outer=True)
+
+
 def _note(known: dict[weakref.ref[Any], None], value: Any) -> None:
     known[weakref.ref(value, lambda ref: known.pop(ref, None))] = None
 

@@ -31,7 +31,7 @@ settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=
 settings.load_profile("full" if FULL else "short")
 
 #: Folders of tests of what a loop does with the package. All else computes the same on any loop.
-ON_BOTH_LOOPS = {"actors", "devices", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
+ON_BOTH_LOOPS = {"actors", "devices", "flow", "gpu", "pipeline", "ranks", "runtime", "serve", "transport", "web"}
 TESTS = Path(__file__).parent
 #: Name of the parameter by which pytest-asyncio gives a test its loop.
 LOOP = "_asyncio_loop_factory"

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import BY_NAME, QUESTIONS, main
@@ -183,3 +184,29 @@ def test_contenders_that_compute_different_networks_are_an_error(score: float) -
     check_scores("lenet", {OURS: [10.0, 0.0], ONNX: [10.00005, -0.00005]})
     with pytest.raises(AssertionError, match="lenet: the scores of onnxruntime and of actorflow lie"):
         check_scores("lenet", {OURS: [10.0, 0.0], ONNX: [score, 0.0]})
+
+
+def test_differences_of_results_of_files() -> None:
+    from benchmarks.onnx.files import difference
+
+    x = np.array([1.0, -4.0, np.nan])
+    assert difference(x, x) == 0
+    assert difference(np.add(x, [0, 0.04, 0]), x) == pytest.approx(0.01)
+    assert difference(np.array([0.0]), np.array([1e-4])) == pytest.approx(1e-2)  # of small numbers, 1e-2 is the largest
+    for other in (x[:2], np.zeros(3), np.array(["a", "b", "c"])):
+        assert difference(other, x) == np.inf
+
+
+@pytest.mark.slow
+def test_a_table_of_files(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from benchmarks.onnx.files import _first, main
+
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "small.onnx").write_bytes(_first())
+    (tmp_path / "package" / "broken.onnx").write_bytes(b"nothing")
+    assert main([str(tmp_path), "--out", str(tmp_path / "table.md")]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "- 1 files that onnxruntime computes: 1 load by default, 1 by default or by onnxruntime" in text
+    assert "| package/small.onnx | 0.3 | actorflow | " in text
+    assert "| package/broken.onnx | onnxruntime: load: " in text

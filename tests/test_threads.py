@@ -366,15 +366,13 @@ CASES = {
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
     "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
-    "arrays": Case(
-        "array.engine.session", arrays, "actorflow-array", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]
-    ),
+    "arrays": Case("runtime.service", arrays, "actorflow-arrays", [720_000.0, 1_440_000.0, round(3 * np.sin(1.0), 6)]),
     "placed arrays": Case(
-        "array.engine.service",
+        "runtime.service",
         placed_arrays,
-        "actorflow-devices",
+        "actorflow-arrays",
         15.0,
-        (af.OpError, "(?s)thread 'actorflow-devices' cannot be started.*test_threads"),
+        (af.OpError, "(?s)thread 'actorflow-arrays' cannot be started.*test_threads"),
     ),
     "loader": Case(
         "devices.cpu",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from actorflow.array import namespace, nn
 from actorflow.array.array import Array
-from actorflow.array.engine.session import Session, current, session
 from actorflow.array.namespace import *  # noqa: F403
+from actorflow.array.sessions import Session, current, session
 
 
 def wait_for_all() -> None:

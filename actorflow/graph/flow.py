@@ -17,7 +17,8 @@ from actorflow.graph.nodes import Blob
 from actorflow.ops.elementwise import add, subtract
 from actorflow.ops.fills import filled
 from actorflow.ops.indexing import take
-from actorflow.ops.operation import Application, Grads, Operation
+from actorflow.ops.operation import Application, Grads, Operand, Operation
+from actorflow.ops.shaping import stack
 from actorflow.spec import TensorSpec, may_equal
 
 _INDEX = np.dtype(np.int64)
@@ -263,7 +264,7 @@ def cond(
         operands: Blobs, or tuples, lists and dicts of them; numbers and arrays are constants.
         name: Of the sub-graph with both branches, made unique.
     Returns:
-        What the branches give, as blobs outside.
+        What the branches give, as blobs outside. With an array as predicate, the branch is called now, and only that.
     Raises:
         GraphError: if the branches do not give the same, or one updates a variable; `ShapeError`, `DTypeError`.
 
@@ -274,8 +275,10 @@ def cond(
         >>> graph.run_sync({x: 9})[y], graph.run_sync({x: -2})[y]
         (array(3., dtype=float32), array(2., dtype=float32))
     """
+    if _is_eager(predicate):
+        return (then if predicate else otherwise)(*operands)
     if not isinstance(predicate, Blob):
-        raise TypeError(f"cond: the predicate must be a blob, got {type(predicate).__name__}")
+        raise TypeError(f"cond: the predicate must be a blob or an array, got {type(predicate).__name__}")
     if predicate.dtype != _BOOL:
         raise DTypeError(f"cond: the predicate must be a truth value of shape (), got {predicate.spec}")
     return _switched(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
@@ -296,10 +299,16 @@ def switch(index: Blob, branches: Sequence[Callable[..., Any]], *operands: Any, 
         >>> graph.run_sync({x: 4, kind: 1})[y]
         array(2., dtype=float32)
     """
-    if not isinstance(index, Blob):
-        raise TypeError(f"switch: the index must be a blob, got {type(index).__name__}")
     if not branches:
         raise GraphError("switch: give at least one branch")
+    if _is_eager(index):
+        number: Any = index
+        which = int(number)
+        if not 0 <= which < len(branches):
+            raise GraphError(f"switch: the index is {which}, and there are {len(branches)} branches")
+        return branches[which](*operands)
+    if not isinstance(index, Blob):
+        raise TypeError(f"switch: the index must be a blob or an array, got {type(index).__name__}")
     return _switched(name, index, branches, operands, [f"branch{i}" for i in range(len(branches))])
 
 
@@ -340,6 +349,11 @@ def while_loop(
     if limit is not None:
         limit = whole("while_loop: limit", limit, 0)
     is_many = isinstance(state, tuple | list)
+    if _is_eager(state):
+        steps = 0
+        while steps != limit and (condition(*state) if is_many else condition(state)):
+            state, steps = body(*state) if is_many else body(state), steps + 1
+        return state
     root = _root_of("while_loop", state)
     leaves, rebuilt = _flat("while_loop: state", state, root)
 
@@ -394,6 +408,8 @@ def scan(
         >>> result[last], result[sums]
         (array(6., dtype=float32), array([1., 3., 6.], dtype=float32))
     """
+    if _is_eager((carry, xs)):
+        return _scan_now(body, carry, xs, length, reverse)
     root = _root_of("scan", (carry, xs))
     carried_in, rebuilt_carry = _flat("scan: carry", carry, root)
     entries, rebuilt_entry = _flat("scan: xs", xs, root)
@@ -426,6 +442,37 @@ def scan(
 
     last, taken = _scan(name, step, carried_in, entries, count, bool(reverse))
     return rebuilt_carry(last), rebuilt_taken[0](taken)
+
+
+def _is_eager(value: Any) -> bool:
+    """Return whether a structure has an array, whose values are there when they are asked for, and not a blob."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else None
+    return isinstance(value, Operand) and not isinstance(value, Blob) if parts is None else any(map(_is_eager, parts))
+
+
+def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None, reverse: bool) -> tuple[Any, Any]:
+    """`scan` of arrays: Python's own loop."""
+
+    def mapped(function: Callable[..., Any], *values: Any) -> Any:
+        first = values[0]
+        if isinstance(first, Mapping):
+            return {key: mapped(function, *[value[key] for value in values]) for key in first}
+        if isinstance(first, tuple | list):
+            parts = [mapped(function, *each) for each in zip(*values, strict=True)]
+            return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        return None if first is None else function(*values)
+
+    lengths: set[int] = set() if length is None else {length}
+    mapped(lambda x: lengths.add(x.shape[0]), xs)
+    if len(lengths) != 1:
+        raise GraphError(f"scan: give xs of one length, or length=, got {sorted(lengths) or 'neither'}")
+    count, taken = lengths.pop(), []
+    for i in reversed(range(count)) if reverse else range(count):
+        carry, y = body(carry, mapped(lambda x, i=i: x[i], xs))
+        taken.append(y)
+    if reverse:
+        taken.reverse()
+    return carry, mapped(lambda *parts: stack(list(parts)), *taken) if taken else None
 
 
 # -- what makes the ops -----------------------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ class LSTM(_Sequences[tuple[Blob, Blob, Blob]]):
         bidirectional: Whether each layer is two, the second one from the last step to the first, in scope
             ``layer0_reverse``: their hidden states lie side by side, their last states one after the other.
         batch_first: Whether x and the hidden states are (batch, steps, ...); the states stay as they are.
-        peepholes: Whether the gates see the cell, by a variable ``peepholes`` (3 * hidden,); see `ops.lstm_cell`.
+        peepholes: Whether the gates see the cell, by a variable ``peepholes`` (3 * hidden,); see `ops.lstm_cell`. Then
+            the number of steps must be known when it is built.
         weight_init, bias_init, seed: As in `LSTMCell`.
         name: Scope of its nodes.
     Raises:
@@ -199,10 +200,10 @@ class LSTM(_Sequences[tuple[Blob, Blob, Blob]]):
 class GRU(_Sequences[tuple[Blob, Blob]]):
     """Gated recurrent units over whole sequences: as `LSTM`, without cells.
 
-    Bottom: x (steps, batch, features), whose number of steps is known when it is built: that axis is not open; and
-    perhaps the hidden state, (layers, batch, ``hidden``), which is 0 otherwise. Top: the last layer's hidden states
-    (steps, batch, hidden), and each layer's last one (layers, batch, hidden). Variables: ``weight_x`` (3 * hidden,
-    features), ``weight_h`` (3 * hidden, hidden), ``bias`` and ``bias_h`` (3 * hidden,).
+    Bottom: x (steps, batch, features), and perhaps the hidden state, (layers, batch, ``hidden``), which is 0 otherwise.
+    Top: the last layer's hidden states (steps, batch, hidden), and each layer's last one (layers, batch, hidden).
+    Variables: ``weight_x`` (3 * hidden, features), ``weight_h`` (3 * hidden, hidden), ``bias`` and ``bias_h``
+    (3 * hidden,).
 
     Args:
         hidden: Length of the state.
@@ -211,7 +212,7 @@ class GRU(_Sequences[tuple[Blob, Blob]]):
         settings: ``bidirectional``, ``batch_first``, ``weight_init``, ``bias_init``, ``seed`` and ``name``, as in
             `LSTM`.
     Raises:
-        GraphError: if ``hidden`` or ``layers`` is not positive. ShapeError, when built, if the number of steps is open.
+        GraphError: if ``hidden`` or ``layers`` is not positive.
     Source: `torch.nn.GRU`.
 
     Example:
@@ -239,7 +240,7 @@ class RNN(_Sequences[tuple[Blob, Blob]]):
         activation: "tanh" or "relu", as for `ops.rnn`.
         settings: As for `GRU`.
     Raises:
-        GraphError: if ``hidden`` or ``layers`` is not positive. ShapeError, when built, if the number of steps is open.
+        GraphError: if ``hidden`` or ``layers`` is not positive.
     Source: `torch.nn.RNN`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Operators whose parameters depend on data: computed with NumPy, where the file says what shape comes out.
+"""Operators whose parameters depend on data: computed by ONNX's evaluator, where the file says what shape comes out.
 
 Blobs have their shapes before a run. A tensor that says axes, a shape or a size is nearly always constant, or follows
 from lengths, and the operator becomes ordinary operations. Where it is not, but the file declares the shape of the
@@ -7,12 +7,15 @@ result, that is what the blob has, and each run checks that the data says the sa
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from actorflow.errors import ShapeError
 from actorflow.onnx.resizing import resized
@@ -23,9 +26,10 @@ from actorflow.spec import TensorSpec
 #: Attributes and the opset.
 Settings = Mapping[str, Any]
 _Function = Callable[..., Any]
+#: What computes operators that ONNX's evaluator is slow or wrong for.
 FUNCTIONS: dict[str, _Function] = {}
-#: Operators whose result has the type of the first input, whatever their parameters are.
-SAME = {"CumSum", "CumProd"}
+#: Operators whose outputs have the shape of the first input, whatever their parameters are, and what kind of dtype.
+SAME: dict[str, tuple[Any, ...]] = {"CumSum": (None,), "CumProd": (None,), "Dropout": (None, np.dtype(bool))}
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class ByData(Operation):
 
     Attributes:
         operator: Its name.
+        domain: Its domain.
         settings: Its attributes, and the opset.
         given: Which of its inputs are given.
         specs: Types of its outputs, as the file declares them.
@@ -43,6 +48,7 @@ class ByData(Operation):
     differentiable = False
 
     operator: str
+    domain: str
     settings: tuple[tuple[str, Any], ...]
     given: tuple[bool, ...]
     specs: tuple[TensorSpec, ...]
@@ -51,10 +57,16 @@ class ByData(Operation):
         return self.specs
 
     def compute(self, *inputs: Any) -> Any:
-        arrays = iter(inputs)
-        found = FUNCTIONS[self.operator](
-            dict(self.settings), *[next(arrays) if is_given else None for is_given in self.given]
-        )
+        function = FUNCTIONS.get(self.operator)
+        if function is None:
+            evaluator = _evaluator(self.operator, self.domain, self.settings, self.given, len(self.specs))
+            found = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
+        else:
+            arrays = iter(inputs)
+            found = function(
+                {**dict(self.settings), "operator": self.operator},
+                *[next(arrays) if is_given else None for is_given in self.given],
+            )
         outputs = [np.asarray(each) for each in (found if isinstance(found, list) else [found])][: len(self.specs)]
         for output, spec in zip(outputs, self.specs, strict=True):
             if output.shape != spec.shape:
@@ -63,11 +75,23 @@ class ByData(Operation):
         return typed if len(typed) > 1 else typed[0]
 
 
-def settings_of(attributes: Settings, opset: int) -> tuple[tuple[str, Any], ...]:
-    """Attributes as they are kept in an operation."""
+def by_data(
+    operator: str, domain: str, attributes: Settings, opset: int, given: tuple[bool, ...], specs: Sequence[TensorSpec]
+) -> ByData | None:
+    """The operation of a node, of outputs of these types; None if nothing computes it."""
     plain = {name: tuple(each) if isinstance(each, list) else each for name, each in attributes.items()}
-    plain = {name: each for name, each in plain.items() if not isinstance(each, np.ndarray)}
-    return (*sorted(plain.items()), ("opset", opset))
+    value: Any = plain.pop("value", None)
+    if value is not None:
+        plain.update(number=value.reshape(-1)[0].item(), kind=value.dtype.str)
+    if any(each is None or isinstance(each, np.ndarray) for each in plain.values()):
+        return None
+    settings = (*sorted(plain.items()), ("opset", opset))
+    if operator not in FUNCTIONS:
+        try:
+            _evaluator(operator, domain, settings, given, len(specs))
+        except Exception:  # noqa: BLE001  whatever it raises, it does not compute the node
+            return None
+    return ByData(operator, domain, settings, given, tuple(specs))
 
 
 def _function(*operators: str) -> Callable[[_Function], _Function]:
@@ -79,190 +103,22 @@ def _function(*operators: str) -> Callable[[_Function], _Function]:
     return entered
 
 
-def _integers(given: Array | None) -> list[int] | None:
-    return None if given is None else [int(n) for n in given.reshape(-1)]
-
-
-@_function("Reshape")
-def _reshape(settings: Settings, x: Array, shape: Array) -> Array:
-    keeps = not settings.get("allowzero", 0)
-    return x.reshape([x.shape[i] if keeps and n == 0 else n for i, n in enumerate(_integers(shape) or ())])
-
-
-@_function("Expand")
-def _expand(settings: Settings, x: Array, shape: Array) -> Array:
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_integers(shape) or ())))
-
-
-@_function("Tile")
-def _tile(settings: Settings, x: Array, repeats: Array) -> Array:
-    return np.tile(x, _integers(repeats) or [])
-
-
-@_function("Squeeze")
-def _squeeze(settings: Settings, x: Array, axes: Array) -> Array:
-    return np.squeeze(x, tuple(_integers(axes) or ()))
-
-
-@_function("Unsqueeze")
-def _unsqueeze(settings: Settings, x: Array, axes: Array) -> Array:
-    return np.expand_dims(x, tuple(_integers(axes) or ()))
-
-
-@_function("ConstantOfShape")
-def _constant_of_shape(settings: Settings, shape: Array) -> Array:
-    return np.full(_integers(shape) or (), settings.get("number", 0.0))
-
-
-@_function("Range")
-def _range(settings: Settings, start: Array, limit: Array, delta: Array) -> Array:
-    count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    return np.asarray(start.reshape(()) + np.arange(count, dtype=start.dtype) * delta.reshape(()))
-
-
-@_function("Slice")
-def _slice(settings: Settings, x: Array, starts: Array, ends: Array, axes: Any = None, steps: Any = None) -> Array:
-    key = [slice(None)] * x.ndim
-    where = range(len(starts)) if axes is None else _integers(axes) or ()
-    by = [1] * len(starts) if steps is None else _integers(steps) or ()
-    for start, end, axis, step in zip(_integers(starts) or (), _integers(ends) or (), where, by, strict=True):
-        if step < 0 and end < -x.shape[axis]:
-            key[axis] = slice(start, None, step)
-        else:
-            key[axis] = slice(start, end, step)
-    return x[tuple(key)]
-
-
-@_function("Split")
-def _split(settings: Settings, x: Array, lengths: Array) -> list[Array]:
-    return list(np.split(x, np.cumsum(_integers(lengths) or [0])[:-1], axis=settings.get("axis", 0)))
-
-
-@_function("Pad")
-def _pad(settings: Settings, x: Array, pads: Array, value: Any = None, axes: Any = None) -> Array:
-    widths, given = [(0, 0)] * x.ndim, _integers(pads) or []
-    where = list(range(x.ndim)) if axes is None else _integers(axes) or []
-    for i, axis in enumerate(where):
-        widths[axis] = (given[i], given[i + len(where)])
-    x = x[tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True)])]
-    added = [(max(a, 0), max(b, 0)) for a, b in widths]
-    mode: Any = settings.get("mode", "constant")
-    if mode == "constant":
-        return np.pad(x, added, constant_values=0 if value is None else value.reshape(()))
-    return np.pad(x, added, mode)
-
-
-def _reduction(function: _Function) -> _Function:
-    def reduced(settings: Settings, x: Array, axes: Any = None) -> Array:
-        given = _integers(axes)
-        if not given and settings.get("noop_with_empty_axes", 0):
-            return np.asarray(function(x, ()))
-        found = function(x, tuple(given) if given else tuple(range(x.ndim)))
-        if settings.get("keepdims", 1):
-            return np.asarray(found)
-        return np.asarray(np.squeeze(found, tuple(given) if given else tuple(range(x.ndim))))
-
-    return reduced
-
-
-def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
-    wide = x if x.dtype.kind == "f" else x.astype(np.float64)
-    top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top)
-
-
-def _log_sum(x: Array, axes: tuple[int, ...]) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.log(np.sum(x, axis=axes, keepdims=True)))
-
-
-def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.asarray(np.mean(x, axis=axes, keepdims=True))
-
-
-def _least(x: Array, is_max: bool) -> Any:
-    if x.dtype.kind == "f":
-        return -np.inf if is_max else np.inf
-    if x.dtype.kind == "b":
-        return not is_max
-    return np.iinfo(x.dtype).min if is_max else np.iinfo(x.dtype).max
-
-
-FUNCTIONS |= {
-    name: _reduction(function)
-    for name, function in {
-        "ReduceSum": lambda x, axes: np.sum(x, axis=axes, keepdims=True),
-        "ReduceMean": _mean,
-        "ReduceProd": lambda x, axes: np.prod(x, axis=axes, keepdims=True),
-        "ReduceMax": lambda x, axes: np.max(x, axis=axes, keepdims=True, initial=_least(x, True)),
-        "ReduceMin": lambda x, axes: np.min(x, axis=axes, keepdims=True, initial=_least(x, False)),
-        "ReduceL1": lambda x, axes: np.sum(np.abs(x), axis=axes, keepdims=True),
-        "ReduceL2": lambda x, axes: np.sqrt(np.sum(np.square(x), axis=axes, keepdims=True)),
-        "ReduceSumSquare": lambda x, axes: np.sum(np.square(x), axis=axes, keepdims=True),
-        "ReduceLogSum": _log_sum,
-        "ReduceLogSumExp": _log_sum_exp,
-    }.items()
-}
-
-
-@_function("CumSum", "CumProd")
-def _cumulative(settings: Settings, x: Array, axis: Array) -> Array:
-    """Is entered for both; which one it is, is a setting."""
-    along, is_sum = int(axis.reshape(())), settings["operator"] == "CumSum"
-    x = np.flip(x, along) if settings.get("reverse", 0) else x
-    found = (np.cumsum if is_sum else np.cumprod)(x, along, dtype=x.dtype)
-    if settings.get("exclusive", 0):
-        found = np.roll(found, 1, along)
-        found[tuple([0 if i == along % x.ndim else slice(None) for i in range(x.ndim)])] = 0 if is_sum else 1
-    return np.flip(found, along) if settings.get("reverse", 0) else found
-
-
-@_function("TopK")
-def _top_k(settings: Settings, x: Array, k: Array) -> list[Array]:
-    axis = settings.get("axis", -1)
-    order = np.argsort(_descending(x) if settings.get("largest", 1) else x, axis, kind="stable")
-    places = np.take(order, np.arange(int(k.reshape(()))), axis)
-    return [np.take_along_axis(x, places, axis), places]
-
-
-def _descending(x: Array) -> Array:
-    """Keys that sort in the reverse order, of equal elements the first one first."""
-    return np.asarray(~x if x.dtype.kind in "iu" else -x)
-
-
-@_function("OneHot")
-def _one_hot(settings: Settings, indices: Array, depth: Array, values: Array) -> Array:
-    count = int(depth.reshape(()))
-    places = indices.astype(np.int64)
-    places = np.where(places < 0, places + count, places)
-    hot = np.where(places[..., np.newaxis] == np.arange(count), values[1], values[0])
-    return np.moveaxis(hot, -1, settings.get("axis", -1))
-
-
-@_function("NonZero")
-def _nonzero(settings: Settings, x: Array) -> Array:
-    return np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x.item() != 0)), np.int64)
-
-
-@_function("Compress")
-def _compress(settings: Settings, x: Array, condition: Array) -> Array:
-    return np.asarray(np.compress(condition, x, settings.get("axis")))
-
-
-@_function("Unique")
-def _unique(settings: Settings, x: Array) -> list[Array]:
-    axis = settings.get("axis")
-    found, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
-    inverse = inverse.reshape(-1)
-    if not settings.get("sorted", 1):
-        order = np.argsort(first, kind="stable")
-        found = np.take(found, order, 0 if axis is None else axis)
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        first, inverse, counts = first[order], back[inverse], counts[order]
-    return [found, first, inverse, counts]
+@lru_cache(256)
+def _evaluator(
+    operator: str, domain: str, settings: tuple[tuple[str, Any], ...], given: tuple[bool, ...], outputs: int
+) -> Any:
+    """ONNX's own evaluator of one node."""
+    attributes = dict(settings)
+    opset, number, kind = (attributes.pop(name, None) for name in ("opset", "number", "kind"))
+    if number is not None:
+        attributes["value"] = numpy_helper.from_array(np.array([number], kind))
+    names = [f"x{i}" if is_given else "" for i, is_given in enumerate(given)]
+    node = helper.make_node(operator, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
+    ends: Any = [
+        [helper.make_value_info(name, onnx.TypeProto()) for name in each if name] for each in (names, node.output)
+    ]
+    graph = helper.make_graph([node], operator, *ends)
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, opset)]))
 
 
 @_function("NonMaxSuppression")

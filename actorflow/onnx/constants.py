@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.onnx.refusal import Refused
+from actorflow.ops.fills import is_kept
 from actorflow.spec import Length
 
 if TYPE_CHECKING:
@@ -56,10 +57,17 @@ class _Allowance:
 
 
 class _Loading(NamedTuple):
-    """The allowance of one file, and the constants made so far: their arrays' owners and blobs, by address."""
+    """The allowance of one file.
+
+    Attributes:
+        allowance: As above.
+        made: The constants made so far: their arrays' owners and blobs, by address.
+        held: Arrays whose memory is counted, or the file's own, by `id`.
+    """
 
     allowance: _Allowance
     made: dict[Any, tuple[weakref.ref[Array], Blob]]
+    held: weakref.WeakValueDictionary[int, Array]
 
 
 _loading: ContextVar[_Loading | None] = ContextVar("actorflow.onnx.constants", default=None)
@@ -68,7 +76,7 @@ _loading: ContextVar[_Loading | None] = ContextVar("actorflow.onnx.constants", d
 @contextmanager
 def counted() -> Iterator[None]:
     """Count what is made inside the ``with`` block; elsewhere, as in a run, nothing is."""
-    token = _loading.set(_Loading(_Allowance(), {}))
+    token = _loading.set(_Loading(_Allowance(), {}, weakref.WeakValueDictionary()))
     try:
         yield
     finally:
@@ -79,6 +87,7 @@ def own(array: Array) -> Array:
     """A constant of the file itself: the larger these are, the more may be made of them."""
     if (loading := _loading.get()) is not None:
         loading.allowance.grow(array.nbytes)
+        _hold(loading, array)
     return array
 
 
@@ -95,6 +104,12 @@ def count_while_held(array: Array) -> None:
     """Count an array, which was counted before it was made, no longer once its memory has gone."""
     if (loading := _loading.get()) is not None:
         weakref.finalize(_owner(array), loading.allowance.give_back, array.nbytes)
+        _hold(loading, array)
+
+
+def _hold(loading: _Loading, array: Array) -> None:
+    owner = _owner(array)
+    loading.held[id(owner)] = owner
 
 
 def _owner(array: Array) -> Array:
@@ -126,7 +141,8 @@ def constant(graph: Graph, array: Array, name: str = "constant") -> Blob:
     owner, known = (None, None) if loading is None else loading.made.get(key, (None, None))
     if known is not None and owner is not None and owner() is not None:  # else another one has its address by now
         return known
-    spend(*array.shape, size=array.dtype.itemsize)
+    if loading is None or not is_kept(array) or id(_owner(array)) not in loading.held:  # else nothing is made
+        spend(*array.shape, size=array.dtype.itemsize)
     blob = graph.constant(array, name=name)
     if loading is not None and array.base is not None:  # others are made anew each time
         loading.made[key] = weakref.ref(_owner(array)), blob

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, checker, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from actorflow.errors import GraphError
@@ -29,6 +32,8 @@ BROKEN = (
 _MOST_OPEN = 256
 #: How often the bytes of other files may be read as weights, on average: a few weights are shared.
 _SHARED = 8
+#: Most elements of a weight that the checker looks at.
+_MOST_CHECKED = 1024
 
 
 @contextmanager
@@ -49,13 +54,15 @@ class File:
         source: A path, or the bytes of a file.
         axes: For names of open axes in the file, a length or another name; for names of inputs, such by position, which
             may also be names for axes that the file fixes.
+        takes_objects: Whether inputs may be text, or may not say how many axes they have: such are Python objects.
 
     Attributes:
         path: Where it was read; None for bytes.
         name: For messages: the path, if there is one.
         model: The model.
         inputs: Types of the inputs that are fed, by name.
-        unusable: Inputs that are no tensors of numbers, by name, and what they are.
+        unusable: Inputs that cannot be fed, by name, and what they are.
+        objects: Dtypes of inputs that are text, or do not say how many axes they have, by name.
         outputs: Names of the outputs.
         declared: Types of tensors, by name, where all lengths are known.
         opened: Lengths in the file of axes that it fixes and ``axes`` names, by their names: see
@@ -66,7 +73,11 @@ class File:
         OSError: if it cannot be read; GraphError if it is not a valid model.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, axes: Axes | None = None) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, axes: Axes | None = None, *, takes_objects: bool = False
+    ) -> None:
+        self._takes_objects = takes_objects
+        self.objects: dict[str, np.dtype[Any]] = {}
         self.path = None if isinstance(source, bytes) else os.fspath(source)
         self.name = self.path or "<bytes>"
         checked = checked_axes(axes)
@@ -84,8 +95,18 @@ class File:
         self._used: set[str] = set()
         self._spelt: dict[str | tuple[str, int], str] = {}  # names here of axes of the file
         fed = [each for each in graph.input if each.name not in given]
-        self.unusable = {each.name: why for each in fed if (why := _why_unusable(each))}
-        self.inputs = {each.name: self._spec(each) for each in fed if each.name not in self.unusable}
+        self.unusable: dict[str, str] = {}
+        self.inputs: dict[str, TensorSpec] = {}
+        for each in fed:
+            why, dtype = _why_unusable(each)
+            if why is not None and dtype is not None:
+                self.objects[each.name] = dtype
+            if each.name in self.objects and self._takes_objects:
+                self.inputs[each.name] = TensorSpec((), np.dtype(object))
+            elif why is not None:
+                self.unusable[each.name] = why
+            else:
+                self.inputs[each.name] = self._spec(each)
         self.outputs = [each.name for each in graph.output]
         self.opsets = {each.domain: each.version for each in model.opset_import}
         if self.opened:
@@ -220,36 +241,73 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
     if not model.graph.node and not model.graph.output:
         raise GraphError("this is no ONNX file, or an empty one")
-    if isinstance(source, bytes) and any(map(uses_external_data, _tensors(model))):
+    is_sorted, is_external = _sort(model.graph), any(map(uses_external_data, _tensors(model)))
+    if isinstance(source, bytes) and is_external:
         raise GraphError("its weights are in other files: give the path, not the bytes")
-    types = [each.type for each in model.graph.output]
-    has_shapes = all(each.tensor_type.HasField("shape") for each in types if each.HasField("tensor_type"))
+    ends = (*model.graph.input, *model.graph.output)
     try:
-        if not has_shapes:
-            checker.check_model(_with_shapes(model))
-        else:
-            checker.check_model(model if isinstance(source, bytes) else os.fspath(source))
+        is_whole = is_sorted and all(each.type.tensor_type.HasField("shape") for each in ends)
+        checker.check_model(os.fspath(source) if is_external and is_whole else _light(model))
         return inlined(model)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
 
 
-def _with_shapes(model: ModelProto) -> ModelProto:
-    """A copy for the checker, which wants shapes of outputs, though they follow from the nodes, and looks no further.
+def _sort(graph: GraphProto) -> bool:
+    """Have each node stand behind those that it reads, as not all exporters do; return whether that was so."""
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    reads = {i: {makers[name] for name in names_read(node) if name in makers} for i, node in enumerate(graph.node)}
+    if all(before < i for i, read in reads.items() for before in read):
+        return True
+    try:
+        order = [*TopologicalSorter(reads).static_order()]
+    except CycleError:  # the checker says so
+        return True
+    nodes = [graph.node[i] for i in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return False
 
-    Weights in other files, which it would look for, are left out: they are checked as they are read.
+
+def names_read(proto: NodeProto) -> Iterator[str]:
+    """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
+    yield from filter(None, proto.input)
+    for attribute in proto.attribute:
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
+            for node in inner.node:
+                yield from names_read(node)
+            yield from [output.name for output in inner.output]
+
+
+def _light(model: ModelProto) -> ModelProto:
+    """A copy for the checker, which wants a shape of each input and output, and looks no further than that.
+
+    Large weights and those in other files, which it would copy and look for, are left out: they are checked as they
+    are read.
     """
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for output in copy.graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.shape.SetInParent()
-    for tensor in filter(uses_external_data, _tensors(copy)):
+    graph, light = model.graph, ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.functions.extend(model.functions)
+    made = light.graph
+    made.name, made.doc_string = graph.name, graph.doc_string
+    made.node.extend(graph.node)
+    made.input.extend(graph.input)
+    made.output.extend(graph.output)
+    made.value_info.extend(graph.value_info)
+    made.sparse_initializer.extend(graph.sparse_initializer)
+    for tensor in graph.initializer:
+        if tensor.HasField("raw_data") and math.prod(tensor.dims) > _MOST_CHECKED:
+            made.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+        else:
+            made.initializer.append(tensor)
+    for each in (*made.input, *made.output):
+        if each.type.HasField("tensor_type"):
+            each.type.tensor_type.shape.SetInParent()
+    for tensor in filter(uses_external_data, _tensors(light)):
         name, kind = tensor.name, tensor.data_type
         tensor.Clear()
         tensor.name, tensor.data_type = name, kind
         tensor.dims.append(0)
-    return copy
+    return light
 
 
 def _load_external(model: ModelProto, folder: Path) -> None:
@@ -269,21 +327,19 @@ def _load_external(model: ModelProto, folder: Path) -> None:
         raise GraphError(f"the weights in other files cannot be read: {error}") from error
 
 
-def _why_unusable(info: ValueInfoProto) -> str | None:
-    """What an input is that is no tensor of numbers; None if it is one."""
+def _why_unusable(info: ValueInfoProto) -> tuple[str | None, np.dtype[Any] | None]:
+    """What an input is that is no tensor of numbers with axes, None if it is one; and its dtype if it is a tensor."""
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
-        return f"is of type {(kind or 'unknown').removesuffix('_type')}, and only tensors can be loaded"
+        return f"is of type {(kind or 'unknown').removesuffix('_type')}, and only tensors can be loaded", None
     tensor = info.type.tensor_type
     if tensor.elem_type == TensorProto.STRING:
-        return "is text, which cannot be loaded"
-    if not tensor.HasField("shape"):
-        return "does not say how many axes it has"
+        return "is text, which cannot be loaded", np.dtype(object)
     try:
-        helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     except KeyError:
-        return f"has dtype number {tensor.elem_type}, which is not known"
-    return None
+        return f"has dtype number {tensor.elem_type}, which is not known", None
+    return None if tensor.HasField("shape") else "does not say how many axes it has", dtype
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import GraphError, did_you_mean
-from actorflow.onnx.lowering import Values, legal, names_read
+from actorflow.onnx.file import names_read
+from actorflow.onnx.lowering import Values, legal
 from actorflow.onnx.values import Value
 from actorflow.runtime.model import NoSuchNameError
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FOLDED = {
     "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Cos", "CumSum",
     "DequantizeLinear", "Div", "Equal", "Exp", "Expand", "EyeLike", "Floor", "Gather", "GatherElements", "GatherND",
-    "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
+    "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "NonZero",
     "Not", "OneHot", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
     "Round", "ScatterElements", "ScatterND", "Shape", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
     "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
@@ -49,14 +49,13 @@ WHY_NOT = {
         ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"],
         "random numbers cannot be loaded, as no two runtimes draw the same ones: make them an input of the model",
     ),
+    "Optional": "optional values cannot be loaded",
+    "ZipMap": "maps cannot be loaded: export the model with zipmap=False",
     **dict.fromkeys(
-        ["Optional", "OptionalGetElement", "OptionalHasElement"], "optional values cannot be loaded"
-    ),
-    **dict.fromkeys(
-        ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "LabelEncoder"],
+        ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"],
         "text cannot be loaded",
     ),
-    **dict.fromkeys(["ImageDecoder", "MaxRoiPool", "MelWeightMatrix"], "the operator is not supported"),
+    **dict.fromkeys(["ImageDecoder", "MaxRoiPool"], "the operator is not supported"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from actorflow.onnx.constants import affords
+from actorflow.onnx.constants import affords, count_while_held
 from actorflow.onnx.values import Array, Order, Value
 
 if TYPE_CHECKING:
@@ -62,17 +62,19 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
         return None
     if not all(np.isfinite(each).all() for each in (scale, shift) if each is not None):
         return None
-    if not affords(*found.weight.shape, size=found.weight.itemsize):
-        return None
-    weight, bias = found.weight.astype(np.float64), found.bias
+    weight, bias = found.weight, found.bias
     wide = np.zeros(weight.shape[-1]) if bias is None else bias.astype(np.float64)
     if scale is not None:
-        weight, wide = weight * scale, wide * scale
+        if not affords(*weight.shape, size=weight.itemsize):
+            return None
+        made_of = np.empty_like(weight)
+        weight, wide = np.multiply(weight, scale, made_of, dtype=np.float64, casting="unsafe"), wide * scale
+        count_while_held(weight)
     if shift is not None:
         wide = wide + shift
     kind = value.dtype
     keeps = bias is None and shift is None
-    folded = weight.astype(kind), None if keeps else wide.astype(kind)
+    folded = weight, None if keeps else wide.astype(kind)
     if not all(np.isfinite(each).all() for each in folded if each is not None):
         return None  # too large for the dtype
     made = Value(value.graph, value.spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnx.defs import get_schema
 
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.onnx import by_data, constants, flow, folding
-from actorflow.onnx.file import BROKEN
+from actorflow.onnx.file import BROKEN, names_read
 from actorflow.onnx.operators import TABLE
 from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node
@@ -159,8 +160,7 @@ class Lowering:
         schema = self._schema(proto)
         if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
             raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
-        if row is None and not has_parts and not (schema and _has_body(schema)):
-            raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
+        has_body = schema is not None and _has_body(schema)
         inputs: list[Value | None] = []
         for each in proto.input:
             if each in self._unusable:
@@ -180,12 +180,15 @@ class Lowering:
             return found
         alone = [reads[each] == 1 for each in proto.input]
         with self._named(name):
-            if row is None:
-                return self._body(proto, name, inputs, schema)
-            deferred = self._deferring(name)
             try:
-                lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, deferred))
-            except DependsOnData:
+                if row is None and has_body:
+                    return self._body(proto, name, inputs, schema)
+                if row is None:
+                    raise Refused(folding.WHY_NOT.get(proto.op_type, "the operator is not supported"))
+                lowered = row.lower(Node(self.graph, proto, attributes, inputs, opset, alone, self._deferring(name)))
+            except Refused as error:
+                if row is not None and not isinstance(error, DependsOnData):
+                    raise
                 found = self._by_data(proto, attributes, inputs, opset)
                 if found is None:
                     raise
@@ -196,25 +199,21 @@ class Lowering:
         self, proto: NodeProto, attributes: Mapping[str, Any], inputs: Sequence[Value | None], opset: int
     ) -> Sequence[Value | None] | None:
         """An op whose parameters depend on data, if the file declares what it gives; else None."""
-        first = inputs[0]
-        if proto.op_type not in by_data.FUNCTIONS or first is None:
-            return None
-        specs = []
-        for output in proto.output:
-            declared = Declared(*first.spec) if proto.op_type in by_data.SAME else self.declared.get(output)
-            if output and declared is None:
-                return None
-            if declared is not None:
-                specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
+        first = next((value for value in inputs if value is not None), None)
         wanted = [bool(output) for output in proto.output]
-        if wanted != sorted(wanted, reverse=True):
+        if first is None or wanted != sorted(wanted, reverse=True) or proto.op_type in folding.WHY_NOT:
             return None
-        settings = by_data.settings_of({**attributes, "operator": proto.op_type}, opset)
-        number = attributes.get("value")
-        if number is not None:
-            settings = (*settings, ("number", number.reshape(-1)[0].item()))
+        same = by_data.SAME.get(proto.op_type, ()) if not proto.domain else ()
+        specs = []
+        for output, dtype in zip_longest(filter(None, proto.output), same[: sum(wanted)]):
+            declared = self.declared.get(output) or (Declared(first.shape, dtype) if same else None)
+            if declared is None:
+                return None
+            specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
         given = tuple([value is not None for value in inputs])
-        operation = by_data.ByData(proto.op_type, settings, given, tuple(specs))
+        operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)
+        if operation is None:
+            return None
         made = self.graph.apply(operation, *[value.blob() for value in inputs if value is not None])
         blobs = made if isinstance(made, tuple) else (made,)
         return [in_order(self.graph, usual(len(blob.shape)), blob) for blob in blobs]
@@ -362,16 +361,6 @@ class Lowering:
 def is_trained(tensor: TensorProto) -> bool:
     """Whether an initializer is one of the weights that can be trained."""
     return bool(tensor.dims) and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "fV"
-
-
-def names_read(proto: NodeProto) -> Iterator[str]:
-    """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
-    yield from filter(None, proto.input)
-    for attribute in proto.attribute:
-        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
-            for node in inner.node:
-                yield from names_read(node)
-            yield from [output.name for output in inner.output]
 
 
 def array_of(tensor: TensorProto) -> Any:

@@ -12,18 +12,19 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto
 
 from actorflow import ops
-from actorflow.errors import ActorflowError, DTypeError, GraphError, ShapeError
+from actorflow.devices.memory import give_back_to_system
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.graph.options import limits_of
 from actorflow.onnx import constants
-from actorflow.onnx.file import BROKEN, Axes, File, listed, naming
+from actorflow.onnx.file import Axes, File, listed, names_read, naming
 from actorflow.onnx.file_values import FileValues
-from actorflow.onnx.lowering import Lowering, Values, is_trained, legal, names_read
+from actorflow.onnx.lowering import Lowering, Values, is_trained, legal
 from actorflow.onnx.opening import open_axes
-from actorflow.onnx.parts import forward_part
-from actorflow.onnx.runtime import load_onnxruntime
+from actorflow.onnx.parts import forward_part, not_tensors
+from actorflow.onnx.runtime import Settings, load_onnxruntime
 from actorflow.onnx.values import Value, usual
 from actorflow.runtime.model import Model, Named
 from actorflow.spec import may_equal
@@ -46,6 +47,7 @@ class Network(Composite[Any]):
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
             follows can have another length.
         backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
+        providers, session_options, threads: For ONNX Runtime, see `load`.
         name: Scope of its ops and variables.
 
     Attributes:
@@ -77,16 +79,23 @@ class Network(Composite[Any]):
         trainable: bool = False,
         axes: Axes | None = None,
         backend: Backend = "actorflow",
+        providers: Sequence[Any] | None = None,
+        session_options: Any = None,
+        threads: int | None = None,
         name: str | None = None,
     ) -> None:
         if backend not in ("actorflow", "onnxruntime"):
             raise GraphError(f"backend must be 'actorflow' or 'onnxruntime', got {backend!r}")
         if not isinstance(cast(object, trainable), bool):
             raise TypeError(f"trainable must be True or False, got {trainable!r}")
+        self._settings = Settings(providers, session_options, threads)
         if backend == "onnxruntime":
             load_onnxruntime()
+            self._settings.check()
+        elif self._settings != Settings():
+            raise GraphError("providers, session_options and threads are for backend='onnxruntime'")
         super().__init__(name or _name_of(source))
-        self._file = File(_read(source), axes)
+        self._file = File(_read(source), axes, takes_objects=backend == "onnxruntime" and not trainable)
         if self._file.opened:
             with naming(self._file.name), np.errstate(all="ignore"):
                 open_axes(self._file)
@@ -124,7 +133,9 @@ class Network(Composite[Any]):
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
         left = file.model.graph
         if self._backend == "onnxruntime":
-            left, given = forward_part(file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable)
+            left, given = forward_part(
+                file, graph, dict(zip(self.inputs, bottom, strict=True)), self._trainable, self._settings
+            )
             values.update(given)
         if self._trainable:
             _untie(left)
@@ -149,14 +160,10 @@ class Network(Composite[Any]):
         return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
 
     def _elsewhere(self) -> str:
-        """Who may compute what cannot be loaded, if all that is to be known of it before a run is."""
+        """Who may compute what cannot be loaded, if it takes and gives tensors alone."""
         if self._backend == "onnxruntime" or self._trainable:
             return ""
-        graph = Graph("elsewhere")
-        try:
-            types = {name: graph.blob(_input_name(graph, name), *spec) for name, spec in self.inputs.items()}
-            forward_part(self._file, graph, types, False, is_trial=True)
-        except (ActorflowError, *BROKEN):
+        if not_tensors(self._file):
             return ""
         return "\n  backend='onnxruntime' may compute it (--backend onnxruntime of the command line)"
 
@@ -200,6 +207,9 @@ def load(
     trainable: bool = False,
     axes: Mapping[str, int | str] | None = None,
     backend: Backend = "actorflow",
+    providers: Sequence[Any] | None = None,
+    session_options: Any = None,
+    threads: int | None = None,
     memory_budget: int | None = None,
     max_plans: int | None = None,
 ) -> Model:
@@ -216,6 +226,10 @@ def load(
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
             follows can have another length.
         backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
+        providers: Execution providers of ONNX Runtime, by preference; by default the processor.
+        session_options: An ``onnxruntime.SessionOptions``, used as it is, but for ``threads``.
+        threads: Number of threads that ONNX Runtime computes with; by default those that ``session_options`` says, or
+            as many as the lane may have.
         memory_budget: Of the graph, see `Graph`.
         max_plans: Likewise.
     Raises:
@@ -234,14 +248,25 @@ def load(
         {'doubled': array([[2., 4.]], dtype=float32)}
     """
     limits = limits_of(memory_budget, max_plans)
-    network = Network(source, trainable=trainable, axes=axes, backend=backend)
+    network = Network(
+        source,
+        trainable=trainable,
+        axes=axes,
+        backend=backend,
+        providers=providers,
+        session_options=session_options,
+        threads=threads,
+    )
     graph = Graph(network.name)
     graph.options = graph.options._replace(**limits)
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
     outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
-    return Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+    model = Model(graph, inputs, outputs, values=network.values, variables=network.weights)
+    del network  # and the file's own form with it
+    give_back_to_system()
+    return model
 
 
 def _untie(graph: GraphProto) -> None:

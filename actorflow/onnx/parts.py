@@ -6,17 +6,18 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
 from onnx.defs import get_schema
 
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.onnx.constants import affords
-from actorflow.onnx.file import File, listed
-from actorflow.onnx.lowering import Lowering, Values, is_trained, names_read
-from actorflow.onnx.runtime import FATAL_IF_EMPTY, OnnxRuntime, Session
+from actorflow.onnx.file import File, listed, names_read
+from actorflow.onnx.lowering import Lowering, Values, is_trained
+from actorflow.onnx.runtime import FATAL_IF_EMPTY, OnnxRuntime, Session, Settings
 from actorflow.onnx.values import Value, usual
 from actorflow.spec import MOST_AXES, Length, TensorSpec
 
@@ -30,7 +31,11 @@ _MOST_LENGTHS = 1024
 
 
 def forward_part(
-    file: File, graph: Graph, fed: Mapping[str, Blob], trainable: bool, *, is_trial: bool = False
+    file: File,
+    graph: Graph,
+    fed: Mapping[str, Blob],
+    trainable: bool,
+    settings: Settings | None = None,
 ) -> tuple[GraphProto, Values]:
     """Make the op of what a file computes without trained weights.
 
@@ -42,19 +47,18 @@ def forward_part(
         graph: Where the op is made.
         fed: Blobs of the file's inputs.
         trainable: Whether weights are trained.
-        is_trial: Whether only to see what is known of it without ONNX Runtime; no op is made then.
+        settings: How ONNX Runtime computes.
     Returns:
         The rest of the file, and what the part gives to it, or to the outside.
     Raises:
-        GraphError: if a type of what it gives cannot be said before a run, or ONNX Runtime cannot compute it.
+        GraphError: if a type of what it gives to the rest cannot be said before a run, if what it takes or gives is no
+            tensor, or if ONNX Runtime cannot compute it.
         MissingExtraError: if ONNX Runtime is not installed.
     """
     proto = file.model.graph
-    if file.unusable:
-        unusable = listed([("Input", name, why) for name, why in file.unusable.items()])
-        raise GraphError(f"these nodes cannot be loaded:\n{unusable}")
-    if proto.sparse_initializer:
-        raise GraphError("sparse initializers cannot be loaded")
+    unusable = not_tensors(file)
+    if unusable:
+        raise GraphError(f"these nodes cannot be loaded:\n{listed(unusable)}")
     part, rest = _parted(proto, trainable)
     read = {*file.outputs, *(name for node in rest for name in names_read(node))}
     given = [name for node in part for name in node.output if name and name in read]
@@ -66,8 +70,10 @@ def forward_part(
     types = _Types(file, graph, part, fed)
     values = types.of(given, by_onnx=not rest)
     computed = [name for name in given if values[name].numbers is None]
-    if computed and not is_trial:
+    if computed:
         model = _model(file.model, part, fed, computed, weights=True)
+        if _has(model.graph, {"Div"}):
+            _guard(model.graph, types.known, file.opsets)
         inputs = [each.name for each in model.graph.input]
         alone = graph.options.sequential or graph.options.deterministic
         session = Session(
@@ -79,16 +85,28 @@ def forward_part(
             folds=affords(types.constant_bytes, size=1),
             loops=_has(model.graph, {"Loop"}),
             takes_empty=not _has(model.graph, FATAL_IF_EMPTY),
+            settings=settings,
         )
         takes, gives = {name: fed[name].spec for name in inputs}, {name: values[name].spec for name in computed}
         for name, spec in {**takes, **gives}.items():
             if spec.dtype.isbuiltin != 1:
                 raise GraphError(f"onnxruntime and NumPy exchange no {spec.dtype}, as {name!r} is")
-        operation = OnnxRuntime(session, tuple(takes.values()), tuple(gives.values()))
+        objects = tuple([file.objects.get(name) for name in inputs]) if file.objects else ()
+        operation = OnnxRuntime(session, tuple(takes.values()), tuple(gives.values()), objects)
         found = graph.apply(operation, *[fed[name] for name in inputs], name="onnxruntime")
         for name, blob in zip(computed, [found] if len(computed) == 1 else found, strict=True):
             values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})
     return left, {**values}
+
+
+def not_tensors(file: File) -> list[tuple[str, str, str]]:
+    """What a file takes or gives that is no tensor, and why that is refused."""
+    found = [("Input", name, why) for name, why in file.unusable.items() if name not in file.objects]
+    for each in file.model.graph.output:
+        kind = (each.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
+        if kind != "tensor":
+            found.append(("Output", each.name, f"is of type {kind}, and only tensors can be loaded"))
+    return found
 
 
 def _parted(proto: GraphProto, trainable: bool) -> tuple[list[NodeProto], list[NodeProto]]:
@@ -127,8 +145,47 @@ def _model(
             made.graph.initializer.append(tensor)
         elif tensor.name in needed:
             made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    made.graph.sparse_initializer.extend([each for each in graph.sparse_initializer if each.values.name in needed])
     made.graph.output.extend([onnx.ValueInfoProto(name=name) for name in outputs])
     return made
+
+
+def _guard(graph: GraphProto, types: Mapping[str, TypeProto], opsets: Mapping[str, int]) -> None:
+    """Have integers divided so that the least one by -1 is no trap, which ends the process: by 1, and then negated."""
+    known = {**types, **{each.name: each.type for each in (*graph.input, *graph.value_info)}}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    known.update({name: helper.make_tensor_type_proto(t.data_type, t.dims) for name, t in constants.items()})
+    nodes = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _guard(attribute.g, known, opsets)
+            if node.op_type == "Constant" and attribute.name == "value":
+                constants[node.output[0]] = attribute.t
+        if any(name and name not in known for name in node.output):
+            known.update(_given(node, known, constants, opsets))
+        kind = known[node.input[0]].tensor_type.elem_type if node.op_type == "Div" and node.input[0] in known else 0
+        if kind not in (TensorProto.INT32, TensorProto.INT64) or node.domain not in ("", "ai.onnx"):
+            nodes.append(node)
+            continue
+        a, b, y = node.input[0], node.input[1], node.output[0]
+        if b in constants and not (numpy_helper.to_array(constants[b]) == -1).any():
+            nodes.append(node)
+            continue
+        own = {part: f"{y}:{part}" for part in ("-1", "1", "is", "has", "two", "by", "sign", "over")}
+        for number in (-1, 1):
+            graph.initializer.append(helper.make_tensor(own[str(number)], kind, [], [number]))
+        nodes += [
+            helper.make_node("Equal", [b, own["-1"]], [own["is"]]),
+            helper.make_node("Cast", [own["is"]], [own["has"]], to=kind),
+            helper.make_node("Add", [own["has"], own["has"]], [own["two"]]),
+            helper.make_node("Add", [b, own["two"]], [own["by"]]),
+            helper.make_node("Sub", [own["1"], own["two"]], [own["sign"]]),
+            helper.make_node("Div", [a, own["by"]], [own["over"]], node.name),
+            helper.make_node("Mul", [own["over"], own["sign"]], [y]),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _has(graph: GraphProto, operators: Container[str]) -> bool:
@@ -157,6 +214,7 @@ class _Types:
         self._graph = graph
         self._part = part
         self._fed = fed
+        self.known: dict[str, TypeProto] = {}  # by ONNX's own rules
         self.constant_bytes = 0.0  # of what constants alone lead to; infinite where a length is not known
 
     def of(self, names: Sequence[str], by_onnx: bool) -> dict[str, Value]:
@@ -170,13 +228,18 @@ class _Types:
         """
         specs = self._inferred(names)
         if all(blob.spec == self._file.inputs[name] for name, blob in self._fed.items()):
-            # What the file says of lengths that depend on data is checked when they are there.
-            specs.update({name: self._file.declared.get(name) for name in names if specs[name] is None})
+            # What the file says of lengths that depend on data is checked when they are there. That there are no axes
+            # is often said of what was squeezed when it was exported, with a batch of one.
+            said = {name: self._file.declared.get(name) for name in names if specs[name] is None}
+            specs.update({name: spec for name, spec in said.items() if spec is not None and spec.shape})
         if not by_onnx or None in specs.values():
-            lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, self._file.unusable)
+            text = dict.fromkeys(self._file.objects, "is a Python object")
+            lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, text)
             found = self._lowered(lowering, names)
+            if by_onnx and any(getattr(op.operation, "not_one", ()) for op in lowering.graph.ops):
+                found = {}  # how many axes there are depends on whether an open one is 1
             missing = [name for name in names if found.get(name) is None and specs[name] is None]
-            if missing:
+            if missing and not by_onnx:
                 raise GraphError(
                     f"what onnxruntime gives as {', '.join(map(repr, missing))} is no tensor of "
                     "numbers, or its lengths are not known before a run: give those of open axes, axes={...}"
@@ -187,16 +250,19 @@ class _Types:
         made = {}
         for name in names:
             value, spec = found.get(name), specs[name]
-            spec = value.spec if value is not None else spec
-            assert spec is not None
+            spec = value.spec if value is not None else spec or TensorSpec((), np.dtype(object))
             known = (None, None) if value is None else (value.known, value.lengths)
             made[name] = Value(self._graph, spec, known=known[0], lengths=known[1])
         return made
 
     def _lowered(self, lowering: Lowering, names: Sequence[str]) -> Values:
         """As they are in a graph of ordinary ops, which nobody runs."""
+        if self._file.model.graph.sparse_initializer:
+            return {}
         values = lowering.initializers(self._file.model.graph)
         for name, blob in self._fed.items():
+            if name in self._file.objects:
+                continue
             source = lowering.graph.blob(lowering.graph.unique_name("input"), blob.shape, blob.dtype)
             values[name] = Value(lowering.graph, blob.spec, blobs={usual(len(blob.shape)): source})
         lowering.walk(self._part, values, names)
@@ -208,6 +274,8 @@ class _Types:
         symbols: dict[Length, str] = {}  # short names: each type that follows has them again
         types: dict[str, TypeProto] = {}
         for name, blob in self._fed.items():
+            if name in self._file.objects:  # its type is the file's
+                continue
             lengths_fed: tuple[Any, ...] = blob.shape
             shape = [symbols.setdefault(n, f"n{len(symbols)}") if isinstance(n, Length) else n for n in lengths_fed]
             types[name] = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(blob.dtype), shape)
@@ -225,6 +293,7 @@ class _Types:
                 made = {name: min(_bytes(given.get(name)), bound) for name in node.output if name}
                 known.update(made)
                 self.constant_bytes += sum(made.values())
+        self.known = types
         lengths = {symbol: length for length, symbol in symbols.items()}
         return {name: _spec(types[name], lengths) if name in types else None for name in names}
 

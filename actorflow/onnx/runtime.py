@@ -10,13 +10,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from actorflow.devices.cpu import on_lane, stoppable
 from actorflow.devices.team import team
-from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of
+from actorflow.errors import DTypeError, GraphError, ShapeError, require, text_of, whole
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, held_at_fork
@@ -39,6 +39,42 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
+class Settings(NamedTuple):
+    """How users want ONNX Runtime to compute; None for what is usual here.
+
+    Attributes:
+        providers: Execution providers, by preference, as ``onnxruntime.InferenceSession`` takes them.
+        session_options: An ``onnxruntime.SessionOptions``, used as it is.
+        threads: Number of threads, whatever the lane may have.
+    """
+
+    providers: Sequence[Any] | None = None
+    session_options: Any = None
+    threads: int | None = None
+
+    def check(self) -> None:
+        """Check what can be checked before there is a model.
+
+        Raises:
+            TypeError, GraphError: naming the argument.
+        """
+        if self.threads is not None:
+            whole("threads", self.threads, 1)
+        options = load_onnxruntime().SessionOptions
+        if self.session_options is not None and not isinstance(self.session_options, options):
+            got = type(self.session_options).__name__
+            raise TypeError(f"session_options must be an onnxruntime.SessionOptions, got {got}")
+        if self.providers is not None:
+            given = cast(object, self.providers)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise TypeError(f"providers must be a list, ['CPUExecutionProvider'], got {given!r}")
+            known = load_onnxruntime().get_available_providers()
+            for each in self.providers:
+                name = each if isinstance(each, str) else each[0]
+                if name not in known:
+                    raise GraphError(f"onnxruntime has no provider {name!r} here, only {', '.join(known)}")
+
+
 class Session:
     """A model, and the session of ONNX Runtime that computes it.
 
@@ -55,6 +91,7 @@ class Session:
         folds: Whether what follows from constants alone is computed at once, and kept.
         loops: Whether the model has loops, whose turns may depend on what it is fed.
         takes_empty: Whether it may be fed arrays without elements: it has none of `FATAL_IF_EMPTY`.
+        settings: What users want.
     Raises:
         GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
@@ -70,6 +107,7 @@ class Session:
         folds: bool = True,
         loops: bool = True,
         takes_empty: bool = False,
+        settings: Settings | None = None,
     ) -> None:
         self.name = name
         self.loops = loops
@@ -79,7 +117,10 @@ class Session:
         self._model = model
         self._module = load_onnxruntime()
         self._without = [] if folds else ["ConstantFolding"]
-        self._threads = team.next_share if threads is None else threads
+        self._settings = settings = settings or Settings()
+        options = settings.session_options
+        self._fixed = options.intra_op_num_threads if settings.threads is None and options else settings.threads
+        self._threads = next((n for n in (self._fixed, threads) if n is not None), team.next_share)
         self._made = self._session()
         self._is_settled = False  # whether it has the threads of where it runs
         self._inherited: list[Any] = []  # of the parent of a fork, whose threads are not here to be ended
@@ -89,7 +130,7 @@ class Session:
     def forget_parent(self) -> None:
         """This is the child of a fork: it makes a session of its own."""
         self._inherited.append(self._made)
-        self._threads, self._is_settled = 0, False
+        self._threads, self._is_settled = -1, False
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for inputs, NumPy arrays both; computed by several threads at a time if they ask.
@@ -113,7 +154,7 @@ class Session:
         """The session, with the threads that it may have here."""
         with self._making:
             if not self._is_settled:
-                threads = team.share if on_lane() else 1
+                threads = self._fixed if self._fixed is not None else team.share if on_lane() else 1
                 if threads != self._threads:
                     self._threads = threads
                     self._made = self._session()
@@ -121,13 +162,15 @@ class Session:
         return self._made
 
     def _session(self) -> Any:
-        options = self._module.SessionOptions()
+        options = self._settings.session_options
+        if options is None:
+            options = self._module.SessionOptions()
+            options.log_severity_level = _SILENT
+            # Threads that wait for its next run in a loop would take cores from other lanes.
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         options.intra_op_num_threads = self._threads
-        options.log_severity_level = _SILENT
-        # Threads that wait for its next run in a loop would take cores from other lanes.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            providers = ["CPUExecutionProvider"]
+            providers = [*(self._settings.providers or ["CPUExecutionProvider"])]
             return self._module.InferenceSession(self._model, options, providers, disabled_optimizers=self._without)
         except MemoryError:
             raise
@@ -145,7 +188,8 @@ class OnnxRuntime(Operation):
     Attributes:
         session: The model.
         takes: Types of the inputs.
-        gives: Types of the outputs.
+        gives: Types of the outputs; those of which only a run knows all lengths are Python objects.
+        objects: For each input that is a Python object, its dtype; for others None.
     """
 
     arguments = ("*inputs",)
@@ -154,6 +198,7 @@ class OnnxRuntime(Operation):
     session: Session
     takes: tuple[TensorSpec, ...]
     gives: tuple[TensorSpec, ...]
+    objects: tuple[np.dtype[Any] | None, ...] = ()
 
     @property
     def may_last(self) -> bool:
@@ -173,6 +218,9 @@ class OnnxRuntime(Operation):
         return self.gives
 
     def compute(self, *inputs: Any) -> tuple[Any, ...]:
+        if self.objects:
+            pairs = zip(inputs, self.objects, strict=True)
+            inputs = tuple([x if dtype is None else np.asarray(x, dtype) for x, dtype in pairs])
         if any(0 in x.shape for x in inputs):
             if all(0 in spec.shape for spec in self.gives):
                 return tuple([np.empty(*spec) for spec in self.gives])
@@ -183,7 +231,10 @@ class OnnxRuntime(Operation):
                 )
         found = self.session.run(inputs)
         for name, spec, array in zip(self.session.outputs, self.gives, found, strict=True):
-            if array.shape != spec.shape or array.dtype != spec.dtype:
+            if spec.is_object:
+                if not isinstance(array, np.ndarray):
+                    raise GraphError(f"{self}: output {name} is a {type(array).__name__}, and only tensors can be had")
+            elif array.shape != spec.shape or array.dtype != spec.dtype:
                 raise ShapeError(f"{self}: output {name} must be {spec}, got {array.dtype}{list(array.shape)}")
         return tuple(found)
 

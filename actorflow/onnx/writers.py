@@ -695,30 +695,42 @@ def _cumsum(out: Exporter, op: Op) -> None:
 # -- recurrent ---------------------------------------------------------------------------------------------------------
 
 
-@_writes("LSTM")
-def _lstm(out: Exporter, op: Op) -> None:
-    out.need_one(op, 3, 4)
-    x, hidden, cell, *weights = op.inputs
-    arrays = [out.known(weight) for weight in weights]
-    if any(array is None for array in arrays):
-        raise UnsupportedError("its weights are computed")
-    width = hidden.shape[1]
-    inputs, between, bias = [array[_gates(width)] for array in arrays if array is not None]
-    both = np.concatenate([bias, np.zeros_like(bias)])
-    given = [out.array(array[None], w.name) for array, w in zip((inputs, between, both), weights, strict=True)]
-    axis, one = out.ints([0]), out.ints([1])
-    states = [
-        "" if _is_zero(out, state) else out.node("Unsqueeze", [out.read(state), axis]) for state in (hidden, cell)
+#: Of ONNX's gates, which ones of ours they are: input, output, forget, cell; update, reset, new.
+_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+
+
+@_writes("LSTM", "GRU", "RNN")
+def _sequence(out: Exporter, op: Op) -> None:
+    operation: Any = op.operation
+    count = operation.states
+    saved = range(1 + count, len(op.outputs))
+    if saved:
+        out.need_one(op, *saved)
+    x, *states = op.inputs[: 1 + count]
+    width, order = states[0].shape[1], _GATES[operation.kind]
+    rows = np.arange(len(order) * width).reshape(-1, width)[[*order]].reshape(-1)
+    arrays = []
+    for weight in op.inputs[1 + count :]:
+        array = out.known(weight)
+        if array is None:
+            raise UnsupportedError("its weights are computed")
+        arrays.append(array[rows])
+    inputs, between, bias, *more = arrays
+    both = np.concatenate([bias, *(more or [np.zeros_like(bias)])])
+    given = [
+        out.array(array[None], weight.name)
+        for array, weight in zip((inputs, between, both), op.inputs[1 + count :], strict=False)
     ]
-    tensors = out.nodes("LSTM", [out.read(x), *given, "", *states], 3, hidden_size=width)
+    axis, one = out.ints([0]), out.ints([1])
+    first = ["" if _is_zero(out, state) else out.node("Unsqueeze", [out.read(state), axis]) for state in states]
+    attributes: dict[str, Any] = {"hidden_size": width}
+    if operation.kind == "GRU":
+        attributes["linear_before_reset"] = int(operation.reset_after)
+    if operation.kind == "RNN":
+        attributes["activations"] = [operation.activation.capitalize()]
+    tensors = out.nodes(operation.kind, [out.read(x), *given, "", *first], 1 + count, **attributes)
     for y, tensor, place in zip(op.outputs, tensors, (one, axis, axis), strict=False):
         out.write(y, out.node("Squeeze", [tensor, place]))
-
-
-def _gates(width: int) -> Any:
-    """Rows of ONNX's gates: input, output, forget, cell."""
-    rows = np.arange(4 * width).reshape(4, width)
-    return rows[[0, 3, 1, 2]].reshape(-1)
 
 
 def _is_zero(out: Exporter, state: Blob) -> bool:

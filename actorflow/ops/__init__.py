@@ -51,7 +51,7 @@ from actorflow.ops.nn.norm import (
 from actorflow.ops.nn.pool import (
     AveragePool, GlobalAverage, MaxPool, average_pool, global_average, global_max, max_pool,
 )
-from actorflow.ops.nn.recurrent import LSTM, LSTMGates, gru, lstm, lstm_cell, rnn, scan
+from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.resize import Resize, resize
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
@@ -123,7 +123,7 @@ __all__ = [
     # nn.pool
     "AveragePool", "GlobalAverage", "MaxPool", "average_pool", "global_average", "global_max", "max_pool",
     # nn.recurrent
-    "LSTM", "LSTMGates", "gru", "lstm", "lstm_cell", "rnn", "scan",
+    "GRU", "LSTM", "LSTMGates", "RNN", "gru", "lstm", "lstm_cell", "rnn", "scan",
     # nn.resize
     "Resize", "resize",
     # nn.softmax

@@ -26,6 +26,20 @@ if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
 
+def is_kept(array: npt.NDArray[Any]) -> bool:
+    """Whether a constant is the array itself and no copy: it is contiguous, and nobody can write to its memory."""
+    flags = array.flags
+    return not flags.writeable and flags.c_contiguous and (flags.owndata or type(_memory(array)) is bytes)
+
+
+def _memory(array: npt.NDArray[Any]) -> object:
+    """What has the memory that an array shows."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    return base
+
+
 @dataclass(frozen=True, eq=False)
 class Constant(Operation):
     """An array that is the same in each frame; see `Graph.constant`. Equal arrays are equal constants.
@@ -40,8 +54,7 @@ class Constant(Operation):
     value: npt.NDArray[Any]
 
     def __post_init__(self) -> None:
-        flags = self.value.flags
-        if flags.writeable or not (flags.owndata and flags.c_contiguous):
+        if not is_kept(self.value):
             value = self.value.copy()
             value.setflags(write=False)
             object.__setattr__(self, "value", value)

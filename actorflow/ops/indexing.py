@@ -851,7 +851,7 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
     """
     (axis,) = axes_of("scatter", axis, len(x.shape))
     rank_is("scatter", "indices", indices.spec, [f"axis {i}" for i in range(len(x.shape))])
-    places = [indices if i == axis else _line(x, i, indices.shape) for i in range(len(x.shape))]
+    places = [indices if i == axis else line(x, i, indices.shape) for i in range(len(x.shape))]
     y: X = blob_of(Scatter((INDEX,) * len(places), mode), x, values, *places, name=name or "scatter")
     return y
 
@@ -883,11 +883,11 @@ def _places(kind: str, x: Any, indices: Any, batch_dims: int = 0) -> tuple[Key, 
     """The key of `gather_nd`, and its arrays."""
     if len(indices.shape) <= batch_dims or indices.shape[:batch_dims] != x.shape[:batch_dims]:
         raise ShapeError(f"{kind}: indices must have shape ({batch_dims} axes of x, ..., k), got {indices.spec}")
-    lines = [_line(x, i, indices.shape[:-1]) for i in range(batch_dims)]
+    lines = [line(x, i, indices.shape[:-1]) for i in range(batch_dims)]
     return (INDEX,) * (batch_dims + indices.shape[-1]), [*lines, *unstack(indices, -1)]
 
 
-def _line(x: Operand, axis: int, shape: tuple[int, ...]) -> Any:
+def line(x: Operand, axis: int, shape: tuple[int, ...]) -> Any:
     """The numbers from 0 on along one axis of a shape."""
     ones = [1] * len(shape)
     return x.literal(

@@ -166,6 +166,8 @@ class Operation:
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
+        saved: How many of its last outputs are there for gradients alone. Where nothing reads them, a plan takes the
+            operation with its field ``saves`` False, which does not give them.
         per_element: How many additions and the like make an element of the (first) result, where that is all of its
             `cost`; None where it is not.
     Example:
@@ -200,6 +202,7 @@ class Operation:
     one_dtype: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
     takes_complex: ClassVar[bool] = False
+    saved: ClassVar[int] = 0
     per_element: ClassVar[int | None] = None
 
     def __init_subclass__(cls) -> None:

@@ -134,6 +134,8 @@ class Kernel:
             raise GraphError(f"the kernel must return {len(specs)} values, got {len(results)}")
         is_of_host = self.key.device == "cpu"
         for position, (result, (shape, dtype)) in enumerate(zip(results, specs, strict=True)):
+            if dtype.hasobject and not shape:  # any Python object
+                continue
             what = "the kernel's result" if len(specs) == 1 else f"the kernel's result {position}"
             if not (isinstance(result, np.ndarray) if is_of_host else hasattr(result, "shape")):
                 raise DTypeError(f"{what}: expected an array, got {type(result).__name__}")
@@ -198,7 +200,8 @@ def kernel(
     name = operation if isinstance(operation, str) else operation.__name__
 
     names = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
-    keys = [KernelKey(name, device, library, n if n == ANY else str(np.dtype(n)), layout) for n in names]
+    # NumPy knows bfloat16 where ml_dtypes is imported, and that need not be there.
+    keys = [KernelKey(name, device, library, n if n in (ANY, "bfloat16") else str(np.dtype(n)), layout) for n in names]
 
     def register(function: _F) -> _F:
         check_runs(function, "a kernel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, cast
 
@@ -151,6 +152,7 @@ class _Planner:
         self._spec: Callable[[Blob], TensorSpec] = _SPEC if closed is None else closed.spec
         self._operation: Callable[[Op], Operation] = _OPERATION if closed is None else closed.operation
         self._chosen: set[Op] | None = None  # the same, once it is asked for
+        self._wanted: frozenset[Blob] = frozenset()
         self._selector = Selector(graph.options.hints, graph.options.devices)
         self._slots: list[Slot] = []
         self._values: dict[Blob, Slot] = {}  # where each blob's value is first
@@ -169,6 +171,7 @@ class _Planner:
 
     def plan(self, fetched: Sequence[Blob]) -> Steps[Plan]:
         rank, values = self._rank, self._values
+        self._wanted = frozenset(fetched)
         for op in self._ordered:
             first = values.get(op.inputs[0]) if op.inputs else None
             # Asked here first: a call for each op of a large graph would be felt.
@@ -244,7 +247,8 @@ class _Planner:
 
     def _plan_op(self, op: Op, once: Choice | None = None) -> None:
         """An op of each frame, or with a kernel that computes it ``once`` for all of them."""
-        operation, choice = self._operation(op), once
+        operation, results = self._needed(op)
+        choice = once
         if choice is None:
             typed = op.inputs or op.outputs
             if isinstance(operation, AllReduce | WithBodies):
@@ -258,19 +262,21 @@ class _Planner:
                 slot = self._values.get(blob)
                 # Nearly always there; a call for each input of a large graph would be felt.
                 inputs.append(slot if slot is not None and slot.place is place else self._value(blob, place, op))
-            outputs = [self._output(op, blob, place) for blob in op.outputs]
+            outputs = [self._output(op, blob, place) for blob in results]
             lane = REDUCE if type(operation) is AllReduce else None
             self._add(op, op, operation, choice, inputs, outputs, lane, folds)
         else:
-            self._plan_converted(op, choice, folds)
+            self._plan_converted(op, operation, results, choice, folds)
         if self._terms:
             for blob in op.outputs:
                 if blob in self._terms:
                     self._complete(op, blob)
 
-    def _plan_converted(self, op: Op, choice: Choice, folds: bool) -> None:
+    def _plan_converted(
+        self, op: Op, operation: Operation, needed: Sequence[Blob], choice: Choice, folds: bool
+    ) -> None:
         """An op whose kernel wants its arrays in another layout or dtype."""
-        operation, place = self._operation(op), choice.place
+        place = choice.place
         layout = None if choice.layout is None else operation.layouts[choice.layout]
         dtype = (op.inputs or op.outputs)[0].dtype
         inputs = []
@@ -285,7 +291,7 @@ class _Planner:
                 slot = self._form(slot, Cast(choice.dtype), op)
             inputs.append(self._at(slot, place, op))
         results = []
-        for i, blob in enumerate(op.outputs):
+        for i, blob in enumerate(needed):
             axes = None if layout is None else layout.output_axes(i, len(blob.shape))
             spec = self._spec(blob)
             if choice.dtype is not None and spec.dtype == dtype:
@@ -300,6 +306,21 @@ class _Planner:
             if axes is not None:
                 slot = self._form(slot, Transpose(axes).inverse(), op)
             self._written(op, blob, slot)
+
+    def _needed(self, op: Op) -> tuple[Operation, Sequence[Blob]]:
+        """What an op computes in this plan, and its outputs: without what gradients alone read, where there is none."""
+        operation, outputs = self._operation(op), op.outputs
+        count = operation.saved
+        if not count or not getattr(operation, "saves", False) or any(self._is_read(blob) for blob in outputs[-count:]):
+            return operation, outputs
+        lean: Any = replace
+        return lean(operation, saves=False), outputs[:-count]
+
+    def _is_read(self, blob: Blob) -> bool:
+        """Return whether an op of the plan reads a blob, or whoever asked for the plan."""
+        if self._chosen is None:
+            self._chosen = set(self._ordered)
+        return blob in self._wanted or not self._chosen.isdisjoint(blob.consumers)
 
     # -- other ranks --------------------------------------------------------------------------------------------
 

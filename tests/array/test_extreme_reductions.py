@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.record import work
+from actorflow.array import jobs
+from actorflow.array.transforms import program
 from actorflow.ops.cpu import blocks
 from tests.array.test_random_programs import PROGRAMS
 
@@ -28,7 +29,8 @@ ALONG_ONE_AXIS = ("argmax", "argmin", "cumulative_sum", "cumulative_prod")
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", BLOCK)
-        patch.setattr(work, "_LONG", LONG)
+        patch.setattr(jobs, "LARGE", LONG)
+        patch.setattr(program, "LARGE", LONG)
         yield
 
 

@@ -3,6 +3,7 @@
 import contextvars
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 
 import actorflow as af
 import actorflow.array as xp
+from actorflow.array.record.primitives import Primitive
+from actorflow.array.record.record import record
 
 LOOPS = settings(max_examples=max(20, settings.default.max_examples // 5))
 
@@ -161,7 +164,7 @@ def test_a_failure_keeps_no_memory() -> None:
 def test_a_chain_whose_result_the_system_has_no_memory_for_fails_and_the_session_goes_on() -> None:
     with xp.session():
         x = xp.asarray(np.ones(1))
-        with pytest.raises(af.OpError, match=r"op 'add' .* failed with MemoryError") as caught:
+        with pytest.raises(af.OpError, match=r"op 'multiply' .* failed with MemoryError") as caught:
             (xp.broadcast_to(x, (1 << 50,)) * 2.0 + 1.0).wait()
         assert isinstance(caught.value.__cause__, MemoryError)
         assert float(xp.sum(x + 1.0)) == 2.0
@@ -219,6 +222,59 @@ def test_freed_buffers_are_used_again() -> None:
             x.wait()
         # x, the matrix, and the product's.
         assert session.peak_bytes <= 4 * ONE
+
+
+def test_the_steps_of_a_loop_let_go_of_what_they_have_read_though_they_are_computed_together(lazy: xp.Session) -> None:
+    """Each step has two values of 8 MiB, and is a program of the service: forty of them would hold 640 MiB."""
+    x = y = xp.asarray(np.full((1 << 20,), 0.5))
+    for k in range(40):
+        for _ in range(8):
+            x, y = xp.sqrt(xp.abs(y)) * 0.5 + float(k), xp.exp(x * -0.5) - y
+    found = xp.sum(x + y)
+    assert np.isfinite(float(found))
+    assert lazy.service is not None
+    (device,) = lazy.service.devices.values()
+    assert device.memory.peak_bytes + lazy.peak_bytes <= 24 * (8 << 20)
+
+
+def test_what_nothing_else_reads_is_written_over() -> None:
+    with xp.session(memory_budget=2 * ONE + 100, run_ahead=False) as session:
+        x = xp.asarray(np.ones((512, 512)))
+        y = (xp.sqrt(x) + 1.0) * 2.0 - x
+        assert float(xp.sum(y)) == 3.0 * 512 * 512
+        assert session.peak_bytes <= 2 * ONE + 100
+
+
+def test_what_is_computed_has_its_room_though_it_has_not_taken_it_yet() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(60)
+        return value + 1.0
+
+    with xp.session(memory_budget=2 * ONE) as session:
+        x = xp.asarray(np.ones((512, 512)))
+        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        other = threading.Thread(target=y.wait)
+        other.start()
+        assert entered.wait(60)
+        found: list[Exception] = []
+
+        def make() -> None:
+            try:
+                session.buffer((512, 512), np.dtype(np.float64))
+            except af.OutOfMemoryError as error:
+                found.append(error)
+
+        making = threading.Thread(target=make)
+        making.start()
+        making.join(0.05)  # until it waits, or has taken it
+        leave.set()
+        other.join()
+        making.join()
+        assert len(found) == 1
+        assert session.peak_bytes <= 2 * ONE
 
 
 def test_the_budget_must_be_positive() -> None:

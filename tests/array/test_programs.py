@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.record.primitives import elementwise_primitive
-from actorflow.array.record.record import OpStep, StepError
+from actorflow.array.record.record import OpStep
 from actorflow.array.transforms.program import Program, _device
 from actorflow.ops import elementwise as ew
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 from tests.support.numbers import with_specials as numbers
 

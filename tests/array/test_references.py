@@ -1,7 +1,6 @@
 """Detection of values and records that are held, by whatever: see `tests/devices/test_references.py`."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine.chains import ChainUnit
-from actorflow.array.engine.memory import Memory
-from actorflow.array.engine.planning import collect
-from actorflow.array.engine.sequences import Sequence
+from actorflow.array.jobs import Steps
+from actorflow.array.memory import Memory
+from actorflow.array.sessions import collect
 from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, Place, check_hold, check_holds
 
 #: Just as large as a buffer that is used again.
@@ -38,47 +36,29 @@ class Ended:
         return bool(self.memory.pool.bucket(af.TensorSpec(SHAPE, DTYPE)).free_bytes)
 
 
-class Slot:
-    """A value that the next operation of a sequence may write over."""
-
-    steps: tuple[Any, ...] = ()
+class Read:
+    """A value that the operation which reads it may write over."""
 
     def __init__(self) -> None:
-        self.unit: Any = SimpleNamespace(_steps=self.steps, _values=[None], _foreign=set(), evaluator=None)
-        self.unit._is_free = lambda *args: Sequence._is_free(self.unit, *args)
+        x = xp.ones(SHAPE, dtype=xp.float32)
+        self.node: Any = (xp.exp(x) + 1.0)._node
 
     def make(self) -> Any:
-        self.unit._values[0] = value = np.empty(SHAPE, DTYPE)
+        value = np.empty(SHAPE, DTYPE)
+        self.node.inputs[0].value = value
         return value
 
     def is_free(self) -> bool:
-        return Sequence._reused(self.unit, 1, [0], SHAPE, DTYPE) is not None
+        return Steps(self.node.evaluator, [])._free_input(self.node, [self.node.inputs[0].value, None]) is not None
 
 
-class WrittenSlot(Slot):
-    """As one that a step before has written into a buffer."""
+class Leased(Read):
+    """The same of a value whose memory is used again once its record has ended."""
 
-    steps = ((None, [], [], (), SHAPE, DTYPE, False, True, []),)
-
-
-class ViewedSlot(Slot):
-    """A value that a view of a part of it, which is wanted, would keep."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unit.evaluator = SimpleNamespace(memory=SimpleNamespace(is_limited=False))
-
-    def is_free(self) -> bool:
-        return Sequence._keeps_too_much(self.unit, self.unit._values[0][: SHAPE[0] // 4])
-
-
-class ChainInput(Slot):
-    """A value that the result of a chain may be written into."""
-
-    def is_free(self) -> bool:
-        self.unit._steps, self.unit._produced = [SimpleNamespace(arguments=[0])], {0: None}
-        self.unit._may_reuse = lambda *_: True
-        return bool(ChainUnit._reusable(self.unit))
+    def make(self) -> Any:
+        value = super().make()
+        self.node.inputs[0].lease = Memory(None).lease(value)
+        return value
 
 
 class Recorded:
@@ -103,8 +83,20 @@ class Repeated(Recorded):
         return x
 
 
-PLACES: list[Callable[[], Place]] = [Ended, Slot, WrittenSlot, ViewedSlot, ChainInput]
-RECORDS: list[Callable[[], Place]] = [Recorded, Repeated]
+class WrittenOver(Recorded):
+    """A record whose value the one that reads it may write over."""
+
+    def is_free(self) -> bool:
+        node: Any = self.reader._node
+        node.inputs[0].value = np.empty(SHAPE)
+        try:
+            return Steps(node.evaluator, [])._free_input(node, [node.inputs[0].value, None]) is not None
+        finally:
+            node.inputs[0].value = None
+
+
+PLACES: list[Callable[[], Place]] = [Ended, Read, Leased]
+RECORDS: list[Callable[[], Place]] = [Recorded, Repeated, WrittenOver]
 places = pytest.mark.parametrize("place", PLACES + RECORDS)
 pytestmark = pytest.mark.usefixtures("lazy")
 

@@ -12,7 +12,9 @@ ROOMS = (
     ("record",),
     ("array", "namespace", "linalg", "fft"),
     ("transforms", "nn"),
-    ("engine",),
+    ("memory", "structures"),
+    ("jobs",),
+    ("sessions",),
     ("",),
 )
 LEVELS = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.engine.sequences import KnownSequence
+from actorflow.array.jobs import Run
 from actorflow.array.record.record import Record
+from actorflow.array.transforms import program
 from tests.support.numbers import with_specials as numbers
 
 #: The last ones are large enough for loops.
@@ -46,13 +47,13 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The sequences whose structure was known."""
     found: list[Any] = []
-    run = KnownSequence.run
+    compute = Run.compute
 
-    def noted(self: Any, share: Any) -> None:
+    def noted(self: Any) -> None:
         found.append(self)
-        run(self, share)
+        compute(self)
 
-    monkeypatch.setattr(KnownSequence, "run", noted)
+    monkeypatch.setattr(Run, "compute", noted)
     yield found
     found.clear()
 
@@ -100,7 +101,11 @@ def test_what_comes_again_has_the_values_of_each_operation_by_itself(
 
 @pytest.mark.parametrize("shape", [(96, 96), (300, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_loops_compute_what_numpy_does(shape: tuple[int, ...], dtype: str, known: list[Any]) -> None:
+def test_loops_compute_what_numpy_does(
+    shape: tuple[int, ...], dtype: str, known: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_LEAST_FUSED", 1)
+
     def step(ns: Any, x: Any, y: Any, rate: float) -> Any:
         h = ns.maximum(x * y + y[0, :], 0.0)
         return x - rate * (h * ns.astype(h > 0.5, h.dtype)) / (ns.sqrt(ns.abs(y)) + 0.25)
@@ -116,7 +121,7 @@ def test_loops_compute_what_numpy_does(shape: tuple[int, ...], dtype: str, known
 
 
 def _names(unit: Any) -> list[str]:
-    return [op.what for op in unit._structure.program._program.ops]
+    return [op.what for op in unit.structure.program._program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:
@@ -145,7 +150,7 @@ def test_steps_of_a_loop_are_sequences_of_one_structure(known: list[Any]) -> Non
             assert counts["matmul"] == 2 * steps
             assert counts["tanh"] == counts["getitem"] == steps
             assert session.computed == sum(counts.values())
-    assert len({id(unit._structure) for unit in known}) < 10
+    assert len({id(unit.structure) for unit in known}) < 10
     assert len(known) > 40
 
 

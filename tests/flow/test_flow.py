@@ -302,6 +302,7 @@ class TestFailures:
                 with pytest.raises(asyncio.CancelledError):
                     await run
             assert (await graph.run({x: -1}))[y] == -1
+            await graph.engine.observer.rest()  # calls that were on lanes end there
             assert not graph.engine.running
 
     async def test_a_loop_without_end_times_out(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+import actorflow.array as xp
 from tests.support.flow_programs import SHAPE, Eager, Graphs, Program
 
 COUNT = 3000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 60
@@ -37,6 +38,8 @@ async def test_values_and_gradients(seed: int) -> None:
         for _ in range(2):
             result = await graph.run({x: given[0]}, fetch=fetch)
             np.testing.assert_allclose(result[y], expected, rtol=1e-12, atol=1e-12)
+        arrays = program(Graphs, *map(xp.asarray, given))
+        np.testing.assert_allclose(arrays.to_numpy(), expected, rtol=1e-12, atol=1e-12)
         if dx is not None:
             _check_gradients(program, given, [result[dx], result[dw]])
 

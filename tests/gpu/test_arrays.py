@@ -26,8 +26,9 @@ def chain(ns: Any, x: Any, y: Any) -> Any:
 
 def kinds(session: xp.Session) -> set[str]:
     """Kinds of the ops of all plans that were made, but for those that give views or copy to another place."""
-    (service,) = session.devices._running
-    plans = [compiled.graph.compile(compiled.fetches) for compiled in service._graphs]
+    assert session.service is not None
+    made: list[Any] = [*session.service.graphs.values()]
+    plans = [compiled.graph.compile(compiled.fetched) for compiled in made]
     return {op.operation.kind for plan in plans for op in plan.ops} - {"Reshape", "Stage", "Transfer"}
 
 

@@ -79,7 +79,6 @@ def test_what_needs_the_number_is_refused() -> None:
     for make, what in (
         (lambda: ops.unstack(x), "unstack needs the number time"),
         (lambda: ops.scan(lambda x, h: [ops.tanh(x + h)], x, [graph.blob("h", (2, 4))]), "scan needs the number time"),
-        (lambda: nn.GRU(5)(x), "scan needs the number time"),
         (lambda: [x[i] for i in range(x.shape[0])], "the length time is not known before a run"),
         (lambda: graph.constant(np.arange(x.shape[0])), "the length time is not known before a run"),
         (lambda: ops.resize(graph.blob("y", (2, "h", 3)), scale=0.7), "halves, quarters and so on, got 0.7"),
@@ -88,16 +87,37 @@ def test_what_needs_the_number_is_refused() -> None:
             make()
 
 
-def test_an_lstm_may_have_open_steps() -> None:
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sequences_may_have_open_steps(kind: str, reverse: bool) -> None:
+    """Values and gradients are those of a graph of these lengths, whose sequences may end before others, too."""
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind]
+
+    def made(time: Any, batch: Any) -> Any:
+        graph = af.Graph("g")
+        x, lengths = graph.blob("x", (time, batch, 4), "f8"), graph.blob("lengths", (batch,), "int32")
+        wx, wh = graph.variable("wx", (gates * 3, 4), "f8", 0.1), graph.variable("wh", (gates * 3, 3), "f8", 0.2)
+        found = [*getattr(ops, kind)(x, wx, wh, reverse=reverse)]
+        found += getattr(ops, kind)(x, wx, wh, lengths=lengths, reverse=reverse)
+        loss = sum(ops.sum(ops.square(each)) for each in found)
+        return graph, x, lengths, [*found, *af.gradient(loss, [x, wx, wh])]
+
+    graph, x, lengths, wanted = made("time", "batch")
+    for time, batch in ((3, 2), (1, 1), (5, 4), (0, 2), (3, 0)):
+        value, counts = np.random.default_rng(0).standard_normal((time, batch, 4)), np.arange(batch, dtype=np.int32) * 2
+        result = graph.run_sync({x: value, lengths: counts}, fetch=wanted)
+        other, known_x, known_lengths, same = made(time, batch)
+        expected = other.run_sync({known_x: value, known_lengths: counts}, fetch=same)
+        for mine, theirs in zip(wanted, same, strict=True):
+            np.testing.assert_array_equal(result[mine], expected[theirs])
+
+
+def test_gradients_of_gradients_of_sequences_need_the_number_of_steps() -> None:
     graph = af.Graph("g")
-    x = graph.blob("x", ("time", "batch", 4))
-    wx, wh = graph.variable("wx", (12, 4), "float32", 0.1), graph.variable("wh", (12, 3), "float32", 0.1)
-    y = ops.lstm(x, wx, wh)[0]
-    dx = af.gradient(ops.sum(y), x)
-    for time, batch in ((3, 2), (1, 1), (5, 4)):
-        result = graph.run_sync({x: np.ones((time, batch, 4), "f")}, fetch=[y, dx])
-        assert result[y].shape == (time, batch, 3)
-        assert result[dx].shape == (time, batch, 4)
+    x = graph.blob("x", ("time", 2, 4))
+    y, _ = ops.rnn(x, graph.variable("wx", (3, 4), "f4", 0.1), graph.variable("wh", (3, 3), "f4", 0.1))
+    with pytest.raises(af.GraphError, match="a step by step computation needs the number time"):
+        af.gradient(ops.sum(ops.square(af.gradient(ops.sum(y), x))), x)
 
 
 # -- lengths that do not fit ------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from pathlib import Path
 from onnx.defs import get_all_schemas
 
 from actorflow.onnx import flow
-from actorflow.onnx.by_data import FUNCTIONS
 from actorflow.onnx.folding import WHY_NOT
 from actorflow.onnx.operators import TABLE
 
@@ -48,7 +47,7 @@ def table() -> str:
             "| of these | refused are |",
             "|---|---|",
             *[f"| {listed(operators)} | {why} |" for why, operators in sorted(limits.items())],
-            f"| all others but {listed(FUNCTIONS)} | parameters that depend on data |",
+            "| all | parameters that depend on data, where the file does not declare the shape of the result |",
             "",
             "| refused altogether | because |",
             "|---|---|",

@@ -130,6 +130,27 @@ def test_links_to_other_folders_are_not_followed(tmp_path: Path, how: str) -> No
         af.onnx.load(path)
 
 
+@pytest.mark.parametrize("backend", ["actorflow", "onnxruntime"])
+def test_nodes_in_any_order(backend: str) -> None:
+    """Not all exporters sort them; a branch reads what is outside of it."""
+    pytest.importorskip("onnxruntime")
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["b"], ["c"])], "branch", [], [helper.make_tensor_value_info("c", 1, ["n"])]
+    )
+    nodes = [
+        helper.make_node("Abs", ["chosen"], ["y"]),
+        helper.make_node("If", ["true"], ["chosen"], then_branch=branch, else_branch=branch),
+        helper.make_node("Sub", ["x", "a"], ["b"]),
+        helper.make_node("Add", ["x", "x"], ["a"]),
+        helper.make_node("Constant", [], ["true"], value=onnx.numpy_helper.from_array(np.array(True))),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy"]
+    graph = helper.make_graph(nodes, "unsorted", ends[:1], ends[1:])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.array([1, -2, 3], "f")
+    assert af.onnx.load(source, backend=backend).run_sync({"x": x})["y"].tolist() == [1, 2, 3]
+
+
 def test_functions_of_the_file_are_inlined() -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Add", ["s", "b"], ["c"])]
@@ -174,8 +195,9 @@ def test_all_that_is_refused_is_said_at_once() -> None:
     proto.graph.input.append(helper.make_tensor_value_info("t", TensorProto.STRING, [2]))
     with pytest.raises(af.GraphError) as caught:
         af.onnx.load(proto.SerializeToString())
-    first, *lines = str(caught.value).splitlines()
+    first, *lines, last = str(caught.value).splitlines()
     assert first == "<bytes>: these nodes cannot be loaded:"
+    assert last.startswith("  backend='onnxruntime' may compute it")
     assert [line.split(":")[0].strip() for line in lines] == [
         "RandomNormalLike 'layer/noise'", "NonZero 'count too'", "StringNormalizer 'words'",
     ]  # fmt: skip

@@ -381,3 +381,78 @@ def test_arrays_without_elements_do_not_end_the_process() -> None:
     assert "GRU 5 0 GraphError True" in lines  # what it gives is not empty then
     assert "ConvTranspose 0 5 (0, 2, 7, 6, 6)" in lines
     assert "ConvTranspose 5 0 GraphError True" in lines
+
+
+DIVISION = """
+import sys
+import numpy as np
+import actorflow as af
+from onnx import TensorProto, helper, numpy_helper
+from tests.onnx.test_runtime import model
+
+def values(name, *shape, dtype=TensorProto.INT64):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+for kind in (TensorProto.INT32, TensorProto.INT64):
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    a = np.array([np.iinfo(dtype).min, 7, -7, 6], dtype)
+    given = [values("a", "n", dtype=kind), values("b", "m", dtype=kind)]
+    divide = helper.make_node("Div", ["a", "b"], ["y"], "ratio")
+    turns = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Div", ["v", "b"], ["w"])]
+    inner = [values("i"), values("go", dtype=TensorProto.BOOL), values("v", "n", dtype=kind)]
+    body = helper.make_graph(turns, "body", inner, [values("on", dtype=TensorProto.BOOL), values("w", "n", dtype=kind)])
+    loop = helper.make_node("Loop", ["once", "", "a"], ["y"], body=body)
+    once = [numpy_helper.from_array(np.array(1), "once")]
+    for node, constants in ((divide, []), (loop, once)):
+        loaded = af.onnx.load(model([node], given, [values("y", "n", dtype=kind)], constants), backend="onnxruntime")
+        with loaded.graph:
+            for b in ([-1], [2], [-1, -2, 2, 3]):
+                print(loaded.run_sync({"a": a, "b": np.array(b, dtype)})["y"].tolist())
+"""
+
+
+def test_the_least_integer_is_divided_by_minus_one() -> None:
+    """As a trap of the processor, which would end the process; here and in a loop."""
+    found = run_program("-c", DIVISION, folder=ROOT)
+    assert (found.returncode, found.stderr[-1000:]) == (0, "")
+    lines = iter(found.stdout.splitlines())
+    for bits in (32, 32, 64, 64):  # as NumPy's numbers wrap around, rounded towards 0
+        least = -(2 ** (bits - 1))
+        assert next(lines) == str([least, -7, 7, -6])
+        assert next(lines) == str([least // 2, 3, -3, 3])
+        assert next(lines) == str([least, -3, -3, 2])
+
+
+class TestSettings:
+    def test_threads_and_options(self) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 3
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        for settings, threads in (({"threads": 2}, 2), ({"session_options": options}, 3),
+                                  ({"session_options": options, "threads": 1}, 1)):  # fmt: skip
+            loaded = af.onnx.load(double_model(), backend="onnxruntime", providers=["CPUExecutionProvider"], **settings)
+            with loaded.graph:
+                assert loaded.run_sync({"x": np.ones((2, 3), "f")})["y"].tolist() == [[2] * 3] * 2
+                (op,) = loaded.graph.ops
+                assert isinstance(op.operation, OnnxRuntime)
+                made = op.operation.session._made.get_session_options()
+            assert made.intra_op_num_threads == threads
+            assert (made.graph_optimization_level == options.graph_optimization_level) == (
+                "session_options" in settings
+            )
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"providers": ["Nobody"]}, "onnxruntime has no provider 'Nobody' here, only .*CPUExecutionProvider"),
+            ({"providers": "CPUExecutionProvider"}, "providers must be a list"),
+            ({"session_options": {}}, "session_options must be an onnxruntime.SessionOptions, got dict"),
+            ({"threads": 0}, "threads must be"),
+            ({"threads": 1, "backend": "actorflow"}, "threads are for backend='onnxruntime'"),
+        ],
+    )
+    def test_what_cannot_be(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises((af.GraphError, TypeError, ValueError), match=message):
+            af.onnx.load(double_model(), **{"backend": "onnxruntime", **settings})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
 from actorflow.ops.cpu import linalg
+from tests.operations.table import dtype_of
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -122,6 +124,7 @@ def test_products_of_integers_are_those_of_blas_as_long_as_they_are_exact(
         multiply(operation, inputs, outputs)
 
     monkeypatch.setattr(linalg, "_matmul_of_stacks", noted)
+    monkeypatch.setattr(linalg, "narrow", lambda: None)  # which takes what fits 16 bits
     (found,) = compute(operation, a, b)
     with np.errstate(over="ignore"):
         products = np.matmul(
@@ -130,3 +133,28 @@ def test_products_of_integers_are_those_of_blas_as_long_as_they_are_exact(
         expected = products.sum(0, dtype=kind) if operation.batch == () else products  # both wrap
     np.testing.assert_array_equal(found, expected)
     assert [name for name in seen if name.startswith("f")] == ([wide] if wide else [])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_half_precision_are_rounded_once(dtype: str) -> None:
+    """By weights as they are now, however often a product is computed with the same ones; too large is infinite."""
+    kind = dtype_of(dtype)
+    x, first = (each.astype(kind) for each in (numbers(3, 700), numbers(700, 5).T))
+    with af.Graph("g") as graph:
+        fed, weight = graph.blob("x", x.shape, kind), graph.variable("w", first.shape, kind, first)
+        y = ops.inner(fed, weight)
+        g = graph.blob("g", y.shape, kind)
+        down, of_weight = af.gradient(ops.sum(y * g), [fed, weight])
+        for factor in (1, 1, 1, -2, 3_000):
+            weight.value = now = (first.astype("f8") * factor).astype(kind)
+            feeds = {fed: x, g: np.ones(y.shape, kind)}
+            result = graph.run_sync(feeds, fetch=[y, down, of_weight])
+            wide, exact = now.astype("f8"), x.astype("f8") @ now.astype("f8").T
+            ones = np.ones(exact.shape)
+            for blob, expected in ((y, exact), (down, ones @ wide), (of_weight, ones.T @ x.astype("f8"))):
+                with np.errstate(over="ignore"):
+                    rounded = expected.astype(kind)
+                bound = np.abs(expected) * float(ml_dtypes.finfo(kind).eps) * 0.51 + 1e-4 * max(1, abs(factor))
+                found, finite = result[blob], np.isfinite(rounded.astype("f8"))
+                np.testing.assert_array_equal(found[~finite], rounded[~finite])
+                assert (np.abs(found.astype("f8") - expected)[finite] <= bound[finite]).all()

@@ -41,6 +41,17 @@ def is_rotation(cycle: Sequence[str], of: Sequence[str]) -> bool:
     return list(cycle[:-1]) == [*of[start:], *of[:start]]
 
 
+def test_what_gradients_alone_need_is_left_out_where_none_reads_it(graph: af.Graph) -> None:
+    x, weight = graph.blob("x", (5, 2, 3)), graph.variable("w", (12, 3), init=0.1)
+    made = ops.gru(x, weight, graph.variable("h", (12, 4), init=0.1), name="gru")
+    slope = af.gradient(ops.sum(made[0]), weight)
+    activations = graph["gru"].outputs[-1]
+    for fetched, saves in (([made[0]], False), ([made[0], slope], True), ([made[1], activations], True)):
+        (step,) = [step for step in graph.compile(fetched).ops if step.node.name == "gru"]
+        assert step.operation == ops.GRU(saves=saves)
+        assert len(step.outputs) == 2 + saves
+
+
 class TestCycles:
     def test_the_message_names_the_cycle_in_the_direction_of_the_data(self, graph: af.Graph) -> None:
         names = ring(graph, ["a", "b", "c"])

@@ -80,9 +80,10 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     a, b = x1._node, x2._node
     if a.dtype != b.dtype:
         return product_of(x1, x2)
-    if len(a.shape) == len(b.shape) == 2 and a.dtype.char in "fdFD" and not Record.dry_runs:
+    columns = b.shape[1:]
+    if len(a.shape) == 2 and len(columns) < 2 and b.shape and a.dtype.char in "fdFD" and not Record.dry_runs:
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(a.size * b.shape[1] >> 7, a.size + b.size >> 1)
+        work = max(a.size * columns[0] >> 7 if columns else 0, a.size + b.size >> 1)
         found = at_once(product, a.evaluator, work, a.value, b.value)
         if found is not None:
             return found

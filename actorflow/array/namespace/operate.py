@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
 _SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
+#: Integers that every dtype has are below it.
+_FEW = 100
 _targets: dict[tuple[DType, type], DType] = {}
 
 
@@ -56,6 +58,8 @@ def constant(name: str, value: object, dtype: DType) -> Value:
     if kind is float:
         return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
     target = _targets.get((dtype, kind))
+    if kind is int and target is not None and 0 <= value < _FEW:  # type: ignore[operator]
+        return _integer(value, target)
     if target is None:
         if kind in _SAMPLES:
             target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])
@@ -79,6 +83,13 @@ def constant(name: str, value: object, dtype: DType) -> Value:
 @lru_cache(maxsize=1_024)
 def _float(value: float, dtype: DType, _sign: float) -> Value:  # as keys, zeros of both signs are equal
     found = value_of(value, np.result_type(dtype, 1.0))
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=1_024)
+def _integer(value: int, dtype: DType) -> Value:
+    found = np.array(value, dtype)
     found.flags.writeable = False
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache, partial
 from itertools import count
@@ -23,6 +23,12 @@ from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
 DType = np.dtype[Any]
+#: Elements that an operation touches from which on it is worth a thread of its own.
+LARGE = 1 << 19
+#: How many elements an elementwise operation touches in the time that one which is not prompt takes for one.
+_WEIGHT = 16
+#: Multiplications that take as long as one elementwise operation on one element.
+_PRODUCTS = 64
 
 
 class Primitive:
@@ -89,6 +95,25 @@ def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     if found.dtype != dtype:
         raise DTypeError(f"recorded as dtype {dtype}, computed as {found.dtype}")
     return found
+
+
+def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
+    """About how many elements an elementwise operation would touch in the time that one takes on the host.
+
+    Args:
+        op: The operation.
+        inputs: What it reads: anything that has a ``size``.
+        size: Number of elements of its result.
+    """
+    if op.elementwise:
+        return size
+    if op.reduction:
+        return int(inputs[0].size)
+    if op.view and len(inputs) == 1:
+        return 1
+    if op.threaded:  # m * k * n of matrices, or vectors, of m * k, k * n and m * n elements
+        return int((inputs[0].size * inputs[1].size * size) ** 0.5) // _PRODUCTS
+    return (1 if op.prompt else _WEIGHT) * int(sum([each.size for each in inputs]) + size)
 
 
 #: One of the results of an operation with several, whose value is a tuple.
@@ -227,6 +252,7 @@ class OperationPrimitive(Primitive):
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
         self.random, self.pure = kernel.random, not kernel.random
+        self.prompt = kernel.threaded or type(operation).__module__ in _BRIEF
         self._returns = kernel.returns
         self._call = partial(_of_stream, kernel.function) if kernel.random else kernel.function
         self._call = partial(self._call, operation)
@@ -238,7 +264,7 @@ class OperationPrimitive(Primitive):
             self.compute, self.owns = self._compute_over, True
         else:
             self.compute, self.into = self._compute_into, True
-            self.threaded = self.prompt = kernel.threaded
+            self.threaded = kernel.threaded
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
@@ -270,6 +296,8 @@ class OperationPrimitive(Primitive):
         return inputs, ((next(_calls),) if self.random else params)
 
 
+#: Modules whose operations take as long for each element as those on elements do.
+_BRIEF = frozenset(f"actorflow.ops.{name}" for name in ("indexing", "reductions", "shaping"))
 #: Views that one call of the interpreter's own makes.
 _VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
     Slice: lambda operation: itemgetter(numpy_key(operation.key)),
@@ -291,3 +319,25 @@ def primitive_of(operation: Operation, dtype: DType, outputs: int) -> OperationP
         return _known_primitives(operation, dtype, outputs, exact_of(operation))
     except TypeError:  # an array among its parameters
         return OperationPrimitive(operation, dtype, outputs)
+
+
+class Numbered(Primitive):
+    """A random operation that is given its parameters, among them the number of the call, before what it reads.
+
+    Args:
+        op: The operation.
+        shape: Shape of its result.
+        dtype: Dtype of its result.
+    """
+
+    def __init__(self, op: Primitive, shape: tuple[int, ...], dtype: DType) -> None:
+        self.numbered = op.operation
+
+        def compute(params: tuple[Any, ...], *inputs: Any) -> Any:
+            if not (op.elementwise or op.into):
+                return op.compute(*inputs, *params, **({"owned": False} if op.owns else {}))
+            out = np.empty(shape, dtype)
+            op.compute(*inputs, *params, out=out)
+            return out
+
+        super().__init__(op.name, compute, pure=False)

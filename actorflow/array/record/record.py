@@ -72,9 +72,9 @@ class Record:
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
         lease: Has the value's memory used again once the record has ended; None where that is not worth it.
-        unit: The unit that computes it now.
-        handle: The array that shows it; dead or showing another record once the user has let go of this one. The record
-            itself if it is kept.
+        unit: The job that computes it now.
+        handle: The array that shows it; dead or showing another record once the user has let go of this one. None if it
+            was never shown, or its value was there before.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Record:
         self.evaluator = evaluator
         self.number = _next_number()
         self.value: Value | None = None
-        self.error: OpError | OutOfMemoryError | None = None
+        self.error: Error | None = None
         self.unit: Any = None
         self.lease: Lease | None = None
         self.handle: weakref.ref[Any] | None = None
@@ -163,13 +163,9 @@ class Record:
         return self._code, self._instruction
 
     def is_held(self) -> bool:
-        """Return whether an array of the user shows it, or it is kept for later readers."""
-        held = self.handle() if self.handle is not None else None
-        return held is self or (held is not None and held._node is self)
-
-    def keep(self) -> None:
-        """Have the value computed once and kept while records read it, although no array shows it."""
-        self.handle = weakref.ref(self)
+        """Return whether an array of the user shows it."""
+        array = self.handle() if self.handle is not None else None
+        return array is not None and array._node is self
 
     def show(self) -> Array:
         """A new array for the user, the first that shows this record."""
@@ -203,6 +199,8 @@ class Lease:
 
 
 Input = Record | Value
+#: The reason why a record has no value.
+Error = OpError | OutOfMemoryError
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
 
@@ -530,22 +528,28 @@ def shown(value: Value, evaluator: Evaluator) -> Array:
     node.inputs = node.params = ()
     node.shape, node.dtype, node.size = value.shape, value.dtype, value.size
     node.place, node.evaluator, node.number, node.value = HOST, evaluator, _next_number(), value
+    node.handle = None  # nobody asks whether an array shows what is there
     array: Array = _new(Record.array_type)
     array._node = node
-    node.handle = weakref.ref(array)
     return array
 
 
-class StepError(Exception):
-    """A step of a program has failed; the error is its cause.
+class InterruptedStepError(Exception):
+    """Raised in the place of what is no error of a step: it is for the thread that waits, and not for loops."""
 
-    Attributes:
-        step: The step's position among those that the program was made of.
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function.
+
+    Raises:
+        InterruptedStepError: from what it raises that is no error.
     """
-
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.step = step
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise InterruptedStepError from error
 
 
 def failure(

@@ -10,20 +10,17 @@ import numpy as np
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import FULL
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Primitive, Value
+from actorflow.array.record.primitives import Primitive, Value, touched
 from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
     Evaluator,
     OpStep,
     Record,
-    StepError,
     bytes_of,
-    given,
     shown,
 )
-from actorflow.array.record.work import measure
-from actorflow.devices.memory import POOLED_BYTES
+from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
 _LATER = WORTH_A_LOOK >> 8
 #: Most elements that a recipe touches to be computed at once.
-_BRIEF = 1 << 22
+_BRIEF = 1 << 24
 
 
 class Recipe:
@@ -100,10 +97,6 @@ class Recipe:
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
             nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
-        if not evaluator.dry_run:
-            for i in self._kept:
-                if i not in computed and nodes[i] is not None:
-                    nodes[i].keep()
         return self._shown([computed[i] if i in computed else nodes[i].show() for i in self._outputs], evaluator)
 
     def _shown(self, arrays: list[Array], evaluator: Evaluator) -> list[Array]:
@@ -131,7 +124,7 @@ class _Short:
 
     def __init__(self, nodes: Sequence[Record], types: Sequence[TensorSpec]) -> None:
         pure = all(node.op is not None and node.op.pure and node.op is not TRANSFER for node in nodes)
-        work = sum([measure(node.op, node.inputs, node.size, node.params)[1] for node in nodes if node.op is not None])
+        work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         self._is_short = pure and work <= _BRIEF
         self._types = types
         self._is_known = False  # whether it was called before
@@ -157,7 +150,9 @@ class _Short:
             found = self._program(values)
         except StepError:  # it is raised where the value is asked for, as always
             return {}
-        arrays = [(shown if x.nbytes < POOLED_BYTES else given)(x, evaluator) for x in found]
+        for x in found:
+            evaluator.count(x)
+        arrays = [shown(x, evaluator) for x in found]  # their memory is the program's to use again
         return dict(zip(self.results, arrays, strict=True))
 
 

@@ -10,6 +10,12 @@ from actorflow.onnx.operators import (
     indexing as indexing,
 )
 from actorflow.onnx.operators import (
+    learned as learned,
+)
+from actorflow.onnx.operators import (
+    microsoft as microsoft,
+)
+from actorflow.onnx.operators import (
     products as products,
 )
 from actorflow.onnx.operators import (

@@ -143,9 +143,14 @@ for _name, _form in _FORMS.items():
     row(_name, _of_elements(_form))
 
 
-@lowers("Identity")
+@lowers("Identity", "OptionalGetElement")
 def _identity(node: Node) -> Value:
     return node.x
+
+
+@lowers("OptionalHasElement")
+def _has_element(node: Node) -> Value:
+    return node.constant(np.array(node.has(0)))
 
 
 @lowers("IsInf")

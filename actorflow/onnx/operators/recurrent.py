@@ -13,7 +13,7 @@ from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Value
 
-_LIMITS = "other activations than the usual ones, clip, and sequences of an open length"
+_LIMITS = "other activations than the usual ones, clip, input_forget"
 
 
 def _gates(node: Node, position: int, direction: int, order: Sequence[int], start: int = 0, count: int = 0) -> Any:
@@ -44,6 +44,11 @@ def _state(node: Node, position: int, direction: int, batch_first: bool) -> Any:
     return ops.slice(blob, (slice(None), direction) if batch_first else (direction,))
 
 
+def _beside(parts: Sequence[Any], axis: int) -> Any:
+    """Results of directions, along an axis of their own."""
+    return ops.stack(parts, axis=axis) if len(parts) > 1 else ops.expand_dims(parts[0], axis)
+
+
 def _recurrent(node: Node, activations: Sequence[str], run: Callable[..., Sequence[Any]]) -> list[Value | None]:
     """Each direction by itself, and their results side by side."""
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[
@@ -61,14 +66,14 @@ def _recurrent(node: Node, activations: Sequence[str], run: Callable[..., Sequen
     found = [run(x, i, batch_first, lengths, is_reverse) for i, is_reverse in enumerate(directions)]
     whole, *states = zip(*found, strict=True)
     # (steps, directions, batch, hidden), or (batch, steps, directions, hidden)
-    y = ops.stack(whole, axis=1)
-    last = [ops.stack(state, axis=0) for state in states]
+    y = _beside(whole, 1)
+    last = [_beside(state, 0) for state in states]
     if not batch_first:
         return [node.usual(y), *map(node.usual, last)]
     return [node.ordered((1, 2, 0, 3), y), *[node.ordered((1, 0, 2), state) for state in last]]
 
 
-@lowers("LSTM", limits=_LIMITS)
+@lowers("LSTM", limits=f"{_LIMITS}; peepholes and sequences of an open length")
 def _lstm(node: Node) -> list[Value | None]:
     order = (0, 2, 3, 1)  # of input, output, forget, cell: ours are input, forget, cell, output
 

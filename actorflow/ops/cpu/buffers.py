@@ -6,11 +6,14 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from actorflow.core import IS_COMPILED, check_source
 
 Array = npt.NDArray[Any]
 
@@ -120,6 +123,39 @@ def is_half(array: Array) -> bool:
     return array.itemsize == 2 and array.dtype.kind in "fV"
 
 
+@cache
+def narrow() -> Any:
+    """The compiled module for narrow numbers; None where there is none, or none that is fast on this processor."""
+    if not IS_COMPILED:
+        return None
+    module = import_module("actorflow.ops.cpu.narrow")
+    check_source(module)
+    return module if module.IS_FAST else None
+
+
+def _is_float16(array: Array) -> bool:
+    """Return whether the module for narrow numbers converts an array: NumPy does so one by one."""
+    return array.dtype == np.float16 and array.flags.c_contiguous and array.size > 0 and narrow() is not None
+
+
+def widened(x: Array) -> Array:
+    """An array of half precision in float32."""
+    if not _is_float16(x):
+        return x.astype(np.float32)
+    y = np.empty(x.shape, np.float32)
+    narrow().to_float32(x.reshape(-1).view(np.uint16), y.reshape(-1))
+    return y
+
+
+def put_rounded(wide: Array, out: Array) -> None:
+    """Round an array of float32 into one of half precision."""
+    if _is_float16(out) and wide.flags.c_contiguous:
+        narrow().to_float16(wide.reshape(-1), out.reshape(-1).view(np.uint16))
+        return
+    with np.errstate(over="ignore"):  # beyond float16's range is infinity
+        out[...] = wide
+
+
 def in_float32(function: _F) -> _F:
     """A kernel that is given float32 copies of float16 and bfloat16 arrays, and whose results are rounded once.
 
@@ -132,10 +168,9 @@ def in_float32(function: _F) -> _F:
             function(operation, inputs, outputs)
             return
         wide = [np.empty(y.shape, np.float32) if is_half(y) else y for y in outputs]
-        function(operation, [x.astype(np.float32) if is_half(x) else x for x in inputs], wide)
-        with np.errstate(over="ignore"):  # beyond float16's range is infinity
-            for result, output in zip(wide, outputs, strict=True):
-                if result is not output:
-                    output[...] = result
+        function(operation, [widened(x) if is_half(x) else x for x in inputs], wide)
+        for result, output in zip(wide, outputs, strict=True):
+            if result is not output:
+                put_rounded(result, output)
 
     return compute  # type: ignore[return-value]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from actorflow.devices.team import team
-from actorflow.ops.cpu.buffers import Array, in_float32, matrix, scratch
-from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, rowwise
+from actorflow.ops.cpu.buffers import Array, in_float32, matrix, narrow, put_rounded, scratch, widened
+from actorflow.ops.cpu.kept import kept
+from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, product_ns, product_pieces, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
@@ -33,7 +36,28 @@ def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array])
     multiply(_rows(g), matrix(weight), _rows(outputs[0]))
 
 
+def _by_float32(product: Callable[..., None]) -> Callable[..., None]:
+    """A product of half precision by one of float32, rounded once; a weight that stays is converted once.
+
+    NumPy has no BLAS for half precision, and takes a hundred times as long.
+    """
+
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        (x, weight), (y,) = inputs, outputs
+        wide = kept(operation).derived("float32").of((weight,), lambda: widened(weight))
+        sums = scratch("sums of halves", y.shape, np.float32)
+        product(operation, [widened(x), wide], [sums])
+        put_rounded(sums, y)
+
+    return compute
+
+
+for _operation, _product in ((Inner, _inner), (InnerDown, _inner_down)):
+    kernel(_operation, dtypes=("float16", "bfloat16"), keeps=True)(_by_float32(_product))
+
+
 @kernel(InnerWeight)
+@in_float32
 def _inner_weight(operation: InnerWeight, inputs: list[Array], outputs: list[Array]) -> None:
     g, x = inputs
     multiply(_rows(g).T, _rows(x), outputs[0])
@@ -64,6 +88,9 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 _PLAIN = Matmul()
 #: Products of integers that are worth a look at all of them.
 _LEAST_INTEGERS = 1 << 14
+_MOST_INT16, _MOST_INT32 = (1 << 15) - 1, (1 << 31) - 1
+#: Rows of integers of 16 bits that are multiplied at once.
+_NARROW_ROWS = 6
 
 
 @kernel(Matmul, threaded=True)
@@ -80,6 +107,41 @@ def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> Non
         _matmul_of_stacks(operation, inputs, outputs)
 
 
+@kernel(Matmul, dtypes=("int32",), threaded=True, keeps=True)
+def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> None:
+    (a, b), (y,) = inputs, outputs
+    if operation != _PLAIN or b.ndim != 2 or a.ndim < 2 or y.size * len(b) < _LEAST_INTEGERS or narrow() is None:
+        _matmul(operation, inputs, outputs)
+        return
+    panels, most = kept(operation).derived("int16").of((b,), lambda: _packed(b))
+    largest = _largest(a)
+    if panels is None or largest > _MOST_INT16 or len(b) * largest * most > _MOST_INT32:
+        _matmul(operation, inputs, outputs)
+        return
+    out, (depth, columns) = y.reshape(-1, y.shape[-1]), b.shape
+    rows = scratch("int16", (len(out), depth + depth % 2), np.int16)
+    rows[:, depth:] = 0
+    rows[:, :depth] = a.reshape(-1, depth)
+    # Each piece reads the whole other matrix.
+    pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if team.can_help() else 1
+    cuts = even_cuts(len(out), pieces, _NARROW_ROWS)
+
+    def part(cut: slice) -> None:
+        narrow().multiply(rows[cut], panels, out[cut])
+
+    team.spread(cuts, part, product_ns(len(out), depth, columns))
+
+
+def _packed(b: Array) -> tuple[Array | None, int]:
+    """A matrix for products of 16 bits, and the largest size of its elements; None if they have more."""
+    most = _largest(b)
+    return narrow().pack(np.ascontiguousarray(b)) if most <= _MOST_INT16 else None, most
+
+
+def _largest(x: Array) -> int:
+    return max(abs(int(x.min())), abs(int(x.max())))
+
+
 def _multiply_integers(operation: Matmul, a: Array, b: Array, y: Array) -> bool:
     """Products of integers by BLAS, in the narrowest floating dtype that has all their sums; False if none has.
 
@@ -90,7 +152,7 @@ def _multiply_integers(operation: Matmul, a: Array, b: Array, y: Array) -> bool:
         return False
     if operation.batch is not None:  # sums of as many products, too
         depth *= math.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
-    largest = depth * math.prod([max(abs(int(x.min())), abs(int(x.max()))) for x in (a, b)])
+    largest = depth * math.prod(map(_largest, (a, b)))
     dtype = next((dtype for dtype, digits in ((np.float32, 24), (np.float64, 53)) if largest <= 1 << digits), None)
     if dtype is None:
         return False

@@ -81,7 +81,8 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 @partial(rowwise, passes=4)
 @in_float32
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
-    for x, y, scale in _pixels(inputs[0], *outputs):
+    for x, y, *saved in _pixels(inputs[0], *outputs):
+        (scale,) = saved or [scratch("scale", x.shape, x.dtype)]
         reach = ChannelWindowSum(operation.size).reach(x.shape[1])
         squares = _window_sum(partial(np.multiply, x, x), x, *reach)
         np.multiply(squares, operation.alpha / operation.size, out=scale)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import cupy
+
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, kernel, launch_flat
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
 from actorflow.ops.operation import wide_dtype
@@ -24,7 +26,8 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 
 @kernel(LRN, dtypes=FLOATS)
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
-    window = ChannelWindowSum(operation.size)
+    window, (y, *saved) = ChannelWindowSum(operation.size), outputs
+    outputs = [y, *(saved or [cupy.empty(y.shape, y.dtype)])]
     _launch("lrn", inputs, outputs, window, operation.alpha / operation.size, operation.k, operation.beta)
 
 

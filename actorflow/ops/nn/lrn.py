@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -66,24 +66,32 @@ class LRN(Operation):
     """``y = x / scale ** beta``, and ``scale = k + alpha / size * sum(x ** 2)`` over a window of channels; see `lrn`.
 
     Source: Purine2 ``LRNScale`` and ``LRN``.
+
+    Attributes:
+        alpha, beta, size, k: As for `lrn`.
+        saves: Whether ``scale`` is an output, for the gradient; where nothing reads it, a plan goes without.
     """
+
+    saved = 1
 
     alpha: float = 1e-4
     beta: float = 0.75
     size: int = 5
     k: float = 1.0
+    saves: bool = True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (_check(self, inputs),) * 2
+        return (_check(self, inputs),) * (1 + self.saves)
 
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
         return Cost(others=outputs[0].size * (self.size + 5))
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        (g, of_scale), (x,) = grads, op.inputs
+        (g, of_scale), (x,) = (*grads, None)[:2], op.inputs
         terms = []
         if g is not None:
-            terms.append(apply(LRNDown(self.alpha, self.beta, self.size), g, x, *op.outputs))
+            outputs = op.outputs if self.saves else apply(replace(self, saves=True), x)
+            terms.append(apply(LRNDown(self.alpha, self.beta, self.size), g, x, *outputs))
         if of_scale is not None:
             seen = apply(ChannelWindowSum(self.size, transposed=True), of_scale)
             terms.append(x * seen * (2 * self.alpha / self.size))

@@ -1,40 +1,41 @@
 """Recurrent networks: cells, and scans of them over whole sequences.
 
 Gates lie side by side, in PyTorch's order: input, forget, cell, output of a long short-term memory. Weights have shape
-(gates * hidden, features), as those of `inner`. A long short-term memory over whole sequences has kernels of its own,
-one for the states and one for the gradient; all else is made of other operations, step by step.
+(gates * hidden, features), as those of `inner`. Each kind of network is one operation over a whole sequence, of any
+number of steps, and one for its gradient; gradients of gradients, and peepholes, are other operations step by step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
-from actorflow.ops.elementwise import plus, tanh, where
-from actorflow.ops.indexing import flip
-from actorflow.ops.linalg import BiasDown, InnerDown, InnerWeight, inner
+from actorflow.ops.elementwise import cast, less, plus, tanh, where
+from actorflow.ops.indexing import INDEX, flip, line, read
 from actorflow.ops.linalg import bias as add_bias
+from actorflow.ops.linalg import inner
 from actorflow.ops.nn.activation import relu, sigmoid
-from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, blob_of, rank_is, same_dtype, whole
+from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, rank_is, same_dtype, whole
+from actorflow.ops.reductions import count_nonzero
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec, known
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
+#: What a simple recurrent network activates its states with.
+_ACTIVATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType({"tanh": tanh, "relu": relu})
 
-#: Axes of the arguments of `LSTM`.
-_AXES = {
-    "x": "steps, batch, features",
-    "hidden": "batch, hidden",
-    "cell": "batch, hidden",
-    "weight_x": "4 * hidden, features",
-    "weight_h": "4 * hidden, hidden",
-    "bias": "4 * hidden",
-}
+
+def _axes(gates: int, *states: str) -> dict[str, str]:
+    """Axes of the arguments of a sequence with so many gates, and these states beside the hidden one."""
+    rows = "hidden" if gates == 1 else f"{gates} * hidden"
+    found = {"x": "steps, batch, features"} | dict.fromkeys(("hidden", *states), "batch, hidden")
+    return found | {"weight_x": f"{rows}, features", "weight_h": f"{rows}, hidden", "bias": rows}
 
 
 def check_axes(kind: str, axes: Mapping[str, str], inputs: Mapping[str, TensorSpec]) -> None:
@@ -85,75 +86,6 @@ def _gates_down(g_hidden: Blob, g_cell: Blob, cell: Blob, new_cell: Blob, activa
     return before_activation(concat([d * z, d * cell, d * i, g_hidden * t], axis=1), activations), d * f
 
 
-def _through_time(
-    g_y: Blob,
-    g_hidden: Blob,
-    g_cell: Blob,
-    x: Blob,
-    hidden: Blob,
-    cell: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    y: Blob,
-    activations: Blob,
-    cells: Blob,
-    g_activations: Blob | None = None,
-    g_cells: Blob | None = None,
-) -> list[Blob]:
-    """`LSTMDown` of at least one step, step by step; gradients of gradients come by the activations and cells, too."""
-    after, gates = _steps(cells), _steps(activations)
-    outer = _steps(g_y)
-    by_cells, by_activations = (None if g is None else _steps(g) for g in (g_cells, g_activations))
-    found: list[Blob] = []
-    for t in reversed(range(len(after))):
-        g_hidden = g_hidden + outer[t]
-        g_cell = g_cell if by_cells is None else g_cell + by_cells[t]
-        by_gates, g_cell = apply(LSTMGatesDown(), g_hidden, g_cell, after[t - 1] if t else cell, after[t], gates[t])
-        if by_activations is not None:
-            by_gates = by_gates + before_activation(by_activations[t], gates[t])
-        found.append(by_gates)
-        g_hidden = blob_of(InnerDown(), by_gates, weight_h)
-    first, whole_g = expand_dims(hidden, 0), stack(found[::-1])
-    before = concat([first, split(y, [len(after) - 1, 1])[0]]) if len(after) > 1 else first
-    return [
-        apply(InnerDown(), whole_g, weight_x),
-        g_hidden,
-        g_cell,
-        apply(InnerWeight(), whole_g, x),
-        apply(InnerWeight(), whole_g, before),
-        apply(BiasDown(), whole_g),
-    ]
-
-
-def _steps(x: Blob) -> list[Blob]:
-    return [reshape(part, x.shape[1:]) for part in split(x, known("a step by step computation", x.shape[0]))]
-
-
-@dataclass(frozen=True)
-class LSTMDown(Operation):
-    """The gradient of `LSTM` by all its inputs, from these, its states and activations: back through all steps.
-
-    Its own gradient goes step by step through other operations.
-    """
-
-    arguments: ClassVar[tuple[str, ...]] = (
-        *("g_y", "g_hidden", "g_cell", "x", "hidden", "cell", "weight_x", "weight_h"),
-        *("y", "activations", "cells"),
-    )
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        axes = {name: text for name, text in _AXES.items() if name != "bias"}
-        axes |= dict.fromkeys(("g_y", "y", "cells"), "steps, batch, hidden")
-        axes |= dict.fromkeys(("g_hidden", "g_cell"), "batch, hidden") | {"activations": "steps, batch, 4 * hidden"}
-        check_axes("LSTMDown", axes, dict(zip(self.arguments, inputs, strict=True)))
-        return (*inputs[3:8], TensorSpec(inputs[6].shape[:1], inputs[6].dtype))
-
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        if not op.inputs[3].shape[0]:
-            return [None, *grads[1:3], *[None] * 8]
-        return composed_gradient(_through_time, op, grads, wanted)
-
-
 @dataclass(frozen=True)
 class LSTMGates(Operation):
     """The new state of one step, from the gates before their activations; see `lstm_cell`.
@@ -186,38 +118,255 @@ class LSTMGates(Operation):
 
 
 @dataclass(frozen=True)
-class LSTM(Operation):
-    """All steps of a sequence in one op; see `lstm`.
+class _Sequence(Operation):
+    """Base of networks over whole sequences, of any number of steps.
 
-    Outputs: the hidden state after each step, the last hidden state, the last cell, and, for the gradient, the gates'
-    activations and the cell after each step.
+    Outputs: the hidden state after each step, the last states, and, for the gradient, what each step has computed.
+
+    Class attributes:
+        axes: Axes of each argument, for `check_axes`.
+        states: Number of states, the first of which is the hidden one.
+        widths: Of what is saved for the gradient, how many times the state's length.
+        per_state: How many additions and the like make an element of the hidden state, beside products.
     """
 
-    arguments = ("x", "hidden", "cell", "weight_x", "weight_h", "bias")
+    axes: ClassVar[Mapping[str, str]]
+    states: ClassVar[int] = 1
+    widths: ClassVar[tuple[int, ...]] = ()
+    per_state: ClassVar[int]
+
+    @property
+    def saves(self) -> bool:
+        """Whether it gives what gradients need."""
+        return True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        x, hidden, *_ = inputs
-        check_axes("LSTM", _AXES, dict(zip(self.arguments, inputs, strict=True)))
-        (batch, width), steps = hidden.shape, x.shape[0]
-        states = TensorSpec((steps, batch, width), x.dtype)
-        return (states, hidden, hidden, TensorSpec((steps, batch, 4 * width), x.dtype), states)
+        check_axes(self.kind, self.axes, dict(zip(self.arguments, inputs, strict=True)))
+        x, hidden = inputs[:2]
+        y, *saved = [TensorSpec((x.shape[0], *_times(n, hidden.shape)), x.dtype) for n in (1, *self.widths)]
+        return (y, *[hidden] * self.states, *(saved if self.saves else ()))
 
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
-        x, hidden, *_ = inputs
-        y = outputs[0].size
-        return Cost(4 * y * (x.shape[-1] + hidden.shape[-1]), (LSTMGates.per_element + 8) * y)
+        x, weight_h, y = inputs[0], inputs[self.states + 2], outputs[0]
+        gates = weight_h.shape[0] * x.shape[0] * x.shape[1]
+        return Cost(gates * (x.shape[2] + y.shape[2]), self.per_state * y.size)
+
+    @property
+    def down(self) -> _SequenceDown:
+        """The operation that gives the gradient."""
+        raise NotImplementedError
+
+    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+        """The new states, and what is saved of a step.
+
+        Args:
+            gates: Product of the step's input with ``weight_x``, and the bias.
+            states: The states before.
+            weights: ``weight_h``, and what comes behind the bias.
+        """
+        raise NotImplementedError
+
+    def by_steps(self, x: Blob, *more: Blob) -> Sequence[Blob]:
+        """The outputs, each step in ops of its own."""
+        states: Sequence[Blob] = more[: self.states]
+        weight_x, weight_h, bias, *weights = more[self.states :]
+        found: list[Sequence[Blob]] = []
+        for each in _steps(_affine(x, weight_x, bias)):
+            states, saved = self.step(each, states, weight_h, *weights)
+            found.append((states[0], *saved))
+        if found:
+            y, *all_saved = [stack(each) for each in zip(*found, strict=True)]
+        else:
+            y, *all_saved = [x.constant_like(0.0, (0, *_times(n, more[0].shape))) for n in (1, *self.widths)]
+        return [y, *states, *(all_saved if self.saves else ())]
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        y, *last, activations, cells = op.outputs
-        g_y, g_hidden, g_cell = (
-            o.constant_like(0.0, o.shape) if g is None else g for g, o in zip(grads[:3], (y, *last), strict=True)
-        )
-        x, hidden, cell, weight_x, weight_h, _ = op.inputs
-        saved = (g_y, g_hidden, g_cell, x, hidden, cell, weight_x, weight_h, y, activations, cells)
-        if (grads[3] is None and grads[4] is None) or not x.shape[0]:
-            made: Sequence[Blob] = apply(LSTMDown(), *saved)
-            return made
-        return _through_time(*saved, grads[3], grads[4])
+        count = 1 + self.states
+        if not self.saves or (self.saved and grads[count] is not None):
+            return composed_gradient(self.by_steps, op, grads, wanted)
+        pairs = zip(grads[:count], op.outputs[:count], strict=True)
+        given = [y.constant_like(0.0, y.shape) if g is None else g for g, y in pairs]
+        by_saved = [g for g in grads[count + 1 :] if g is not None]
+        made: Sequence[Blob] = apply(self.down, *given, *op.inputs, op.outputs[0], *op.outputs[count:], *by_saved)
+        return made
+
+
+@dataclass(frozen=True)
+class _SequenceDown(Operation):
+    """Base of gradients of sequences by all inputs, back through all steps.
+
+    It takes the gradients by the hidden states after each step and by the last states, and all that the operation has
+    read and saved. Its own gradient is that of the steps in other operations: what was saved follows from the inputs.
+    """
+
+    @property
+    def whole(self) -> _Sequence:
+        """The operation whose gradient it is."""
+        raise NotImplementedError
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        whole, states = self.whole, self.whole.states
+        read = inputs[1 + states : 1 + states + len(whole.axes)]
+        names = [name.strip("*") for name in self.arguments]
+        same_dtype(self.kind, **dict(zip(names, inputs, strict=False)))
+        y, *more = whole.infer(*read)
+        expected = [y, *more[:states], *read, y, *more[states:]]
+        expected += expected[-1:] * (len(inputs) - len(expected))
+        for position, (spec, each) in enumerate(zip(inputs, expected, strict=True)):
+            if spec != each:
+                raise ShapeError(f"{self.kind}: {names[min(position, len(names) - 1)]} must be {each}, got {spec}")
+        return tuple(read)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        whole, count = self.whole, 1 + self.whole.states
+        stop = count + len(whole.axes)
+
+        def formula(*given: Blob) -> Sequence[Blob | None]:
+            read, more = given[count:stop], given[stop + 1 + whole.saved :]
+            by_outputs = [*given[:count], *[None] * (whole.saved - len(more)), *more]
+            return composed_gradient(whole.by_steps, Application(read, (), op.name), by_outputs, [True] * len(read))
+
+        return composed_gradient(formula, op, grads, wanted)
+
+
+def _times(n: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape whose last length is taken that many times."""
+    return (*shape[:-1], n * shape[-1])
+
+
+def _arguments(whole: type[_Sequence], *saved: str) -> tuple[str, ...]:
+    """Names of the arguments of a gradient."""
+    names = whole.arguments
+    return ("g_y", *[f"g_{name}" for name in names[1 : 1 + whole.states]], *names, "y", *saved)
+
+
+@dataclass(frozen=True)
+class LSTM(_Sequence):
+    """A long short-term memory over a whole sequence, in one op; see `lstm`.
+
+    Outputs: the hidden state after each step, the last hidden state and the last cell; then, for the gradient, the
+    gates' activations and the cell after each step.
+
+    Attributes:
+        saves: Whether there are the last two; where nothing reads them, a plan goes without.
+    """
+
+    axes = _axes(4, "cell")
+    arguments = tuple(axes)
+    states = saved = 2
+    widths = (4, 1)
+    per_state = LSTMGates.per_element + 8
+
+    saves: bool = True
+
+    @property
+    def down(self) -> LSTMDown:
+        return LSTMDown()
+
+    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+        hidden, cell = states
+        hidden, cell, activations = apply(LSTMGates(), gates + inner(hidden, weights[0]), cell)
+        return (hidden, cell), (activations, cell)
+
+
+@dataclass(frozen=True)
+class LSTMDown(_SequenceDown):
+    """The gradient of `LSTM` by all its inputs. A second array of cells is the gradient by those of each step."""
+
+    arguments = _arguments(LSTM, "activations", "*cells")
+
+    @property
+    def whole(self) -> LSTM:
+        return LSTM()
+
+
+@dataclass(frozen=True)
+class GRU(_Sequence):
+    """Gated recurrent units over a whole sequence, in one op; see `gru`.
+
+    Outputs: the hidden state after each step, and the last one; then, for the gradient, of each step ``r``, ``z``,
+    ``n`` and what else has a product with ``weight_h``: ``h_n``, or with a reset before it ``r * hidden``.
+
+    Attributes:
+        reset_after: As for `gru`.
+        saves: Whether there is the last one; where nothing reads it, a plan goes without.
+    """
+
+    axes = _axes(3) | {"bias_h": "3 * hidden"}
+    arguments = tuple(axes)
+    saved = 1
+    widths = (4,)
+    per_state = 13
+
+    reset_after: bool = True
+    saves: bool = True
+
+    @property
+    def down(self) -> GRUDown:
+        return GRUDown(self.reset_after)
+
+    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+        (hidden,), (weight_h, bias_h), width = states, weights, states[0].shape[-1]
+        (a_rz, a_n), both = split(gates, [2 * width, width], axis=1), [2 * width, width]
+        (w_rz, w_n), (b_rz, b_n) = split(weight_h, both), split(bias_h, both)
+        r, z = split(sigmoid(a_rz + _affine(hidden, w_rz, b_rz)), 2, axis=1)
+        inside = _affine(hidden, w_n, b_n) if self.reset_after else r * hidden
+        n = tanh(a_n + (r * inside if self.reset_after else _affine(inside, w_n, b_n)))
+        return (n + z * (hidden - n),), (concat([r, z, n, inside], axis=1),)
+
+
+@dataclass(frozen=True)
+class GRUDown(_SequenceDown):
+    """The gradient of `GRU` by all its inputs."""
+
+    arguments = _arguments(GRU, "activations")
+
+    reset_after: bool = True
+
+    @property
+    def whole(self) -> GRU:
+        return GRU(self.reset_after)
+
+
+@dataclass(frozen=True)
+class RNN(_Sequence):
+    """A simple recurrent network over a whole sequence, in one op; see `rnn`.
+
+    Outputs: the hidden state after each step, and the last one.
+
+    Attributes:
+        activation: As for `rnn`.
+    """
+
+    axes = _axes(1)
+    arguments = tuple(axes)
+    per_state = 3
+    activation: str = "tanh"
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        if self.activation not in _ACTIVATIONS:
+            raise GraphError(f"RNN: activation must be 'tanh' or 'relu', got {self.activation!r}")
+        return super().infer(*inputs)
+
+    @property
+    def down(self) -> RNNDown:
+        return RNNDown(self.activation)
+
+    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+        return (_ACTIVATIONS[self.activation](gates + inner(states[0], weights[0])),), ()
+
+
+@dataclass(frozen=True)
+class RNNDown(_SequenceDown):
+    """The gradient of `RNN` by all its inputs."""
+
+    arguments = _arguments(RNN)
+
+    activation: str = "tanh"
+
+    @property
+    def whole(self) -> RNN:
+        return RNN(self.activation)
 
 
 @whole
@@ -292,8 +441,8 @@ def lstm(
 ) -> tuple[Blob, Blob, Blob]:
     """A long short-term memory over whole sequences: `lstm_cell` step by step.
 
-    It is one op, unless there are peepholes or lengths. Time comes first, as by default in PyTorch; `nn.LSTM` takes
-    batches first on request.
+    It is one op of any number of steps, open ones and none among them; with peepholes it is step by step. Time comes
+    first, as by default in PyTorch; `nn.LSTM` takes batches first on request.
 
     Args:
         x: Inputs, shape (steps, batch, features), floating.
@@ -305,7 +454,7 @@ def lstm(
         The hidden states after each step, (steps, batch, hidden); the last one and the last cell, (batch, hidden).
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
-    Gradient: by all inputs.
+    Gradient: by all inputs; gradients of gradients need the number of steps.
     Source: As `lstm_cell`; `torch.nn.LSTM`.
     Example:
         >>> x, weight_x, weight_h = xp.ones((5, 2, 3)), xp.zeros((16, 3)), xp.zeros((16, 4))
@@ -313,23 +462,22 @@ def lstm(
         >>> print(steps.shape, hidden.shape, cell[0, 0])  # half of the cell is kept in each step
         (5, 2, 4) (2, 4) 0.03125
     """
-    if peepholes is not None or lengths is not None:
+    if peepholes is not None:
 
         def step(gates: Blob, hidden: Blob, cell: Blob) -> Sequence[Blob]:
             return _lstm_step(gates + inner(hidden, weight_h), cell, peepholes)
 
-        weights, how = (weight_x, weight_h, bias), (lengths, reverse, name)
-        y, last_hidden, last_cell = _scan("lstm", 4, step, x, *weights, [hidden, cell], *how)
+        found = {"x": x.spec, "weight_h": weight_h.spec, "weight_x": weight_x.spec}
+        check_axes("LSTM", {each: LSTM.axes[each] for each in found}, found)
+        states = [
+            x.constant_like(0.0, (x.shape[1], weight_h.shape[1])) if each is None else each for each in (hidden, cell)
+        ]
+        gates = _affine(x, weight_x, bias)
+        y, last_hidden, last_cell = scan(step, gates, states, lengths=lengths, reverse=reverse, name=name)
         return y, last_hidden, last_cell
-    rank_is("LSTM", "x", x.spec, ("steps", "batch", "features"))
-    rank_is("LSTM", "weight_h", weight_h.spec, ("4 * hidden", "hidden"))
-    state = (x.shape[1], weight_h.shape[1])
-    hidden = x.constant_like(0.0, state) if hidden is None else hidden
-    cell = x.constant_like(0.0, state) if cell is None else cell
-    bias = x.constant_like(0.0, weight_h.shape[:1]) if bias is None else bias
-    x = flip(x, 0) if reverse else x
-    y, last_hidden, last_cell, _, _ = apply(LSTM(), x, hidden, cell, weight_x, weight_h, bias, name=name)
-    return flip(y, 0) if reverse else y, last_hidden, last_cell
+    weights = (weight_x, weight_h, bias)
+    y, last_hidden, last_cell = _sequence(LSTM(), x, [hidden, cell], weights, lengths, reverse, name)
+    return y, last_hidden, last_cell
 
 
 @whole
@@ -348,7 +496,7 @@ def rnn(
     """A simple recurrent network over whole sequences: ``hidden = tanh(x @ weight_x.T + hidden @ weight_h.T + bias)``.
 
     Args:
-        x: Inputs, shape (steps, batch, features), floating, at least one step.
+        x: Inputs, shape (steps, batch, features), floating; steps may be open, and 0.
         weight_x: Shape (hidden, features), dtype of ``x``.
         weight_h: Shape (hidden, hidden).
         bias: Shape (hidden,): the sum of PyTorch's two; None for 0.
@@ -360,7 +508,7 @@ def rnn(
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
         GraphError: if the activation is unknown.
-    Gradient: by all inputs.
+    Gradient: by all inputs; gradients of gradients need the number of steps.
     Source: Elman, Finding structure in time, 1990; `torch.nn.RNN`.
     Example:
         >>> x, weight_x, weight_h = xp.ones((3, 1, 1)), xp.ones((1, 1)), xp.ones((1, 1))
@@ -368,14 +516,7 @@ def rnn(
         >>> print(xp.reshape(steps, (-1,)), last)
         [1. 2. 3.] [[3.]]
     """
-    activate = {"tanh": tanh, "relu": relu}.get(activation)
-    if activate is None:
-        raise GraphError(f"rnn: activation must be 'tanh' or 'relu', got {activation!r}")
-
-    def step(gates: Blob, hidden: Blob) -> Sequence[Blob]:
-        return [activate(gates + inner(hidden, weight_h))]
-
-    y, last = _scan("rnn", 1, step, x, weight_x, weight_h, bias, [hidden], lengths, reverse, name)
+    y, last = _sequence(RNN(activation), x, [hidden], (weight_x, weight_h, bias), lengths, reverse, name)
     return y, last
 
 
@@ -399,7 +540,7 @@ def gru(
     ``a_r + h_r`` and ``z`` of ``a_z + h_z``, ``n = tanh(a_n + r * h_n)``, ``hidden = (1 - z) * n + z * hidden``.
 
     Args:
-        x: Inputs, shape (steps, batch, features), floating, at least one step.
+        x: Inputs, shape (steps, batch, features), floating; steps may be open, and 0.
         weight_x: Shape (3 * hidden, features), dtype of ``x``; rows are those of r, z, n, in this order.
         weight_h: Shape (3 * hidden, hidden).
         bias: Shape (3 * hidden,); None for 0.
@@ -412,7 +553,7 @@ def gru(
         The hidden states after each step, (steps, batch, hidden), and the last one, (batch, hidden).
     Raises:
         ShapeError, DTypeError: if the inputs do not fit.
-    Gradient: by all inputs.
+    Gradient: by all inputs; gradients of gradients need the number of steps.
     Source: Cho et al., Learning phrase representations using RNN encoder-decoder, 2014; `torch.nn.GRU`.
     Example:
         >>> x, weight_x, weight_h = xp.ones((5, 2, 3)), xp.zeros((12, 3)), xp.zeros((12, 4))
@@ -422,48 +563,58 @@ def gru(
         >>> print(last[0, 0])  # half of it is kept in each step
         0.03125
     """
-    width = weight_h.shape[-1]
-    weights = [weight_h] if reset_after else split(weight_h, [2 * width, width])
-    biases = [bias_h] if reset_after or bias_h is None else split(bias_h, [2 * width, width])
-
-    def product(hidden: Blob, part: int) -> Blob:
-        return _affine(hidden, weights[part], None if bias_h is None else biases[part])
-
-    def step(gates: Blob, hidden: Blob) -> Sequence[Blob]:
-        (a_rz, a_n), h = split(gates, [2 * width, width], axis=1), product(hidden, 0)
-        h_rz, h_n = split(h, [2 * width, width], axis=1) if reset_after else (h, None)
-        r, z = split(sigmoid(a_rz + h_rz), 2, axis=1)
-        n = tanh(a_n + (product(r * hidden, 1) if h_n is None else r * h_n))
-        return [n + z * (hidden - n)]
-
-    y, last = _scan("gru", 3, step, x, weight_x, weight_h, bias, [hidden], lengths, reverse, name)
+    weights = (weight_x, weight_h, bias, bias_h)
+    y, last = _sequence(GRU(reset_after), x, [hidden], weights, lengths, reverse, name)
     return y, last
+
+
+def _steps(x: Blob) -> list[Blob]:
+    steps = known("a step by step computation", x.shape[0])
+    return [reshape(part, x.shape[1:]) for part in split(x, steps)] if steps else []
 
 
 def _affine(x: Blob, weight: Blob, bias: Blob | None) -> Blob:
     return inner(x, weight) if bias is None else add_bias(inner(x, weight), bias)
 
 
-def _scan(
-    kind: str,
-    gates: int,
-    step: Callable[..., Sequence[Blob]],
+def _sequence(
+    operation: _Sequence,
     x: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    bias: Blob | None,
     states: Sequence[Blob | None],
+    weights: Sequence[Blob | None],
     lengths: Blob | None,
     reverse: bool,
     name: str | None,
 ) -> tuple[Blob, ...]:
-    """`scan` of the gates' products with ``x``, which are made of all steps at once; states that are None are 0."""
-    rows = f"{gates} * hidden" if gates > 1 else "hidden"
-    inputs = {"x": x.spec, "weight_h": weight_h.spec, "weight_x": weight_x.spec}
-    check_axes(kind, {"x": _AXES["x"], "weight_h": f"{rows}, hidden", "weight_x": f"{rows}, features"}, inputs)
-    zero = (x.shape[1], weight_h.shape[-1])
-    first = [x.constant_like(0.0, zero) if state is None else state for state in states]
-    return scan(step, _affine(x, weight_x, bias), first, lengths=lengths, reverse=reverse, name=name)
+    """The hidden state after each step, and the last states; states and biases that are None are 0.
+
+    Sequences that end before others are computed to the end. What comes behind is not taken, and backwards each begins
+    at its own last step.
+    """
+    weight_h = weights[1]
+    assert weight_h is not None
+    rank_is(operation.kind, "x", x.spec, ("steps", "batch", "features"))
+    rank_is(operation.kind, "weight_h", weight_h.spec, operation.axes["weight_h"].split(", "))
+    shape = (x.shape[1], weight_h.shape[1])
+    first = [x.constant_like(0.0, shape) if each is None else each for each in states]
+    given = [x.constant_like(0.0, weight_h.shape[:1]) if each is None else each for each in weights]
+    if lengths is None:
+        y, *more = apply(operation, flip(x, 0) if reverse else x, *first, *given, name=name)
+        return flip(y, 0) if reverse else y, *more[: operation.states]
+    steps, rows = (line(x, axis, x.shape[:2]) for axis in (0, 1))
+    runs = less(steps, lengths if lengths.dtype == steps.dtype else cast(lengths, steps.dtype))
+    count = count_nonzero(runs, 0)
+    back = where(runs, count - 1 - steps, steps)
+
+    def at(values: Blob, steps: Blob) -> Blob:
+        return read(values, (INDEX, INDEX), [steps, rows])
+
+    y, *more = apply(operation, at(x, back) if reverse else x, *first, *given, name=name)
+    after = [y, *more[operation.states + 1 :]]  # of a cell, too
+    found = [concat([expand_dims(a, 0), b]) for a, b in zip(first, after, strict=True)]
+    lasts = [reshape(at(each, expand_dims(count, 0)), shape) for each in found]
+    y = where(expand_dims(runs, 2), y, 0.0)
+    return at(y, back) if reverse else y, *lasts
 
 
 @whole

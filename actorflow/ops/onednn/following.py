@@ -25,7 +25,7 @@ from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 ADD, MULTIPLY, DIVIDE, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF4, 0x1FFF5
-_RELU, _TANH, _ELU, _SQUARE, _ABS, _SQRT, _LINEAR, _SOFT_RELU, _HARD_SIGMOID, _LOGISTIC, _EXP = range(0x20, 0x2B)
+_RELU, TANH, _ELU, _SQUARE, _ABS, _SQRT, _LINEAR, _SOFT_RELU, _HARD_SIGMOID, _LOGISTIC, _EXP = range(0x20, 0x2B)
 _GELU_TANH, _SWISH, _LOG = 0x2B, 0x2C, 0x2D
 _CLIP, _GELU_ERF, _HARD_SWISH = 0x2F, 0x31, 0x34
 #: Functions that the library has within others alone.
@@ -63,7 +63,7 @@ _PLAIN: dict[type[Any], Eltwise] = {
     activation.GeluTanh: Eltwise(_GELU_TANH),
     activation.NormalCdf: Eltwise(_NORMAL_CDF),
     ew.Erf: Eltwise(_ERF),
-    ew.Tanh: Eltwise(_TANH),
+    ew.Tanh: Eltwise(TANH),
     ew.Square: Eltwise(_SQUARE),
     ew.Absolute: Eltwise(_ABS),
     ew.Sqrt: Eltwise(_SQRT),
@@ -227,7 +227,7 @@ def _has_no_rows(spec: TensorSpec, y: TensorSpec) -> bool:
 #: Beyond that, the logarithm in softplus is the identity to the last digit.
 _LEAST_THRESHOLD = 17.0
 #: Functions that take far longer than a pass over memory: what one computes is worth a primitive of its own.
-LONG = frozenset([_TANH, _ELU, _SOFT_RELU, _LOGISTIC, _EXP, _GELU_TANH, _SWISH, _LOG, _GELU_ERF])
+LONG = frozenset([TANH, _ELU, _SOFT_RELU, _LOGISTIC, _EXP, _GELU_TANH, _SWISH, _LOG, _GELU_ERF])
 
 
 def function_of(operation: Operation) -> Eltwise | None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
+
+from actorflow.ops.cpu.buffers import Array, put_rounded, scratch, widened
 from actorflow.ops.cpu.parallel import product_ns
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.onednn.library import FORWARD_INFERENCE, Handle, libdnnl
-from actorflow.ops.onednn.weighted import Product, Tell, by_first_axis, product
+from actorflow.ops.onednn.steps import Call, kernel
+from actorflow.ops.onednn.weighted import Product, Tell, Weighted, by_first_axis, product
+from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 
@@ -38,3 +44,24 @@ def _product(
     memories = (found.memory([columns, depth], strides), found.memory([columns, depth]), y)
     work_ns, pieces = product_ns(rows, depth, columns), partial(by_first_axis, tell, operation, specs)
     return Product(describe, *memories, 2, columns, strides[1] == 1, work_ns, pieces)
+
+
+class _OfHalf(Weighted):
+    """A product of half precision by one of float32, for processors that have nothing for such numbers."""
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        sums = scratch("sums of halves", outputs[0].shape, np.float32)
+        super().__call__(operation, [widened(inputs[0]), inputs[1]], [sums])
+        self.direct = None
+        put_rounded(sums, outputs[0])
+
+    def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
+        return super()._prepared([inputs[0], widened(inputs[1])])
+
+
+def _of_half(tell: Tell, operation: Operation, specs: Sequence[TensorSpec]) -> Call:
+    return _OfHalf(operation, tell(operation, [TensorSpec(spec.shape, np.dtype(np.float32)) for spec in specs]))
+
+
+for _kind, _tell in ((Inner, _inner), (InnerDown, _inner_down)):
+    kernel(_kind, dtypes=("float16", "bfloat16"), keeps=True)(partial(_of_half, _tell))

@@ -31,15 +31,18 @@ FILE = _FILES.get(sys.platform, "libdnnl.so.3")
 #: Runtimes of the processor that a library may be made with: one thread, OpenMP. Others keep threads of their own.
 _RUNTIMES = {1: "one thread", 2: "OpenMP"}
 _FLOAT32, _ANY = 3, 1
-SRC, SRC_1, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
+SRC, SRC_1, SRC_2, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, BIAS, SCRATCHPAD = 1, 2, 3, 17, 18, 19, 33, 34, 41, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, POST_OP = 129, 145, 161, 32768
+MEAN, VARIANCE, SCALE, SHIFT, DIFF_SCALE, DIFF_SHIFT = 49, 50, 51, 52, 255, 256
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 _UNIMPLEMENTED, _INVALID = 3, 2
-_IMPLEMENTATION, _ARGUMENT = 8, 255  # queries: of its name, and of the memory of an argument
+# Queries: of the number of inputs, of the name of the code, and of the memory of an argument.
+_COUNT_OF_INPUTS, _IMPLEMENTATION, _ARGUMENT = 3, 8, 255
 _STRIDES, _COUNT_OF_AXES, _COUNT_OF_BLOCKS, _BLOCKS, _BLOCKED_AXES = 14, 256, 263, 264, 265  # queries of a memory
 _MOST_AXES = 12
 
-#: Types of the arguments of each function: p a pointer, n an int, u an unsigned one, f a float, z a size_t.
+#: Types of the arguments of each function: p a pointer, l an int of 64 bits, n one of C, u an unsigned one, f a float,
+#: z a size_t.
 _FUNCTIONS = {
     "engine_create": "pnz",
     "stream_create": "ppu",
@@ -73,8 +76,18 @@ _FUNCTIONS = {
     "convolution_backward_data_primitive_desc_create": "ppnppppppppp",
     "convolution_backward_weights_primitive_desc_create": "ppnpppppppppp",
     "inner_product_forward_primitive_desc_create": "ppnppppp",
+    "lrn_forward_primitive_desc_create": "ppnnpplfffp",
+    "resampling_forward_primitive_desc_create": "ppnnpppp",
+    "layer_normalization_forward_primitive_desc_create": "ppnpppfup",
+    "layer_normalization_backward_primitive_desc_create": "ppnppppfupp",
+    "batch_normalization_forward_primitive_desc_create": "ppnppfup",
+    "batch_normalization_backward_primitive_desc_create": "ppnpppfupp",
+    "vanilla_rnn_forward_primitive_desc_create": "ppnnnpppppppuffp",
+    "lstm_forward_primitive_desc_create": "ppnnpppppppppppup",
+    "gru_forward_primitive_desc_create": "ppnnpppppppup",
+    "lbr_gru_forward_primitive_desc_create": "ppnnpppppppup",
 }
-_TYPES = {"p": c_void_p, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
+_TYPES = {"p": c_void_p, "l": c_int64, "n": c_int, "u": c_uint, "f": c_float, "z": c_size_t}
 
 
 class UnsupportedError(Exception):
@@ -182,16 +195,19 @@ class Library:
         made = f"memory_desc_create_with_{name}"
         return self.make(made, "memory_desc_destroy", len(shape), dims(shape), _FLOAT32, order)
 
-    def descriptor(self, kind: str, *arguments: Any) -> Handle:
+    def descriptor(self, kind: str, *arguments: Any, slow: tuple[str, ...] = ("ref", "simple")) -> Handle:
         """Descriptor of a primitive, computed by code made for this processor.
 
+        Args:
+            kind, arguments: Name of the function that makes it, without its end, and what that takes.
+            slow: How names of code begin that is not made for the processor.
         Raises:
             UnsupportedError: if there is none.
         """
         given = (self._engine, *arguments) if kind != "reorder" else arguments
         with self._alone():
             made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
-        if kind != "reorder" and self.implementation(made).startswith(("ref", "simple")):
+        if kind != "reorder" and self.implementation(made).startswith(slow):
             raise UnsupportedError(kind)
         return made
 
@@ -201,6 +217,12 @@ class Library:
         self.call("primitive_desc_query", descriptor, _IMPLEMENTATION, 0, byref(found))
         assert found.value is not None
         return found.value.decode()
+
+    def count_of_inputs(self, descriptor: Handle) -> int:
+        """Number of arrays that a primitive reads."""
+        found = c_int()
+        self.call("primitive_desc_query", descriptor, _COUNT_OF_INPUTS, 0, byref(found))
+        return found.value
 
     def memory_of(self, descriptor: Handle, argument: int) -> int:
         """Address of the descriptor of the memory of an argument, which lives as long as that of the primitive."""

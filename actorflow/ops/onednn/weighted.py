@@ -93,12 +93,13 @@ class Weighted:
         self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
         self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
         self._reorder = Reorder(product.weight, self._packed)
-        form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain)
-        self._derived = kept(operation).derived(form)
         self.direct: Any = None
         self._operands = [position for _, position in static]
-        inside = [] if following is None else following.static
+        inside = () if following is None else tuple(following.static)
         self._static = [(position, count - 1 + position) for position in inside]
+        # What has no rows may have some in another plan: of one row or several.
+        form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain, inside)
+        self._derived = kept(operation).derived(form)
         self._rows = [count - 1 + position for _, position in rows]
 
     def _part(self, product: Product, weight: Handle | int) -> Compute:

@@ -16,9 +16,9 @@ def _summed(x: np.ndarray, size: int, transposed: bool = False) -> np.ndarray:
     return np.stack([x[..., max(0, i - before) : i + after + 1].sum(-1) for i in range(x.shape[-1])], -1)
 
 
-def _normalized(x: np.ndarray, alpha: float, beta: float, size: int, k: float) -> list[np.ndarray]:
+def _normalized(x: np.ndarray, alpha: float, beta: float, size: int, k: float, saves: bool) -> list[np.ndarray]:
     scale = k + alpha / size * _summed(x * x, size)
-    return [x / scale**beta, scale]
+    return [x / scale**beta, scale][: 1 + saves]
 
 
 def _down(
@@ -34,6 +34,7 @@ ROWS = [
             Sample(ops.LRN(0.4, 0.75, 4, 2.0), normal((2, 5))),
             *(Sample(ops.LRN(0.4, 0.6, size, 2.0), normal((3, 6))) for size in (1, 2, 5, 8)),
             *(Sample(ops.LRN(0.5, beta, 5, 2.0), normal((3, 5, 9))) for beta in (0.75, 0.6)),
+            *(Sample(ops.LRN(0.5, beta, 5, 2.0, saves=False), normal((2, 3, 3, 9))) for beta in (0.75, 0.6)),
         ],
         numpy=_normalized,
         onnx="LRN",

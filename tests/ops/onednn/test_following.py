@@ -253,3 +253,16 @@ def test_what_is_kept_of_variables_is_never_older_than_they_are() -> None:
         for _ in range(3):
             found = graph.run_sync({x: X})[y]
             np.testing.assert_allclose(found, expected(weight.value, shift.value), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_are_one_in_some_plans() -> None:
+    """What follows one row is as a column is, and has rows elsewhere: plans share what is kept of a weight."""
+    graph = af.Graph("rows")
+    x, state = graph.blob("x", ("batch", 512)), graph.blob("state", ("batch", 256))
+    weight = RANDOM.standard_normal((256, 512)).astype("f") / 32
+    y = relu(af.ops.inner(x, graph.constant(weight)) + state)
+    with graph:
+        for count in (1, 1, 3, 1, 2):
+            feeds = RANDOM.standard_normal((count, 512)).astype("f"), RANDOM.standard_normal((count, 256)).astype("f")
+            found = graph.run_sync({x: feeds[0], state: feeds[1]}, fetch=y)[y]
+            np.testing.assert_allclose(found, np.maximum(feeds[0] @ weight.T + feeds[1], 0), rtol=1e-4, atol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,12 +13,14 @@ from actorflow.ops.elementwise import Multiply
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.nn.activation import Elu, Gelu, GeluTanh, Sigmoid, Silu, Softplus
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
+from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax
 from actorflow.ops.reductions import ReduceMean
 from actorflow.ops.registry import lookup
 from actorflow.spec import TensorSpec
 from tests.operations import ROWS, Row
+from tests.operations.table import dtype_of
 from tests.ops.test_values import SPECIAL, check_values
 from tests.support.layouts import LAYOUTS
 
@@ -40,6 +43,10 @@ COMPUTED = [
     Sigmoid,
     Silu,
     Softplus,
+    BatchNorm,
+    BatchNormDown,
+    LayerNorm,
+    LayerNormDown,
 ]
 
 
@@ -63,6 +70,22 @@ def test_products_of_images_with_a_number_for_each_channel(compute: Any, left: l
         x, y = (random.standard_normal(each).astype("f") for each in ((2, 5, 4, 7), other))
         np.testing.assert_array_equal(compute(Multiply(), x, y)[0], x * y)
     assert left == ["Multiply"] * 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_products_of_half_precision(compute: Any, left: list[str], dtype: str) -> None:
+    """They are those of float32, rounded once, whatever follows from weights that stay."""
+    kind, random = dtype_of(dtype), np.random.default_rng(0)
+    x, weight = (random.standard_normal(shape).astype(kind) for shape in ((2, 3, 40), (50, 40)))
+    g = random.standard_normal((2, 3, 50)).astype(kind)
+    for operation, given, matrix in ((Inner(), x, weight.T), (InnerDown(), g, weight)):
+        exact = given.astype("f8") @ matrix.astype("f8")
+        for _ in range(3):
+            (found,) = compute(operation, given, weight)
+            bound = 0.51 * float(ml_dtypes.finfo(kind).eps) * abs(exact) + 1e-5
+            assert found.dtype == kind
+            assert (abs(found.astype("f8") - exact) <= bound).all()
+    assert left == []
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import weakref
 from collections import deque
 from sys import getrefcount
 from typing import Any
@@ -14,6 +14,7 @@ from actorflow.array.record.record import Lease
 from actorflow.core import UNSHARED
 from actorflow.devices.memory import POOLED_BYTES, Bucket, BufferPool
 from actorflow.errors import GraphError, OutOfMemoryError
+from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
 #: Free buffers that are kept.
@@ -30,18 +31,13 @@ class Memory:
 
     Attributes:
         pool: The buffers. Under a budget all values are counted there, otherwise those that are used again.
-        claimed_bytes: What planned work may still allocate.
-        pooled_bytes: Size from which on buffers are used again.
     """
-
-    pooled_bytes = POOLED_BYTES
 
     def __init__(self, budget_bytes: int | None) -> None:
         if budget_bytes is not None and budget_bytes <= 0:
             raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
         self.pool = BufferPool()
         self.pool.budget_bytes = budget_bytes
-        self.claimed_bytes = 0
         self._buckets: dict[TensorSpec, Bucket] = {}
         self._counted_bytes = POOLED_BYTES if budget_bytes is None else 1
         self._ended: deque[Value] = deque()
@@ -73,11 +69,6 @@ class Memory:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
 
-    def reclaim_all(self, values: list[Any]) -> None:
-        """Keep the memory of values that a unit has let go of; empties the list."""
-        while values:
-            self.reclaim(values.pop())
-
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""
         spec = TensorSpec(shape, dtype)
@@ -106,24 +97,15 @@ class Memory:
             self.pool.trim()
 
     def fits(self, size_bytes: int) -> bool:
-        """Return whether n more bytes fit the budget beside what is planned; free buffers give way."""
+        """Return whether n more bytes fit the budget; free buffers give way."""
         budget = self.pool.budget_bytes
         if budget is None:
             return True
-        room = budget - self.claimed_bytes - size_bytes
+        room = budget - size_bytes
         if self.pool.held_bytes > room:
             self.sort_out()
             self.pool.trim()
         return self.pool.held_bytes <= room
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that the budget has left beside what is planned."""
-        if self.pool.budget_bytes is None:
-            return sys.maxsize
-        self.sort_out()
-        self.pool.trim()
-        return self.pool.budget_bytes - self.claimed_bytes - self.pool.held_bytes
 
     def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
         """The error of an array or a unit that does not fit."""
@@ -131,3 +113,27 @@ class Memory:
             f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
             f"{self.pool.budget_bytes:,} bytes are taken by arrays that the program still refers to"
         )
+
+
+class DeviceMemory(Memory):
+    """The memory that a session's values take on one device.
+
+    Args:
+        budget_bytes: Most bytes of values; None for no limit.
+        place: The device.
+    """
+
+    def __init__(self, budget_bytes: int | None, place: Place) -> None:
+        super().__init__(budget_bytes)
+        self._place = place
+        self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def count(self, value: Any) -> None:
+        for each in value if type(value) is tuple else (value,):
+            buffer = each if each.base is None else each.base
+            if self._known.get(id(buffer)) is not buffer:
+                self._known[id(buffer)] = buffer
+                self.pool.adopt(buffer)
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        return OutOfMemoryError(f"on {self._place}: {super().no_room(what, size_bytes)}")

@@ -1,0 +1,576 @@
+"""Jobs: records that are computed together, called one by one or as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from sys import getrefcount
+from time import perf_counter_ns
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from actorflow.array.memory import Memory
+from actorflow.array.record.placement import accelerator_of
+from actorflow.array.record.primitives import LARGE, Value, as_recorded, touched
+from actorflow.array.record.record import (
+    COPIED_BYTES,
+    Error,
+    Input,
+    InterruptedStepError,
+    Record,
+    bytes_of,
+    called,
+    failure,
+)
+from actorflow.array.structures import MOST_STEPS, Description, Structure, describe, structures
+from actorflow.devices.memory import POOLED_BYTES
+from actorflow.errors import DeviceError, OpError, OutOfMemoryError
+from actorflow.ops.step import StepError
+from actorflow.runtime.interrupts import interruptible
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.runtime.service import Service
+
+#: Fewest operations whose structure is looked at.
+_FEWEST = 4
+#: Bytes of a value from which on reuse of its memory is worth a check.
+_REUSED_BYTES = 4_096
+#: Most operations of accelerators that are one graph.
+_MOST_PLACED = 256
+_LOST = "it was being computed in the parent process when this one was forked from it"
+#: Elements of a constant up to which it is compared with others.
+_COMPARED = 64
+
+
+def _calibrate() -> tuple[int, int, int]:
+    """Reference counts of an item of a tuple, a value in a list and one more place, and one that a view refers to."""
+    node = (np.empty(2),), [np.empty(2)]
+    values = [*node[1]]
+    found = np.empty(2)[:1]
+    base = found.base
+    return getrefcount(node[0][0]), getrefcount(values[0]), getrefcount(base)
+
+
+_IN_INPUTS, _IN_RECORD, _IN_VIEW = _calibrate()
+
+
+class Call(NamedTuple):
+    """A call of an operation, for the profile."""
+
+    name: str
+    elapsed_ns: int
+    has_failed: bool
+
+
+class JobSession(Protocol):
+    """The session of a job."""
+
+    memory: Memory
+    is_limited: bool
+    capture: bool
+
+    def admit(self, node: Record, need_bytes: int) -> Error | None:
+        """Make room for a record's value; the error where there is none."""
+
+    def room(self, shape: tuple[int, ...], dtype: Any) -> Value:
+        """Memory for a large value."""
+
+    def memory_of(self, node: Record) -> Memory:
+        """The memory that a record's value takes."""
+
+
+class Job:
+    """Records that one thread computes, or the service.
+
+    Args:
+        session: The session of the records.
+        asked: Under a budget, the numbers of the records that somebody waits for.
+
+    Attributes:
+        parts: What is computed one after the other.
+        claimed_bytes: What its values may take at most, under a budget.
+        is_served: Whether the service computes it.
+        interrupt: What has interrupted the service, for the thread that waits.
+    """
+
+    def __init__(self, session: JobSession, asked: set[int]) -> None:
+        self.asked = asked
+        self.claimed_bytes = 0
+        self.is_served = False
+        self.interrupt: BaseException | None = None
+        self.parts: list[Steps | Run] = []
+        self._session = session
+
+    def plan(self, nodes: list[Record], wanted: set[Record], takes_programs: bool) -> None:
+        """Say how the records are computed.
+
+        Args:
+            nodes: The records, in order; what refers to them is let go of.
+            wanted: Those whose values are wanted even if no array shows them.
+            takes_programs: Whether they may be computed by programs.
+        """
+        for node in nodes:
+            node.unit = self
+        self.parts.extend(_parts(self._session, nodes, wanted, takes_programs))
+
+    @property
+    def shared(self) -> int:
+        """How many records repeat others."""
+        return sum([part.shared for part in self.parts])
+
+    @property
+    def needs_service(self) -> bool:
+        """Return whether a part of it is for the service alone."""
+        return any(part.needs_service for part in self.parts)
+
+    def compute(self, refusal: BaseException | None) -> None:
+        """Compute it in the calling thread. What an interrupt leaves is computed by the next one who asks.
+
+        Args:
+            refusal: Why there is no service for what only that can compute.
+        """
+        for part in self.parts:
+            if isinstance(part, Run) and part.description.is_placed:
+                part.fail(refusal or DeviceError("there is no service"))
+            else:
+                part.compute()
+
+    async def serve(self, service: Service) -> None:
+        """Compute it on a service."""
+        try:
+            for part in self.parts:
+                await part.serve(service)
+        except InterruptedStepError as error:
+            self.interrupt = error.__cause__
+        except BaseException as error:  # noqa: BLE001  raised to all who ask for the values
+            for part in self.parts:
+                part.fail(error)
+
+    def end(self) -> list[Record]:
+        """Let go of the records; returns those that have no values. With the session's lock held."""
+        left = []
+        for part in self.parts:
+            left += part.end()
+        return left
+
+
+class Steps:
+    """Records that are called one by one, in order; each lets go of what it has read."""
+
+    needs_service = is_program = False
+
+    def __init__(self, session: JobSession, nodes: list[Record]) -> None:
+        self._session = session
+        self._same = common(nodes) if len(nodes) > 1 else {}
+        self.shared = len(self._same)
+        self._left = nodes[::-1]  # the next one at the end
+        self._spoiled: Record | None = None  # one whose input is being written over
+        self.calls: list[Call] = []
+
+    def compute(self) -> None:
+        """Compute those that are left."""
+        left, same = self._left, self._same
+        with np.errstate(all="ignore"):
+            while left:
+                if same and (first := same.pop(left[-1], None)) is not None:
+                    left[-1].value, left[-1].error = first.value, first.error
+                    del first
+                else:
+                    self._compute(left[-1])
+                if left[-1].done:
+                    left[-1].inputs = ()
+                left[-1].unit = None
+                left.pop()
+
+    async def serve(self, service: Service) -> None:
+        """Compute it on a service."""
+        await service.call(partial(called, self.compute))
+
+    def fail(self, error: BaseException) -> None:
+        """Note why there are no values."""
+        for node in self._left:
+            node.error = explain(node, error)
+
+    def end(self) -> list[Record]:
+        """Let go of the records; returns those that have no values."""
+        left, self._left, self._same = self._left[::-1], [], {}
+        spoiled, self._spoiled = self._spoiled, None
+        for node in left:
+            node.unit = None
+            if node is spoiled and not node.done:
+                node.error = explain(node, DeviceError(_LOST))
+        return left
+
+    def _compute(self, node: Record) -> None:
+        op: Any = node.op
+        values: list[Any] = []
+        for each in node.inputs:
+            if type(each) is Record:
+                if each.error is not None:
+                    node.error = each.error
+                    return
+                if each.value is None:  # there was no room for it
+                    return
+                values.append(each.value)
+            else:
+                values.append(each)
+        each = None  # type: ignore[assignment]  # it would count as a reference
+        over = self._free_input(node, values)
+        self._spoiled = None if over is None else node
+        if self._session.is_limited:
+            error = self._session.admit(node, 0 if over is not None else bytes_of(node))
+            if error is not None or node.unit is None:
+                node.error = error
+                return
+        begin_ns = perf_counter_ns()
+        try:
+            if op.elementwise or op.into:
+                found = values[over] if over is not None else self._room(node)
+                op.compute(*values, *node.params, out=found)
+            elif op.owns:
+                found = op.compute(*values, *node.params, owned=over is not None)
+            else:
+                found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
+                if type(found) is np.ndarray and found.base is not None and self._keeps_too_much(node, found):
+                    found = found.copy()
+        except Exception as error:  # noqa: BLE001  raised to all who ask for the value
+            values.clear()  # the error's traceback refers to this frame
+            node.error = explain(node, error)
+            self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, True))
+            return
+        except BaseException as error:  # an interrupt, for this thread
+            if self._spoiled is not None:  # what was being written over may be lost
+                node.error = explain(node, error)
+            raise
+        self._spoiled = None
+        self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, False))
+        if over is None and not (op.elementwise or op.into):
+            self._session.memory.count(found)
+        if over is None:
+            node.lease = self._session.memory.lease(found)
+        else:  # the input's, which would keep the memory once more when that ends
+            read: Any = node.inputs[over]
+            node.lease, read.lease = read.lease, None
+        node.value = found
+
+    def _room(self, node: Record) -> Value:
+        if self._session.is_limited or node.size_bytes >= POOLED_BYTES:  # it is counted
+            return self._session.room(node.shape, node.dtype)
+        return np.empty(node.shape, node.dtype)
+
+    def _free_input(self, node: Record, values: list[Any]) -> int | None:
+        """The position of an input that the result may be written over, as nothing else refers to it."""
+        op: Any = node.op
+        if node.size_bytes < _REUSED_BYTES or not ((op.elementwise and op.aligned) or op.owns):
+            return None
+        for i in range(1 if op.owns else len(values)):
+            if type(node.inputs[i]) is Record and self._is_free(node, i, values):
+                return i
+        return None
+
+    def _is_free(self, node: Record, i: int, values: list[Any]) -> bool:
+        lease: Any = node.inputs[i].lease  # type: ignore[union-attr]
+        return (
+            getrefcount(node.inputs[i]) == _IN_INPUTS
+            and getrefcount(values[i]) == _IN_RECORD + (lease is not None)
+            and (values[i].shape, values[i].dtype) == (node.shape, node.dtype)
+            and is_own(values[i])
+        )
+
+    def _keeps_too_much(self, node: Record, found: Value) -> bool:
+        """Return whether a view would keep memory that is free without it."""
+        if found.nbytes * 2 >= getattr(found.base, "nbytes", 0) or not node.is_held():
+            return False
+        only = len(node.inputs) == 1 and type(node.inputs[0]) is Record and getrefcount(node.inputs[0]) == _IN_INPUTS
+        return found.nbytes < COPIED_BYTES or self._session.is_limited or only
+
+
+class Run:
+    """Records that are computed by a program. If a step of it fails, they are called one by one.
+
+    Args:
+        session: Their session.
+        nodes: The records.
+        description: Their structure.
+        structure: What is known of it.
+    """
+
+    def __init__(
+        self, session: JobSession, nodes: list[Record], description: Description, structure: Structure
+    ) -> None:
+        self._session = session
+        self._nodes = nodes
+        self.description = description
+        self.entries = description.entries
+        self.structure = structure
+        self.needs_service = structure.is_large or description.is_placed
+        self.is_program = False
+        self.calls: list[Call] = []
+        self.elapsed_ns = 0  # of the program
+        self.form: Any = None  # the program that has computed it
+        self._rest: Steps | None = None
+
+    @property
+    def shared(self) -> int:
+        """How many of the records repeat others."""
+        return self.structure.repeats if self._rest is None else self._rest.shared
+
+    def compute(self) -> None:
+        """Compute it in the calling thread."""
+        program = self.structure.program
+        if program is not None and self._rest is None and not self._are_missing():
+            try:
+                begin_ns = perf_counter_ns()
+                values = self.description.values()
+                found = interruptible(program, (values,))
+                self.elapsed_ns = perf_counter_ns() - begin_ns
+                self.form = program
+                self._hand_on(found, {id(each) for each in values})
+                return
+            except (StepError, MemoryError):  # operations that do not need what has failed are computed all the same
+                pass
+        self._one_by_one().compute()
+
+    def _are_missing(self) -> bool:
+        """Return whether a value that is read is not there."""
+        return any(type(each) is Record and each.value is None for each in self.description.given)
+
+    def _one_by_one(self) -> Steps:
+        if self._rest is None:
+            nodes, self._nodes = self._nodes, []
+            self._rest = Steps(self._session, nodes)
+            self.calls = self._rest.calls
+            self.description = self.description._replace(given=[], produced={})
+        return self._rest
+
+    def end(self) -> list[Record]:
+        """Let go of the records; returns those that have no values."""
+        if self._rest is not None:
+            return self._rest.end()
+        left = self._let_go()
+        return [] if self.is_program else left
+
+    def _let_go(self) -> list[Record]:
+        """Let go of the records as soon as they are computed: later parts may need the memory."""
+        nodes, self._nodes = self._nodes, []
+        self.description = self.description._replace(given=[], produced={})
+        for node in nodes:
+            node.unit = None
+            if node.done:
+                node.inputs = ()
+        return [node for node in nodes if not node.done]
+
+    async def serve(self, service: Service) -> None:
+        """Compute it on a service."""
+        description = self.description
+        if not description.is_placed:
+            if not self._are_missing():
+                try:
+                    self._hand_on(await self._served(service, [*description.produced]), set())
+                    return
+                except Exception as error:  # noqa: BLE001  the operations are called one by one, which says what is wrong
+                    if isinstance(error.__cause__, InterruptedStepError):
+                        raise error.__cause__ from error.__cause__.__cause__
+            await self._one_by_one().serve(service)
+            return
+        await self._serve_placed(service)
+
+    async def _serve_placed(self, service: Service) -> None:
+        """Compute records of accelerators. Where something fails, the results are computed one by one."""
+        description = self.description
+        failed: dict[Record, Error | None] = {}  # why a value is not to be had; None if there was no room for it
+        own = {*self._nodes}
+        for node in self._nodes:
+            for each in node.inputs:
+                if type(each) is Record and (each in failed or (each.value is None and each not in own)):
+                    failed[node] = failed.get(each) or each.error
+        outputs = []
+        for i, node in description.produced.items():
+            if self._session.is_limited and node not in failed:
+                error = self._session.admit(node, bytes_of(node))
+                if node.unit is None:
+                    failed[node] = error
+            if node in failed:
+                node.error = failed[node]
+            else:
+                outputs.append(i)
+        if not await self._compute_some(service, outputs) and len(outputs) > 1:
+            for i in outputs:  # the failure may concern only some of them
+                await self._compute_some(service, [i])
+
+    async def _compute_some(self, service: Service, outputs: Sequence[int]) -> bool:
+        """Compute some of the results of accelerators; return whether that went well."""
+        if not outputs:
+            return True
+        produced, nodes = self.description.produced, self._nodes
+        try:
+            found = await self._served(service, outputs)
+        except BaseException as error:  # noqa: BLE001  raised to all who ask for the value
+            at, cause = outputs[0], error
+            if isinstance(error, OpError) and self.form is not None:
+                at, cause = self.form.step_of(error), error.__cause__ or error
+            failure = explain(nodes[at], cause)
+            for i in outputs:
+                produced[i].error = failure
+            if len(outputs) == 1:
+                self.calls.append(Call(nodes[at].name, 0, True))
+            return False
+        for i, value in zip(outputs, found, strict=True):
+            produced[i].error = None
+            self._session.memory_of(produced[i]).count(value)
+            produced[i].value = value  # its memory is the service's to use again
+        self.is_program = True
+        return True
+
+    async def _served(self, service: Service, outputs: Sequence[int]) -> list[Any]:
+        """The results at some positions, by a graph of the service."""
+        description = self.description
+        self.form = None
+        self.form = form = self.structure.compiled(service, description, outputs, self._session.capture)
+        values, fetched = description.values(), form.fetched
+        begin_ns = perf_counter_ns()
+        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, fetched)
+        self.elapsed_ns += perf_counter_ns() - begin_ns
+        return [tuple([result[x] for x in each]) if isinstance(each, tuple) else result[each] for each in form.fetches]
+
+    def fail(self, error: BaseException) -> None:
+        """Note why there are no values."""
+        for node in self.description.produced.values():
+            node.error = explain(node, error)
+
+    def _hand_on(self, found: Sequence[Any], known: set[int]) -> None:
+        """Give the records their values, of which those that are known count already."""
+        memory = self._session.memory
+        for node, value in zip(self.description.produced.values(), found, strict=True):
+            if id(value) not in known:
+                known.add(id(value))
+                memory.count(value)
+            node.value = value  # its memory is the program's to use again
+        self.is_program = True
+        self._let_go()
+
+
+def _parts(
+    session: JobSession, nodes: list[Record], wanted: set[Record], takes_programs: bool
+) -> Iterator[Steps | Run]:
+    """What computes records, in order."""
+    if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
+        if session.is_limited:  # each waits for room
+            for is_placed, some in groupby(nodes, lambda node: accelerator_of(node) is not None):
+                own = [*some]
+                if is_placed:
+                    for node in own:
+                        yield _run(session, [node], {node}, is_placed=True)
+                else:
+                    yield Steps(session, own)
+            return
+        parts = [nodes[i : i + _MOST_PLACED] for i in range(0, len(nodes), _MOST_PLACED)]
+        for i, own in enumerate(parts):
+            later = {each for part in parts[i + 1 :] for node in part for each in node.inputs if type(each) is Record}
+            yield _run(session, own, wanted | later, is_placed=True)
+        return
+    if not takes_programs or (len(nodes) < _FEWEST and not _is_worth_lanes(nodes)):
+        yield Steps(session, nodes)
+        return
+    stretches = structures.stretches(nodes)
+    if len(stretches) > 1 and _have_common(stretches):
+        stretches = [nodes] if len(nodes) <= MOST_STEPS else []
+    runs: list[tuple[list[Record], Run | None]] = []
+    for own in reversed(stretches):
+        run = _run(session, own, wanted) if len(own) <= MOST_STEPS else None
+        runs.append((own, run))
+        if run is None:
+            wanted.update([each for node in own for each in node.inputs if type(each) is Record])
+        else:
+            wanted.update([each for each in run.description.given if type(each) is Record])
+    rest: list[Record] = [] if stretches else nodes
+    for own, run in reversed(runs):
+        if run is None or not (run.needs_service or run.structure.times_met > 1):
+            rest = [*rest, *own]
+            continue
+        if rest:
+            yield Steps(session, rest)
+            rest = []
+        structures.begin(own[0])
+        if not run.needs_service:
+            run.structure.bind(run.description, len(common(own)))
+        yield run
+    if rest:
+        yield Steps(session, rest)
+
+
+def _run(session: JobSession, nodes: list[Record], wanted: set[Record], is_placed: bool = False) -> Run:
+    description = describe(nodes, wanted, is_placed)
+    structure = structures.get(description.key)
+    if structure is None:
+        structure = Structure(not is_placed and _has_large(nodes))
+        structures.put(description.key, structure)
+        structure.repeats = len(common(nodes)) if is_placed else 0
+    structure.times_met += 1
+    return Run(session, nodes, description, structure)
+
+
+def _is_worth_lanes(nodes: Sequence[Record]) -> bool:
+    """Return whether a few records are a program at once; so is a large reduction alone, for its exacter sums."""
+    op = nodes[0].op
+    return (len(nodes) > 1 or (op is not None and op.reduction)) and _has_large(nodes)
+
+
+def _has_large(nodes: Iterable[Record]) -> bool:
+    """Return whether an operation takes so long that it is worth a thread of its own."""
+    return any(touched(node.op, node.inputs, node.size) > LARGE for node in nodes)  # type: ignore[arg-type]
+
+
+def _have_common(stretches: list[list[Record]]) -> bool:
+    """Return whether an operation that is more than a view or a constant repeats one of another stretch."""
+    same = common([node for own in stretches for node in own])
+    if not same:
+        return False
+    of = {node: i for i, own in enumerate(stretches) for node in own}
+    return any(
+        of[node] != of[first] and not first.op.view and any(type(each) is Record for each in first.inputs)  # type: ignore[union-attr]
+        for node, first in same.items()
+    )
+
+
+def common(nodes: Iterable[Record]) -> dict[Record, Record]:
+    """For each record that repeats an earlier one, that one."""
+    known: dict[Any, Record] = {}
+    same: dict[Record, Record] = {}
+    for node in nodes:
+        op = node.op
+        if op is None or not op.pure:
+            continue
+        inputs = [each if type(each) is Record else _constant(each) for each in node.inputs]
+        if same:
+            inputs = [same.get(each, each) for each in inputs]
+        first = known.setdefault((op, node.params, node.dtype, node.shape, *inputs), node)
+        if first is not node:
+            same[node] = first
+    return same
+
+
+def _constant(value: Input) -> Any:
+    assert isinstance(value, np.ndarray)
+    if not value.shape:
+        return value.dtype, value.tobytes()
+    return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
+
+
+def explain(node: Record, cause: BaseException) -> Error:
+    """The error of a record whose computation has raised something; a step before may have handed it on."""
+    if cause.__traceback__ is not None:
+        clear_frames(cause.__traceback__)  # frames refer to values
+    if isinstance(cause, OpError | OutOfMemoryError):
+        return cause
+    specs = [TensorSpec(x.shape, x.dtype) for x in node.inputs]
+    return failure(node.name, node.origin, specs, cause, accelerator_of(node) or node.place)
+
+
+def is_own(value: Any) -> bool:
+    """Return whether a value has memory of its own that may be written."""
+    return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous

@@ -1,0 +1,643 @@
+"""Sessions, which compute the arrays that belong to them, within memory of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Token
+from functools import partial
+from operator import attrgetter
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+from actorflow.array.jobs import Job, Run
+from actorflow.array.memory import DeviceMemory, Memory
+from actorflow.array.record.placement import accelerator_of, place_of
+from actorflow.array.record.primitives import DType, Value
+from actorflow.array.record.record import (
+    HOST,
+    WORTH_A_LOOK,
+    Error,
+    Evaluator,
+    Record,
+    bytes_of,
+    context_evaluator,
+    current_evaluator,
+)
+from actorflow.array.structures import name_of, note
+from actorflow.devices import DeviceOptions
+from actorflow.errors import DeviceError, GraphError
+from actorflow.place import Place
+from actorflow.runtime.interrupts import Guard, check_interrupt
+from actorflow.spec import TensorSpec
+from actorflow.threads import forget_in_child, new_condition
+from actorflow.trace.counters import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.array.array import Array
+    from actorflow.runtime.service import Service
+
+#: Records that wait to be computed; from here on the recording thread computes, too.
+_MOST_PENDING = 20_000
+#: The same under a budget, where all of them are looked through again and again.
+_MOST_PENDING_IN_BUDGET = 1_000
+#: Most elements that an operation touches to be computed in its line: to hand it to another thread takes as long.
+_BRIEF = 1 << 18
+#: Elements to be computed that are computed at once with what is asked for, as they would be ahead.
+_MOST_WORK = 1 << 23
+#: Elements to be computed from which on the service does not wait for a pause of the recording.
+_PLENTY = 16 * 1024 * 1024
+#: A service without work, and without accelerators, ends after this time.
+_LINGER_S = 1.0
+#: A recording that makes nothing for this time has paused.
+_PAUSE_S = 1e-3
+_number = attrgetter("number")
+
+
+class Found(NamedTuple):
+    """The records that must be computed.
+
+    Attributes:
+        new: The records of the session that nothing computes yet, in the order in which they were made.
+        under_way: Those that are being computed.
+        foreign: Those of other sessions.
+        shared: Of the new ones, those that others than these read: worth keeping.
+    """
+
+    new: list[Record]
+    under_way: list[Record]
+    foreign: list[Record]
+    shared: set[Record]
+
+
+class Session(Evaluator):
+    """Arrays that are computed together, by the threads that ask for them and by a service with lanes.
+
+    In a ``with`` block, the arrays that are made inside belong to it, and so does all that is computed from them.
+
+    Args:
+        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
+            it was recorded, and `from_numpy` waits until there is room.
+        sequential: Compute each operation in the line that records it, in order.
+        dry_run: Record and check, but compute nothing.
+        run_ahead: Whether what was recorded is computed before it is asked for.
+        devices: Options of accelerators, by place, as for `actorflow.Graph`.
+        capture: Whether kernels that follow each other on one are captured and replayed, as for `actorflow.Graph`.
+    Raises:
+        GraphError: if options exclude each other, or the budget is not positive.
+
+    Attributes:
+        profile: Calls and times by operation; those computed as one have their shares of the time.
+        computed: Operations computed.
+        shared: Operations that were not computed since an equal one was.
+        memory: Memory of values on the CPU.
+        service: Computes what is large, on accelerators, awaited or not asked for yet; None before the first of these.
+    Example:
+        >>> with xp.session(run_ahead=False) as session:
+        ...     x = xp.asarray([1.0, 4.0])
+        ...     print((xp.sqrt(x) * 2.0).to_numpy(), list(session.profile))
+        [2. 4.] ['sqrt', 'multiply']
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_budget: int | None = None,
+        sequential: bool = False,
+        dry_run: bool = False,
+        run_ahead: bool = True,
+        devices: Mapping[Place | str, DeviceOptions] | None = None,
+        capture: bool = False,
+    ) -> None:
+        if sequential and dry_run:
+            raise GraphError("a session is sequential or a dry run, not both")
+        super().__init__(dry_run)
+        self._options = {place_of(place): own for place, own in (devices or {}).items()}
+        self.memory = Memory(memory_budget)
+        self._memories: dict[Place, DeviceMemory] = {}
+        self.capture = capture
+        self.count, self.lease = self.memory.count, self.memory.lease
+        self.is_limited = memory_budget is not None or any(own.memory_budget for own in self._options.values())
+        self.sequential = sequential
+        self.threshold = -1 if sequential else WORTH_A_LOOK
+        self._profile: dict[str, OpProfile] = {}
+        self._owed: dict[Any, list[Any]] = {}  # by program: its operations, calls and times that the profile lacks
+        self.computed = self.shared = 0
+        self._runs_ahead = run_ahead
+        self.takes_programs = not (dry_run or sequential or self.is_limited)
+        if run_ahead and self.takes_programs:
+            self.at_once = _BRIEF
+        self._most_pending = _MOST_PENDING
+        # All below is used under the lock.
+        self._changed = new_condition()
+        self._jobs: set[Job] = set()
+        self._late: list[weakref.ref[Array]] = []  # under a budget, what the program can ask for
+        self._late_bytes = 0
+        self._callbacks: dict[Record, list[Callable[[], None]]] = {}
+        self._running: list[Service] = []  # at most one
+        self._uses = 0  # how often the service was given something
+        self._refusal: BaseException | None = None  # why there is none
+        self._is_watching = self._is_ahead = self._closed = False
+        self._token: Token[Evaluator | None] | None = None
+        self._end_of_service = weakref.finalize(self, _close, self._running)
+        forget_in_child(self)
+
+    def __enter__(self) -> Self:
+        self._token = context_evaluator.set(self)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        token, self._token = self._token, None
+        try:
+            if token is not None:
+                context_evaluator.reset(token)
+        finally:  # a generator may be ended in another context
+            self.close()
+
+    @property
+    def profile(self) -> dict[str, OpProfile]:
+        """Calls and times by operation."""
+        with Guard(self._changed):
+            owed, self._owed = self._owed, {}
+            for form, (entries, calls, total_ns) in owed.items():
+                profiles = form.profiles
+                note([name_of(entries[i]) for i in profiles], [*profiles.values()], calls, total_ns, self._profile)
+        return self._profile
+
+    @property
+    def service(self) -> Service | None:
+        """What computes for it beside the threads that ask, if there is one now."""
+        return self._running[0] if self._running else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
+        return self.memory.pool.held_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest `held_bytes` so far."""
+        return self.memory.pool.peak_bytes
+
+    def wait_for_all(self) -> None:
+        """Compute all that was recorded and that the program can still ask for.
+
+        What fails is reported where its value is asked for.
+        """
+        if self.dry_run:
+            return
+        with Guard(self._changed) as guard:
+            self._compute(self._take_pending(), guard)
+            self._drain(guard)
+
+    # -- recording ----------------------------------------------------------------------------------------------
+
+    def notice(self, node: Record) -> None:
+        """Have the service look at the records, of which there are many. Called while recording."""
+        if self.dry_run:
+            super().notice(node)
+        elif self.sequential:
+            self.force([node])
+            self._forget()
+            if node.error is not None:
+                raise node.error
+        elif not self._runs_ahead:
+            self.load = 0
+            if len(self.pending) > self._most_pending:
+                self._forget()
+                self._most_pending = max(_MOST_PENDING, 2 * len(self.pending))
+        elif len(self.pending) > (_MOST_PENDING_IN_BUDGET if self.is_limited else _MOST_PENDING):
+            with Guard(self._changed) as guard:
+                self._drain(guard)
+        elif not self._is_watching and not self._closed:
+            with Guard(self._changed):
+                service = self._serving()
+                if service is not None:
+                    self._is_watching = True
+                    self._uses += 1
+                    service.submit(self._watch)
+
+    def _forget(self) -> None:
+        """Drop the records that need not be computed any more."""
+        with Guard(self._changed):
+            self._count_recorded()
+            pending = self.pending
+            for _ in range(len(pending)):
+                ref = pending.popleft()
+                if _node_to_compute(ref) is not None:
+                    pending.append(ref)
+
+    def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
+
+        Raises:
+            OutOfMemoryError: if there is no room even then.
+        """
+        memory = self.memory
+        with Guard(self._changed) as guard:
+            if not self.is_limited:
+                return memory.take(shape, dtype)
+            size_bytes = TensorSpec(shape, dtype).size_bytes
+            # Records need room for their values, too.
+            if self._has_room(size_bytes) or (Record.placing is not None and self._fit((), size_bytes)):
+                return memory.take(shape, dtype)
+            self._drain(guard)
+            if not memory.fits(size_bytes):
+                gc.collect()
+                self._drain(guard)
+            if memory.fits(size_bytes):
+                return memory.take(shape, dtype)
+        raise memory.no_room("a new array", size_bytes)
+
+    def room(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        """Memory for the value of a record."""
+        with self._changed:
+            return self.memory.take(shape, dtype)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def force(self, nodes: Iterable[Record]) -> None:
+        wanted = [node for node in nodes if not node.done]
+        if not wanted:
+            return
+        if self.dry_run:
+            super().force(wanted)
+        with Guard(self._changed) as guard:
+            self._compute(wanted, guard)
+
+    def _compute(self, wanted: list[Record], guard: Guard) -> None:
+        """Compute records, with the lock held; returns when they are done, well or not."""
+        is_ahead = self._runs_ahead and self.takes_programs and Record.placing is None and self.load <= _MOST_WORK
+        # What would be computed ahead anyway is one program with it: values are asked for one after the other.
+        roots = [*wanted, *self._take_pending()] if is_ahead else wanted
+        served: Job | None = None  # what the service computes for this thread
+        while wanted := [node for node in wanted if not node.done]:
+            job = self._begin(roots, wanted)
+            if job is not None:
+                self._run(job)
+                served = job if job.is_served else None
+            if job is None or served is not None:
+                self._changed.wait(guard.wait_s)
+            if served is not None and served.interrupt is not None:
+                raise served.interrupt
+            check_interrupt()
+            roots = wanted
+
+    def when_done(self, node: Record, callback: Callable[[], None]) -> None:
+        if not node.done:
+            if self.dry_run:
+                super().force((node,))
+            with Guard(self._changed):
+                if is_waiting := not node.done:
+                    self._callbacks.setdefault(node, []).append(callback)
+                    self._go_on()
+            if is_waiting:
+                return
+        callback()
+
+    def close(self) -> None:
+        """End the service after its present work. What is not computed then is computed by those who ask for it."""
+        with Guard(self._changed):
+            self._closed = True
+            is_at_work = any(job.is_served for job in self._jobs)
+            ending, self._running[:] = self._running[:], []
+        for service in ending:
+            service.close()
+            if not is_at_work:
+                service.join()
+
+    def _drain(self, guard: Guard) -> None:
+        """Compute all that was recorded and can still be asked for, where it fits, with the lock held."""
+        nodes = self._take_pending()
+        while True:
+            job = self._begin(nodes, [])
+            if job is not None:
+                self._run(job)
+            if self._jobs:
+                self._changed.wait(guard.wait_s)
+            elif job is None:
+                return
+            check_interrupt()
+            nodes = [node for node in nodes if not node.done]
+
+    # -- with the lock held -------------------------------------------------------------------------------------
+
+    def _take_pending(self) -> list[Record]:
+        """The records that can be asked for; under a budget also those recorded earlier."""
+        self.load = 0
+        self._count_recorded()
+        pending = self.pending
+        refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
+        if self.is_limited:
+            refs = self._late = [each for each in self._late + refs if _node_to_compute(each) is not None]
+        return [node for each in refs if (node := _node_to_compute(each)) is not None]
+
+    def _count_recorded(self) -> None:
+        recorded = self.recorded_bytes
+        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Return whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
+
+        To find out what is needed takes a look at each record.
+        """
+        self._count_recorded()
+        claimed_bytes = sum([job.claimed_bytes for job in self._jobs])
+        return Record.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
+
+    def _fit(self, nodes: Iterable[Record], size_bytes: int = 0) -> bool:
+        """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
+        # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
+        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
+            return True
+        needs: dict[Memory, int] = {self.memory: size_bytes + sum([job.claimed_bytes for job in self._jobs])}
+        for node in collect([*nodes, *self._take_pending()], self).new:
+            memory = self.memory_of(node)
+            needs[memory] = needs.get(memory, 0) + bytes_of(node)
+        self._late_bytes = max(0, sum(needs.values()) - size_bytes)
+        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
+
+    def memory_of(self, node: Record) -> Memory:
+        """The memory that a record's value takes."""
+        place = None if Record.placing is None else accelerator_of(node)
+        if place is None or node.place is HOST:
+            return self.memory
+        memory = self._memories.get(place)
+        if memory is None:
+            options = self._options.get(place)
+            own = None if options is None else options.memory_budget
+            memory = self._memories[place] = DeviceMemory(own or self.memory.pool.budget_bytes, place)
+        return memory
+
+    def admit(self, node: Record, need_bytes: int) -> Error | None:
+        """Make room for a record's value; the error where there is none.
+
+        A record that nobody asks for is left, as if nothing had been recorded.
+        """
+        for collects in (False, True):
+            if collects:
+                gc.collect()
+            with self._changed:
+                memory = self.memory_of(node)
+                if memory.fits(need_bytes):
+                    return None
+        job, node.unit = node.unit, None
+        return memory.no_room(node.name, need_bytes) if node.number in job.asked else None
+
+    def _begin(self, roots: Sequence[Record], asked: Sequence[Record]) -> Job | None:
+        """The job that computes records; None if what they need is being computed, or nothing is to do."""
+        if self.is_limited:
+            if self._jobs:  # the next one needs to know what room that leaves
+                return None
+            if asked and not self._fit(asked):  # in the order of recording there is room whenever there can be
+                roots = [*self._take_pending(), *asked]
+        found = collect(roots, self)
+        while found.foreign:
+            self._force_elsewhere(found.foreign)
+            found = collect(roots, self)
+        if found.under_way or not found.new:
+            return None
+        needed = {node.number for node in collect(asked, self).new} if self.is_limited else set()
+        job = Job(self, needed)
+        if self.is_limited:
+            job.claimed_bytes = sum([*map(bytes_of, found.new)])
+            self._late_bytes = max(0, self._late_bytes - job.claimed_bytes)
+        self._jobs.add(job)
+        wanted = found.shared.union(roots)
+        del roots, asked
+        job.plan(found.new, wanted, self.takes_programs)
+        self.shared += job.shared
+        return job
+
+    def _force_elsewhere(self, nodes: list[Record]) -> None:
+        self._changed.release()
+        try:
+            for node in between_sessions(nodes):
+                node.evaluator.force([node])
+        finally:
+            self._changed.acquire()
+
+    def _run(self, job: Job, is_ahead: bool = False) -> None:
+        """Compute a job, or have the service do so, which then tells; what interrupts this thread is raised."""
+        if (is_ahead or job.needs_service) and self._hand_over(job):
+            return
+        interrupt: BaseException | None = None
+        self._changed.release()
+        try:
+            job.compute(self._refusal)
+        except BaseException as error:  # noqa: BLE001  for this thread, once the records are in order again
+            interrupt = error
+        while True:
+            try:
+                self._changed.acquire()
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        self._end(job)
+        if interrupt is not None:
+            raise interrupt
+
+    def _hand_over(self, job: Job) -> bool:
+        service = self._serving()
+        if service is None:
+            return False
+        self._uses += 1
+        job.is_served = True
+        service.submit(partial(self._serve, job))
+        return True
+
+    def _serving(self) -> Service | None:
+        """The service, started if there is none; None if that is impossible."""
+        if not self._running:
+            from actorflow.runtime.service import Service
+
+            try:
+                self._running.append(Service("actorflow-arrays", self.memory.pool.budget_bytes, self._options))
+            except (DeviceError, OSError) as error:
+                self._refusal = error
+        return self.service
+
+    def _end(self, job: Job) -> None:
+        """Hand on the results of a job, and begin what waited for it."""
+        self._jobs.discard(job)
+        for node in job.end():  # what it has left is computed by the next one who asks
+            if node.handle is not None:
+                self.pending.append(node.handle)
+        for part in job.parts:
+            for name, elapsed_ns, has_failed in part.calls:
+                profile = self._profile.setdefault(name, OpProfile())
+                if has_failed:
+                    profile.failed += 1
+                else:
+                    profile.add(elapsed_ns)
+            self.computed += len(part.calls)
+            if isinstance(part, Run) and part.is_program:
+                owed = self._owed.setdefault(part.form, [part.entries, 0, 0])
+                owed[1] += 1
+                owed[2] += part.elapsed_ns
+                self.computed += len(part.entries) - part.shared
+        for node in [node for node in self._callbacks if node.done]:
+            for callback in self._callbacks.pop(node):
+                callback()
+        self._go_on()
+        self._changed.notify_all()
+
+    def _go_on(self) -> None:
+        """Begin what is awaited, and what was recorded before, where that waits for nothing."""
+        roots = [node for node in self._callbacks if not node.done]
+        asked = roots
+        if self._is_ahead and not self._jobs:
+            self._is_ahead = False
+            roots = [*roots, *self._take_pending()]
+        job = self._begin(roots, asked) if roots else None
+        if job is not None:
+            self._run(job, is_ahead=True)
+
+    # -- on the service's loop ----------------------------------------------------------------------------------
+
+    async def _serve(self, job: Job, service: Service) -> None:
+        await job.serve(service)
+        with self._changed:
+            self._end(job)
+            ending = self._running[:] if self._closed and not self._jobs else []
+            if ending:
+                self._running.clear()
+        for each in ending:
+            each.close()
+        self._linger(service)
+
+    def _linger(self, service: Service) -> None:
+        """End a service that is given nothing for a while."""
+        uses = self._uses
+
+        def look() -> None:
+            with self._changed:
+                is_idle = uses == self._uses and not self._jobs and not self._is_watching
+                if not is_idle or self._running != [service] or not service.is_of_host:
+                    return
+                self._running.clear()
+            service.close()
+
+        if not self._closed and service.is_of_host:
+            service.later(_LINGER_S, look)
+
+    async def _watch(self, service: Service) -> None:
+        """Compute what was recorded once the recording pauses, or plenty has been recorded."""
+        before = self.load, len(self.pending)
+        await asyncio.sleep(_PAUSE_S)
+        if self.load <= _PLENTY and (self.load, len(self.pending)) != before:
+            service.submit(self._watch)
+            return
+        with self._changed:
+            self._is_watching = False
+            self._is_ahead = self.is_limited or self.load > self.threshold
+            self._go_on()
+        self._linger(service)
+
+    # -- forks --------------------------------------------------------------------------------------------------
+
+    def forget_parent(self) -> None:
+        """Forget the service and what threads were at, which the child of a fork does not have."""
+        self._end_of_service.detach()
+        self._running = []
+        self._end_of_service = weakref.finalize(self, _close, self._running)
+        self._is_watching = self._is_ahead = False
+        self._callbacks.clear()
+        while self._jobs:
+            for node in self._jobs.pop().end():
+                if node.handle is not None:
+                    self.pending.append(node.handle)
+
+
+def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
+    """Find the records that must be computed for ``roots``."""
+    readers: dict[Record, int] = {}
+    new: list[Record] = []
+    under_way: list[Record] = []
+    foreign: list[Record] = []
+    stack = [*roots]
+    while stack:
+        node = stack.pop()
+        if node in readers:
+            readers[node] += 1
+            continue
+        if node.value is not None or node.error is not None:
+            continue
+        readers[node] = 1
+        if node.evaluator is not evaluator:
+            foreign.append(node)
+        elif node.unit is not None:
+            under_way.append(node)
+        else:
+            new.append(node)
+            for each in node.inputs:
+                if type(each) is Record and each.value is None:
+                    stack.append(each)  # noqa: PERF401  a comprehension is a call
+    node = each = None  # type: ignore[assignment]  # they would count as references
+    new.sort(key=_number)
+    shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
+    return Found(new, under_way, foreign, shared)
+
+
+def between_sessions(roots: Iterable[Record]) -> list[Record]:
+    """The records, and those that they need from other sessions, in the order in which they were made.
+
+    Computed one after the other, none of them waits for another session's computation within its own.
+    """
+    found = dict.fromkeys(roots)
+    seen: set[Record] = set()
+    stack = [*found]
+    while stack:
+        node = stack.pop()
+        if node in seen or node.done:
+            continue
+        seen.add(node)
+        for each in node.inputs:
+            if type(each) is Record:
+                if each.evaluator is not node.evaluator:
+                    found[each] = None
+                stack.append(each)
+    return sorted(found, key=_number)
+
+
+def _node_to_compute(ref: weakref.ref[Array]) -> Record | None:
+    """The record that an array shows, if there is something to compute."""
+    array = ref()
+    return None if array is None or array._node.done else array._node
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return [*map(getrefcount, nodes)]
+
+
+def _calibrate() -> int:
+    nodes = [object()]
+    held = dict.fromkeys(nodes, 1)
+    return _references(nodes)[0] * len(held)
+
+
+#: Reference count, as `_references` gives it, of a record that only a list and a dictionary refer to.
+_UNREFERRED = _calibrate()
+
+
+def _close(running: list[Service]) -> None:
+    for service in running:
+        service.close()
+
+
+#: The name for blocks: ``with session(memory_budget=...):``.
+session = Session
+Evaluator.default = Session()
+
+
+def current() -> Session:
+    """The session that new arrays belong to: that of the `session` block around, else one for the process.
+
+    Example:
+        >>> with xp.session(memory_budget=2**20) as session:
+        ...     print(xp.current() is session)
+        True
+    """
+    return cast("Session", current_evaluator())

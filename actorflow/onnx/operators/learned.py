@@ -1,0 +1,456 @@
+"""Operators of ai.onnx.ml, as scikit-learn, LightGBM and XGBoost are exported, on arrays of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.errors import ShapeError
+from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.operators.elementwise import as_type, mapped
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers
+from actorflow.onnx.values import Array, Value
+from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
+
+_ML = "ai.onnx.ml:"
+#: By the number or the name of a transformation: what becomes of scores along the last axis.
+_TRANSFORMS: dict[str | int, Callable[[Any], Any]] = {
+    "NONE": lambda x: x, "SOFTMAX": ops.softmax, "LOGISTIC": ops.sigmoid,
+    "SOFTMAX_ZERO": lambda x: ops.where(ops.equal(x, 0.0), 0.0, ops.softmax(x)),
+}  # fmt: skip
+_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_COMPARE: tuple[Callable[..., Any], ...] = (
+    np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal
+)  # fmt: skip
+_AGGREGATES: dict[str | int, str] = {
+    "SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max", 0: "mean", 1: "sum", 2: "min", 3: "max"
+}  # fmt: skip
+#: Numbers of leaves that are added up at a time.
+_AT_A_TIME = 1 << 20
+#: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
+_MOST_NODES = 1 << 16
+
+
+def _transformed(x: Any, how: str | int) -> Any:
+    how = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[how] if isinstance(how, int) else how
+    if how not in _TRANSFORMS:
+        raise Refused(f"post_transform {how} is not supported")
+    return _TRANSFORMS[how](x)
+
+
+def _floats(node: Node, value: Value) -> Any:
+    """Rows of an input, as floating-point numbers."""
+    blob = value.blob()
+    blob = ops.reshape(blob, (1, *blob.shape)) if value.rank == 1 else blob
+    return blob if blob.dtype.kind == "f" else as_type(blob, np.dtype(np.float32))
+
+
+def _row(node: Node, numbers: Sequence[float] | None, count: int = 1) -> Any:
+    """A constant row of numbers; zeros where none are given."""
+    return constant(node.graph, np.asarray(numbers or [0.0] * count, np.float32))
+
+
+def _labels(node: Node) -> Array:
+    """The labels of classes, which must be numbers if they are asked for."""
+    texts = node.attribute("classlabels_strings") or []
+    if texts and node.wants(0):
+        raise Refused("its labels are text")
+    return np.asarray(
+        [*range(len(texts))] or node.attribute("classlabels_int64s") or node.attribute("classlabels_ints")
+    )
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+
+class _Nodes(NamedTuple):
+    """Nodes of all trees in one numbering, leaves among them, which lead to themselves."""
+
+    feature: Array
+    split: Array
+    mode: Array
+    missing: Array  # whether NaN goes the way of true
+    children: Array  # (nodes, 2): where false and true lead
+    roots: Array
+    weights: Array  # (nodes, targets)
+
+
+@dataclass(frozen=True)
+class Trees(Operation):
+    """What the leaves say that rows end in: sums, means, least or largest numbers of all trees.
+
+    Attributes:
+        depth: Most decisions from a root to a leaf.
+        modes: How nodes compare, as numbers of `_COMPARE`.
+        aggregate: How the numbers of the trees become one.
+    """
+
+    arguments = ("x", "feature", "split", "mode", "missing", "children", "roots", "weights")
+    differentiable = False
+
+    depth: int
+    modes: tuple[int, ...]
+    aggregate: str
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, weights = inputs[0], inputs[-1]
+        if len(x.shape) != 2:
+            raise ShapeError(f"{self}: rows of features are needed, got {x}")
+        return (TensorSpec((x.shape[0], weights.shape[1]), weights.dtype),)
+
+    def compute(self, *inputs: Any) -> Any:
+        x, *tables, weights = inputs
+        found = np.empty((len(x), weights.shape[1]), weights.dtype)
+        step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))
+        for start in range(0, len(x), step):
+            ends = self._ends(np.ascontiguousarray(x[start : start + step]), *tables)
+            getattr(np, self.aggregate)(weights.take(ends, axis=0), axis=1, out=found[start : start + step])
+        if self.aggregate in ("min", "max"):
+            found[np.isinf(found)] = 0  # no leaf has said anything
+        return found
+
+    def _ends(
+        self, x: Array, feature: Array, split: Array, mode: Array, missing: Array, children: Array, roots: Array
+    ) -> Array:
+        """The leaf of each tree that each row ends in."""
+        row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
+        if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
+            goes = self._goes(x.take(feature, axis=1), split, mode, missing)
+            below = (pairs.take(2 * np.arange(count) + goes) + count * row).reshape(-1)
+            at = roots + count * row
+            for _ in range(self.depth):
+                at = below.take(at)
+            return at - count * row
+        at, flat = np.broadcast_to(roots, (len(x), len(roots))), x.reshape(-1)
+        for _ in range(self.depth):
+            value = flat.take(feature.take(at) + row * x.shape[1])
+            at = pairs.take(2 * at + self._goes(value, split.take(at), mode.take(at), missing.take(at)))
+        return at
+
+    def _goes(self, value: Array, split: Array, mode: Array, missing: Array) -> Array:
+        """Whether the way of true is taken, for nodes side by side."""
+        goes: Array = _COMPARE[self.modes[0]](value, split)
+        for each in self.modes[1:]:
+            goes = np.where(mode == each, _COMPARE[each](value, split), goes)
+        return goes | (missing & np.isnan(value)) if value.dtype.kind == "f" else goes
+
+
+def _depth(nodes: _Nodes) -> int:
+    """Most decisions from a root to a leaf."""
+    at, depth = np.unique(nodes.roots), 0
+    while True:
+        below = nodes.children[at]
+        at = np.unique(below[below != at[:, np.newaxis]])
+        if not at.size:
+            return depth
+        depth += 1
+        if depth > len(nodes.feature):
+            raise Refused("its trees have a cycle")
+
+
+def _trees(node: Node, nodes: _Nodes, aggregate: str) -> Any:
+    """The numbers that trees give to rows."""
+    x = _floats(node, node.x)
+    count = len(nodes.feature)
+    for name, places in (("nodes", nodes.children), ("roots", nodes.roots)):
+        if places.size and (places.min() < 0 or places.max() >= count):
+            raise Refused(f"{name} are not among its {count} nodes")
+    if not nodes.roots.size or nodes.feature.min() < 0 or nodes.feature.max() >= x.shape[1]:
+        raise Refused(f"its trees ask for other features than those of {node.x.spec}")
+    modes = tuple(
+        [int(mode) for mode in np.unique(nodes.mode[(nodes.children != np.arange(count)[:, None]).any(axis=1)])]
+    )
+    return node.graph.apply(
+        Trees(_depth(nodes), modes or (0,), aggregate), x, *[constant(node.graph, each) for each in nodes]
+    )
+
+
+def _numbers(node: Node, name: str, kind: Any = None) -> Array:
+    """An attribute, or that of its name with ``_as_tensor``, as an array."""
+    given = node.attribute(name)
+    given = given or node.attribute(f"{name}_as_tensor")
+    return np.asarray([] if given is None else given, kind)
+
+
+def _unsaid(aggregate: str, shape: tuple[int, int], kind: Any) -> Array:
+    """What leaves give to targets that they say nothing of."""
+    return np.full(shape, {"min": np.inf, "max": -np.inf}.get(aggregate, 0), kind)
+
+
+def _by_ids(node: Node, prefix: str, aggregate: str) -> tuple[_Nodes, Array]:
+    """Trees of the first versions, whose nodes have numbers in each tree; and the targets that their leaves have."""
+    keys = [*zip(node.attribute("nodes_treeids"), node.attribute("nodes_nodeids"), strict=True)]
+    places = {key: i for i, key in enumerate(keys)}
+    own, names = np.arange(len(keys)), node.attribute("nodes_modes")
+    is_leaf = np.asarray([name == "LEAF" for name in names])
+    ways = []
+    for name in ("nodes_falsenodeids", "nodes_truenodeids"):
+        ids = zip(keys, node.attribute(name), is_leaf, own, strict=True)
+        ways.append([i if leaf else places[tree, n] for (tree, _), n, leaf, i in ids])
+    children = np.asarray(ways, np.int64).T
+    roots = sorted({*own.tolist()} - {*children[~is_leaf].reshape(-1).tolist()})
+    targets = _numbers(node, f"{prefix}_ids", np.int64)
+    weights = _numbers(node, f"{prefix}_weights")
+    kind = (
+        np.float64
+        if weights.dtype == np.float64 and node.attribute(f"{prefix}_weights_as_tensor") is not None
+        else np.float32
+    )
+    labels = node.attribute("classlabels_strings") or node.attribute("classlabels_int64s") or ()
+    wide = len(labels) or int(node.attribute("n_targets") or 0)
+    spend(len(keys), wide)
+    table = _unsaid(aggregate, (len(keys), wide), kind)
+    at = [
+        places[key]
+        for key in zip(node.attribute(f"{prefix}_treeids"), node.attribute(f"{prefix}_nodeids"), strict=True)
+    ]
+    table[at, targets] = 0
+    np.add.at(table, (np.asarray(at), targets), weights.astype(kind))
+    missing = _numbers(node, "nodes_missing_value_tracks_true", bool)
+    split = _numbers(node, "nodes_values")
+    exact = (
+        np.float64 if node.attribute("nodes_values_as_tensor") is not None and split.dtype == np.float64 else np.float32
+    )
+    modes = np.asarray([0 if name == "LEAF" else _MODES.index(name) for name in names], np.int64)
+    missing = missing if missing.size else np.zeros(len(keys), bool)
+    feature = np.where(is_leaf, 0, node.attribute("nodes_featureids"))
+    return _Nodes(feature, split.astype(exact), modes, missing, children, np.asarray(roots), table), targets
+
+
+@lowers(f"{_ML}TreeEnsembleRegressor", limits="post_transform PROBIT")
+def _tree_regressor(node: Node) -> Value:
+    aggregate = _AGGREGATES[node.attribute("aggregate_function", "SUM")]
+    y = as_type(_trees(node, _by_ids(node, "target", aggregate)[0], aggregate), np.dtype(np.float32))
+    base = _numbers(node, "base_values", np.float32).tolist()
+    return node.usual(_transformed(y + _row(node, base) if base else y, node.attribute("post_transform")))
+
+
+@lowers(f"{_ML}TreeEnsembleClassifier", limits="post_transform PROBIT, labels that are text")
+def _tree_classifier(node: Node) -> list[Value | None]:
+    nodes, classes = _by_ids(node, "class", "sum")
+    y = as_type(_trees(node, nodes, "sum"), np.dtype(np.float32))
+    labels, base = _labels(node), _numbers(node, "base_values", np.float32).tolist()
+    post = node.attribute("post_transform")
+    if len(labels) != 2 or len({*classes.tolist()}) != 1:
+        return _classified(node, y + _row(node, base) if base else y, labels, post)
+    y = ops.slice(y, (slice(None), slice(int(classes[0]), int(classes[0]) + 1)))
+    if base:
+        y = y + _row(node, base[-1:])
+    is_share = bool((nodes.weights >= 0).all()) and len(base) != 2
+    return _one_score(node, y, labels, post, 0.5 if is_share else 0.0, is_share=is_share)
+
+
+def _classified(node: Node, scores: Any, labels: Array, post: str) -> list[Value | None]:
+    """The labels of the largest scores, and all scores."""
+    best = ops.take(constant(node.graph, labels), ops.argmax(scores, 1)) if node.wants(0) else None
+    return [None if best is None else node.usual(best), node.usual(_transformed(scores, post))]
+
+
+def _one_score(node: Node, y: Any, labels: Array, post: str, border: float, *, is_share: bool) -> list[Value | None]:
+    """The label that one score (rows, 1) decides between two, and the scores of both."""
+    if post == "LOGISTIC":
+        scores = ops.sigmoid(ops.concat([-y, y], axis=1))
+    else:
+        scores = ops.concat([1.0 - y if is_share else -y, y], axis=1)
+        scores = _transformed(scores, post)
+    chosen = ops.reshape(ops.cast(y > border, "int64"), (y.shape[0],))
+    label = ops.take(constant(node.graph, labels), chosen) if node.wants(0) else None
+    return [None if label is None else node.usual(label), node.usual(scores)]
+
+
+@lowers(f"{_ML}TreeEnsemble", limits="post_transform PROBIT")
+def _tree_ensemble(node: Node) -> Value:
+    count = len(node.attribute("nodes_featureids"))
+    leaves = np.asarray(node.attribute("leaf_weights"))
+    splits, modes = np.asarray(node.attribute("nodes_splits")), np.asarray(node.attribute("nodes_modes"), np.int64)
+    ways = []
+    for name in ("false", "true"):
+        is_leaf = np.asarray(node.attribute(f"nodes_{name}leafs"), np.int64)
+        ways.append(np.asarray(node.attribute(f"nodes_{name}nodeids"), np.int64) + count * is_leaf)
+    feature = node.attribute("nodes_featureids")
+    missing = node.attribute("nodes_missing_value_tracks_true") or [0] * count
+    table = [
+        [*each]
+        for each in zip(feature, splits.tolist(), modes.tolist(), missing, *map(np.ndarray.tolist, ways), strict=True)
+    ]
+    total = count + len(leaves)
+    if (modes == _MODES.index("BRANCH_MEMBER")).any():
+        _spell_out(table, np.asarray(node.attribute("membership_values")), count, total)
+    extra = len(table) - count  # nodes that members became, behind the leaves
+    own = np.arange(count, total)
+    rows = [*table[:count], *[[0, 0, 0, 0, i, i] for i in own], *table[count:]]
+    wide = int(node.attribute("n_targets") or 1)
+    spend(total + extra, wide)
+    aggregate = _AGGREGATES[int(node.attribute("aggregate_function", 1))]
+    weights = _unsaid(aggregate, (total + extra, wide), leaves.dtype)
+    weights[own, node.attribute("leaf_targetids")] = leaves
+    kinds: tuple[Any, ...] = (np.int64, splits.dtype, np.int64, bool, np.int64, np.int64)
+    columns = [np.asarray(each, kind) for each, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    roots = np.asarray(node.attribute("tree_roots"), np.int64)
+    nodes = _Nodes(columns[0], columns[1], columns[2], columns[3], np.stack(columns[4:], axis=1), roots, weights)
+    y = _trees(node, nodes, aggregate)
+    return node.usual(_transformed(y, int(node.attribute("post_transform", 0))))
+
+
+def _spell_out(table: list[list[Any]], members: Array, count: int, total: int) -> None:
+    """Have a node that asks whether a number is one of several ask for one after the other."""
+    parts = iter(np.split(members, np.flatnonzero(np.isnan(members))))
+    for row in table[:count]:
+        if _MODES[row[2]] != "BRANCH_MEMBER":
+            continue
+        wanted = [each for each in next(parts).tolist() if each == each] or [np.nan]
+        row[2], last = _MODES.index("BRANCH_EQ"), row
+        row[1] = wanted[0]
+        for value in wanted[1:]:
+            nxt = [row[0], value, row[2], row[3], last[4], row[5]]
+            last[4] = total + len(table) - count
+            table.append(nxt)
+            last = nxt
+
+
+# -- linear models, and what prepares features -------------------------------------------------------------------------
+
+
+@lowers(f"{_ML}LinearRegressor", limits="post_transform PROBIT")
+def _linear_regressor(node: Node) -> Value:
+    targets = int(node.attribute("targets", 1))
+    y = _products(node, targets, node.attribute("intercepts"))
+    return node.usual(_transformed(y, node.attribute("post_transform")))
+
+
+def _products(node: Node, count: int, intercepts: Sequence[float] | None) -> Any:
+    """Rows times the coefficients of so many outputs."""
+    weight = np.asarray(node.attribute("coefficients"), np.float32).reshape(count, -1)
+    x = as_type(_floats(node, node.x), np.dtype(np.float32))
+    return ops.inner(x, constant(node.graph, weight)) + _row(node, intercepts, count)
+
+
+@lowers(f"{_ML}LinearClassifier", limits="post_transform PROBIT, labels that are text")
+def _linear_classifier(node: Node) -> list[Value | None]:
+    labels, intercepts = _labels(node), node.attribute("intercepts")
+    features = node.x.shape[-1]
+    count = len(intercepts) if intercepts else len(node.attribute("coefficients")) // int(features)
+    y, post = _products(node, count, intercepts), node.attribute("post_transform")
+    if count == 1 and len(labels) == 2:
+        return _one_score(node, y, labels, post, 0.0, is_share=True)
+    return _classified(node, y, labels, post)
+
+
+@lowers(f"{_ML}SVMRegressor", limits="post_transform other than NONE")
+def _svm_regressor(node: Node) -> Value:
+    if node.attribute("post_transform", "NONE") != "NONE":
+        raise Refused("post_transform is not supported")
+    x = as_type(_floats(node, node.x), np.dtype(np.float32))
+    coefficients, rho = np.asarray(node.attribute("coefficients"), np.float32), node.attribute("rho")
+    count = int(node.attribute("n_supports", 0))
+    if count:
+        support = np.asarray(node.attribute("support_vectors"), np.float32).reshape(count, -1)
+        gamma, offset, degree = node.attribute("kernel_params") or (0.0, 0.0, 0.0)
+        kernel = node.attribute("kernel_type", "LINEAR")
+        if kernel == "RBF":
+            away = ops.sum(ops.square(ops.expand_dims(x, 1) - constant(node.graph, support)), 2)
+            x = ops.exp(away * -gamma)
+        else:
+            x = ops.inner(x, constant(node.graph, support))
+            if kernel != "LINEAR":
+                x = x * gamma + offset
+                x = ops.tanh(x) if kernel == "SIGMOID" else x**degree
+    y = ops.inner(x, constant(node.graph, coefficients.reshape(1, -1))) + _row(node, rho)
+    return node.usual(ops.where(y > 0.0, 1.0, y.constant_like(-1.0)) if node.attribute("one_class", 0) else y)
+
+
+@lowers(f"{_ML}Scaler")
+def _scaler(node: Node) -> Value:
+    x = as_type(node.x.blob(), np.dtype(np.float32))
+    offset, scale = node.attribute("offset"), node.attribute("scale")
+    x = x - _row(node, offset) if offset else x
+    return node.usual(x * _row(node, scale) if scale else x)
+
+
+@lowers(f"{_ML}Normalizer")
+def _normalizer(node: Node) -> Value:
+    x = as_type(node.x.blob(), np.dtype(np.float32))
+    kind = node.attribute("norm", "MAX")
+    if kind == "L2":
+        norm = ops.sqrt(ops.sum(ops.square(x), -1, keepdims=True))
+    else:
+        norm = ops.max(x, -1, keepdims=True) if kind == "MAX" else ops.sum(ops.absolute(x), -1, keepdims=True)
+    return node.usual(ops.where(ops.equal(norm, 0.0), x, x / norm))
+
+
+@lowers(f"{_ML}ArrayFeatureExtractor")
+def _features(node: Node) -> Value:
+    x, places = node.x.blob(), node.value(1).blob()
+    x = ops.reshape(x, (1, *x.shape)) if node.x.rank == 1 else x
+    return node.usual(ops.take(x, ops.reshape(places, (-1,)), len(x.shape) - 1))
+
+
+@lowers(f"{_ML}Binarizer")
+def _binarizer(node: Node) -> Value:
+    return mapped(node, lambda x: ops.cast(x > node.attribute("threshold", 0.0), x.dtype), node.x)
+
+
+@lowers(f"{_ML}Imputer")
+def _imputer(node: Node) -> Value:
+    x = node.x.blob()
+    kind = "float" if x.dtype.kind == "f" else "int64"
+    wanted, instead = node.attribute(f"replaced_value_{kind}"), node.attribute(f"imputed_value_{kind}s")
+    is_missing = ops.isnan(x) if wanted is None or wanted != wanted else ops.equal(x, wanted)
+    return node.usual(ops.where(is_missing, constant(node.graph, np.asarray(instead, x.dtype)), x))
+
+
+@lowers(f"{_ML}FeatureVectorizer")
+def _vectorizer(node: Node) -> Value:
+    parts = [_floats(node, node.value(i)) for i in range(len(node.inputs))]
+    return node.usual(ops.concat([as_type(each, np.dtype(np.float32)) for each in parts], axis=1))
+
+
+def _places(node: Node, x: Any, known: Array) -> tuple[Any, Any]:
+    """For each element, where it is among known ones, and whether it is."""
+    spend(*x.shape, known.size, size=1)
+    equal = ops.equal(ops.expand_dims(x, -1), constant(node.graph, known.astype(x.dtype)))
+    if known.dtype.kind == "f" and np.isnan(known).any():
+        equal = ops.logical_or(
+            equal, ops.logical_and(ops.isnan(ops.expand_dims(x, -1)), constant(node.graph, np.isnan(known)))
+        )
+    return ops.argmax(ops.cast(equal, "int32"), -1), ops.any(equal, -1)
+
+
+@lowers(f"{_ML}OneHotEncoder", limits="text")
+def _one_hot_encoder(node: Node) -> Value:
+    known = node.attribute("cats_int64s")
+    if not known or not node.attribute("zeros", 1):
+        raise Refused("categories are text" if not known else "it fails for other numbers, zeros=0")
+    x = node.x.blob()
+    x = as_type(x, np.dtype(np.int64)) if x.dtype.kind == "f" else x
+    places, is_known = _places(node, x, np.asarray(known))
+    hot = ops.one_hot(places, len(known), "float32")
+    return node.usual(hot * ops.cast(ops.expand_dims(is_known, -1), "float32"))
+
+
+@lowers(f"{_ML}LabelEncoder", limits="text")
+def _label_encoder(node: Node) -> Value:
+    keys, values = (_first(node, f"{what}_", ("tensor", "int64s", "floats")) for what in ("keys", "values"))
+    default = node.attribute("default_tensor")
+    if default is None:
+        default = node.attribute("default_int64" if values.dtype.kind == "i" else "default_float")
+    if keys.dtype.kind in "OSUT" or values.dtype.kind in "OSUT" or not keys.size:
+        raise Refused("text cannot be loaded")
+    places, is_known = _places(node, node.x.blob(), keys)
+    found = ops.take(constant(node.graph, values), places)
+    return node.usual(ops.where(is_known, found, constant(node.graph, np.asarray(default, values.dtype).reshape(()))))
+
+
+def _first(node: Node, prefix: str, names: Iterable[str]) -> Array:
+    """The first attribute of these that is given, as ONNX's numbers are."""
+    for name in names:
+        given = node.attribute(prefix + name)
+        if given is not None and len(given):
+            return np.asarray(given, {"int64s": np.int64, "floats": np.float32}.get(name))
+    raise Refused("text cannot be loaded")

@@ -1,0 +1,146 @@
+"""Operators of com.microsoft, which ONNX Runtime's optimizer and quantizer write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from actorflow import ops
+from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.operators.elementwise import mapped
+from actorflow.onnx.operators.quantized import widened
+from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Lower, Node, lowers, row
+from actorflow.onnx.values import Array, Value
+
+_MS = "com.microsoft:"
+
+
+def _gelu(form: Callable[..., Any]) -> Lower:
+    """The lowering of an activation of the first input, to which a bias may be added before."""
+
+    def lower(node: Node) -> Value:
+        x = mapped(node, ops.add, node.x, node.value(1)) if node.has(1) else node.x
+        return mapped(node, lambda x: form(x, node.attribute("alpha")), x)
+
+    return lower
+
+
+row(f"{_MS}Gelu", _gelu(lambda x, _: ops.gelu(x)))
+row(f"{_MS}BiasGelu", _gelu(lambda x, _: ops.gelu(x)))
+row(f"{_MS}FastGelu", _gelu(lambda x, _: ops.gelu(x, tanh=True)))
+row(f"{_MS}QuickGelu", _gelu(lambda x, alpha: x * ops.sigmoid(x * (1.702 if alpha is None else alpha))))
+
+
+@lowers(f"{_MS}FusedMatMul", limits="transBatchA and transBatchB")
+def _fused_matmul(node: Node) -> Value:
+    if node.attribute("transBatchA", 0) or node.attribute("transBatchB", 0):
+        raise Refused("transBatchA and transBatchB are not supported")
+    turned = [bool(node.attribute(name, 0)) for name in ("transA", "transB")]
+    y = ops.matmul(node.x.blob(), node.value(1).blob(), transpose_a=turned[0], transpose_b=turned[1])
+    alpha = node.attribute("alpha", 1.0)
+    return node.usual(y if alpha == 1 else ops.scale(y, alpha))
+
+
+def _skipping(node: Node, bias: int) -> tuple[Any, Any]:
+    """The sum of what is normalized, and the wanted outputs behind it."""
+    total = mapped(node, ops.add, node.x, node.value(1))
+    total = mapped(node, ops.add, total, node.value(bias)) if node.has(bias) else total
+    if node.wants(1) or node.wants(2):
+        raise Refused("mean and deviation are not given")
+    return total.blob(), [None, None, total] if node.wants(3) else []
+
+
+@lowers(f"{_MS}SkipLayerNormalization", limits="mean and deviation as outputs")
+def _skip_layer_norm(node: Node) -> list[Value | None]:
+    total, more = _skipping(node, 4)
+    shift = node.value(3).blob() if node.has(3) else None
+    y = ops.layer_norm(total, node.value(2).blob(), shift, axes=1, epsilon=node.attribute("epsilon", 1e-12))
+    return [node.usual(y), *more]
+
+
+@lowers(f"{_MS}SkipSimplifiedLayerNormalization", limits="mean and deviation as outputs")
+def _skip_rms_norm(node: Node) -> list[Value | None]:
+    total, more = _skipping(node, 3)
+    return [node.usual(_rms(total, node.value(2).blob(), node.attribute("epsilon", 1e-12))), *more]
+
+
+def _rms(x: Any, scale: Any, epsilon: float) -> Any:
+    return x / ops.sqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon) * scale
+
+
+@lowers(f"{_MS}MatMulIntegerToFloat")
+def _matmul_to_float(node: Node) -> Value:
+    a, b = (_centered(node, i, 4 + i) for i in (0, 1))
+    y = mapped(node, ops.multiply, node.usual(ops.matmul(a.blob(), b.blob())), node.value(2))
+    y = mapped(node, ops.multiply, y, node.value(3))
+    return mapped(node, ops.add, y, node.value(6)) if node.has(6) else y
+
+
+@lowers(f"{_MS}DynamicQuantizeMatMul")
+def _dynamic_matmul(node: Node) -> Value:
+    whole, scale = _quantized(node.x.blob())
+    y = mapped(node, ops.multiply, node.usual(ops.matmul(whole, _centered(node, 1, 3).blob()) * scale), node.value(2))
+    return mapped(node, ops.add, y, node.value(4)) if node.has(4) else y
+
+
+def _centered(node: Node, position: int, zero: int) -> Value:
+    """Quantized integers less their zero point, as numbers that products add up exactly."""
+    x = widened(node, node.value(position), np.float32)
+    return mapped(node, ops.subtract, x, widened(node, node.value(zero), np.float32)) if node.has(zero) else x
+
+
+def _quantized(x: Any) -> tuple[Any, Any]:
+    """Numbers as 8-bit integers less their zero point, and their scale: those of DynamicQuantizeLinear."""
+    low, high = ops.minimum(ops.min(x), 0.0), ops.maximum(ops.max(x), 0.0)
+    scale = (high - low) / 255.0
+    scale = ops.where(ops.equal(scale, 0.0), 1.0, scale)
+    zero = ops.clip(ops.round(-low / scale), 0.0, 255.0)
+    return ops.clip(ops.round(x / scale) + zero, 0.0, 255.0) - zero, scale
+
+
+@lowers(f"{_MS}MatMulNBits", limits="other than 4 and 8 bits, g_idx")
+def _matmul_bits(node: Node) -> Value:
+    rows, columns = node.attribute("K"), node.attribute("N")
+    bits, block = node.attribute("bits", 4), node.attribute("block_size")
+    if bits not in (4, 8) or node.has(4):
+        raise Refused(f"{bits} bits or g_idx are not supported")
+    packed = node.array(1, "the weight").reshape(columns, -1)
+    spend(columns, packed.shape[1] * 8 // bits, size=4)
+    blocks = -(-rows // block)
+    whole = _unpacked(packed, bits).reshape(columns, blocks, block)
+    scale = node.array(2, "scales").reshape(columns, blocks, 1)
+    zero: Any = float(1 << (bits - 1))
+    if node.has(3):
+        zero = node.array(3, "zero_points").reshape(columns, -1)
+        zero = (_unpacked(zero, bits)[:, :blocks] if zero.dtype == np.uint8 else zero)[:, :, np.newaxis]
+    weight = ((whole - zero) * scale).astype(scale.dtype).reshape(columns, -1)[:, :rows]
+    y = ops.inner(node.x.blob(), constant(node.graph, np.ascontiguousarray(weight), name="weight"))
+    return mapped(node, ops.add, node.usual(y), node.value(5)) if node.has(5) else node.usual(y)
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """Integers of a number of bits, the lower ones of a byte first."""
+    if bits == 8:
+        return packed.astype(np.float32)
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1).astype(np.float32)
+
+
+@lowers(f"{_MS}Attention", limits="past and present, masks of other than two axes")
+def _attention(node: Node) -> Value:
+    heads = node.attribute("num_heads")
+    if any(node.has(i) for i in (4, 5, 6)) or node.attribute("qkv_hidden_sizes") or node.wants(1):
+        raise Refused("past, present, attention_bias and qkv_hidden_sizes are not supported")
+    x = ops.matmul(node.x.blob(), node.value(1).blob())
+    x = x + node.value(2).blob() if node.has(2) else x
+    q, k, v = ops.split(x, 3, axis=-1)
+    mask = None
+    if node.has(3):
+        if node.value(3).rank != 2:
+            raise Refused("masks of other than two axes are not supported")
+        seen = node.value(3).blob()
+        mask = ops.cast(ops.reshape(seen, (seen.shape[0], 1, 1, seen.shape[1])), "bool")
+    causal, scale = bool(node.attribute("unidirectional", 0)), node.attribute("scale") or None
+    return node.usual(ops.attention(q, k, v, mask, causal=causal, scale=scale, heads=heads))

@@ -1,0 +1,140 @@
+"""Layer norm, batch norm of a training, and their gradients; response normalization where no gradient needs more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.parallel import element_ns, even_cuts
+from actorflow.ops.nn.lrn import LRN
+from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
+from actorflow.ops.onednn.library import (
+    DIFF_DST,
+    DIFF_SCALE,
+    DIFF_SHIFT,
+    DIFF_SRC,
+    DST,
+    FORWARD_INFERENCE,
+    FORWARD_TRAINING,
+    MEAN,
+    SCALE,
+    SHIFT,
+    SRC,
+    VARIANCE,
+    Handle,
+    UnsupportedError,
+    libdnnl,
+)
+from actorflow.ops.onednn.steps import Call, Compute, Divisible, Indirect, Piece, Plain, images, kernel, part_of, plain
+from actorflow.spec import TensorSpec
+
+_BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF
+#: Passes over its arrays that normalizing takes.
+_PASSES = 4
+
+
+def _rows(x: TensorSpec, axes: int) -> tuple[Handle, Handle]:
+    """Descriptors of samples as rows, and of one number for each."""
+    width = math.prod(x.shape[len(x.shape) - axes :])
+    rows = x.size // width
+    return libdnnl().memory([rows, width], [width, 1]), libdnnl().memory([rows], [1])
+
+
+def _layer(operation: LayerNorm | LayerNormDown, x: TensorSpec) -> Handle:
+    rows, statistics = _rows(x, operation.axes)
+    how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, libdnnl().attributes())
+    return libdnnl().descriptor("layer_normalization_forward", FORWARD_TRAINING, rows, rows, statistics, *how)
+
+
+class LayerNormCall:
+    """Calls of a layer norm, of some of the samples each where cores are idle."""
+
+    def __init__(self, operation: LayerNorm, specs: Sequence[TensorSpec]) -> None:
+        self._operation, self._x = operation, specs[0]
+        x = specs[0]
+        work_ns = element_ns(_PASSES * x.size) if operation.axes < len(x.shape) else 0.0
+        self._compute = Divisible(self._part(x), 3, work_ns, self.pieces)
+        self.direct = self._compute.directly([0, 1, 2, -1, -2, -3])
+
+    def _part(self, x: TensorSpec) -> Compute:
+        return Compute(_layer(self._operation, x), [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE])
+
+    def pieces(self, count: int) -> list[Piece]:
+        """Some of the samples each."""
+        cuts = even_cuts(self._x.shape[0], count)
+        return [(self._part(part_of(self._x, 0, cut)), [(cut,), None, None, *[(cut,)] * 3]) for cut in cuts]
+
+    def __call__(self, operation: LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
+        self._compute(*map(plain, inputs), *outputs)
+
+
+kernel(LayerNorm)(LayerNormCall)
+
+
+@kernel(LayerNormDown)
+def _layer_norm_down(operation: LayerNormDown, specs: Sequence[TensorSpec]) -> Call:
+    x = specs[1]
+    rows, statistics = _rows(x, operation.axes)
+    how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _layer(operation, x), libdnnl().attributes())
+    return _Down("layer_normalization", rows, rows, rows, statistics, *how)
+
+
+@kernel(BatchNormDown)
+def _batch_norm_down(operation: BatchNormDown, specs: Sequence[TensorSpec]) -> Call:
+    x = images(specs[1].shape)
+    how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _batch(operation, specs[1]), libdnnl().attributes())
+    return _Down("batch_normalization", x, x, x, *how)
+
+
+class _Down:
+    """Calls of a gradient, from ``g, x, scale, mean, variance``."""
+
+    def __init__(self, kind: str, *how: Any) -> None:
+        descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
+        # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
+        more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
+        self._order = [*range(5), *more]
+        given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
+        self._compute = Compute(descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT])
+        self.direct = self._compute.directly([*self._order, -1, -2, -3])
+
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        self._compute(*[plain(inputs[i]) for i in self._order], *outputs)
+
+
+def _batch(operation: BatchNorm | BatchNormDown, x: TensorSpec) -> Handle:
+    memory = images(x.shape)
+    how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, libdnnl().attributes())
+    return libdnnl().descriptor("batch_normalization_forward", FORWARD_TRAINING, memory, memory, *how)
+
+
+@kernel(BatchNorm)
+def _batch_norm(operation: BatchNorm, specs: Sequence[TensorSpec]) -> Call:
+    compute = Compute(_batch(operation, specs[0]), [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE])
+    rows = specs[0].size // specs[0].shape[-1]
+
+    def call(operation: BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
+        *given, running_mean, running_variance = inputs
+        y, mean, variance, new_mean, new_variance = outputs
+        compute(*map(plain, given), y, mean, variance)
+        momentum = operation.momentum
+        new_mean[...] = (1 - momentum) * running_mean + momentum * mean
+        new_variance[...] = (1 - momentum) * running_variance + momentum * rows / max(1, rows - 1) * variance
+
+    return Indirect(call)
+
+
+@kernel(LRN, supports=lambda operation: not operation.saves and operation.size % 2 == 1)
+def _lrn(operation: LRN, specs: Sequence[TensorSpec]) -> Call:
+    """Beyond 7e12, what values are divided by a power of is infinite here, as the library takes its cube."""
+    if len(specs[0].shape) != 4:
+        raise UnsupportedError("other than images")
+    how = (operation.size, operation.alpha, operation.beta, operation.k)
+
+    def describe(specs: Sequence[TensorSpec]) -> Handle:
+        x, found = images(specs[0].shape), libdnnl()
+        return found.descriptor("lrn_forward", FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
+
+    return Plain(describe, specs, [SRC, DST], element_ns(_PASSES * specs[0].size))

@@ -1,0 +1,120 @@
+"""Operators of com.microsoft against ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+FLOAT = TensorProto.FLOAT
+
+
+def draw(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def whole(kind: Any, *shape: int, seed: int = 0) -> Any:
+    """Integers of which ONNX Runtime's sums of two products fit 16 bits, as they must on some processors."""
+    info = np.iinfo(kind)
+    low = max(info.min, -60)
+    return np.random.default_rng(seed).integers(low, info.max if low == 0 else 60, shape, kind, endpoint=True)
+
+
+def compare(
+    operator: str, feeds: dict[str, Any], constants: dict[str, Any], names: str, outputs: int = 1,
+    tolerance: float = 1e-5, domain: str = "com.microsoft", **attributes: Any,
+) -> None:  # fmt: skip
+    """Check that a node gives what ONNX Runtime gives, with the first axis of what is fed open, and with two lengths.
+
+    ``names`` are its inputs; a dash is none.
+    """
+    node = helper.make_node(
+        operator, [name.strip("-") for name in names.split()], [f"y{i}" for i in range(outputs)], domain=domain,
+        **attributes,
+    )  # fmt: skip
+    ends = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), ["n", *each.shape[1:]])
+        for name, each in feeds.items()
+    ]
+    given = [numpy_helper.from_array(each, name) for name, each in constants.items()]
+    results = [helper.make_tensor_value_info(f"y{i}", FLOAT, None) for i in range(outputs)]
+    graph = helper.make_graph([node], "test", ends, results, given)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    source = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    peer = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    model = af.onnx.load(source)
+    with model.graph:
+        for some in (feeds, {name: each[:1] for name, each in feeds.items()}):
+            found, expected = model.run_sync(some), peer.run(None, some)
+            for (name, mine), its in zip(found.items(), expected, strict=True):
+                assert (mine.dtype, mine.shape) == (its.dtype, its.shape), name
+                np.testing.assert_allclose(mine, its, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+X = draw(3, 4, 8)
+
+
+@pytest.mark.parametrize("operator", ["Gelu", "BiasGelu", "FastGelu", "biased FastGelu", "QuickGelu"])
+def test_activations(operator: str) -> None:
+    has_bias = operator.lower().startswith("bias")
+    bias, names = ({"b": draw(8)}, "x b") if has_bias else ({}, "x")
+    compare(operator.removeprefix("biased "), {"x": X}, bias, names, tolerance=2e-5,
+            **({"alpha": 1.3} if operator == "QuickGelu" else {}))  # fmt: skip
+
+
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0)])
+def test_products(turned: tuple[int, int]) -> None:
+    b = draw(*((6, 8) if turned[1] else (4, 6) if turned[0] else (8, 6)))
+    compare("FusedMatMul", {"a": X}, {"b": b}, "a b", transA=turned[0], transB=turned[1], alpha=0.5)
+
+
+def test_norms() -> None:
+    more = {"scale": draw(8, seed=1), "shift": draw(8, seed=2), "bias": draw(8, seed=3)}
+    feeds = {"x": X, "skip": draw(3, 4, 8, seed=4)}
+    compare("SkipLayerNormalization", feeds, more, "x skip scale shift bias", epsilon=1e-5)
+    scales = {name: more[name] for name in ("scale", "bias")}
+    compare("SkipSimplifiedLayerNormalization", feeds, scales, "x skip scale bias", epsilon=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_quantized_products(kind: Any) -> None:
+    more = {"b": whole(kind, 8, 5), "by": np.float32([0.02]), "zero": np.array([3], kind), "bias": draw(5)}
+    compare("DynamicQuantizeMatMul", {"a": X}, more, "a b by zero bias", tolerance=1e-4)
+    more = {**more, "scale": np.float32([0.1]), "least": np.array([7], np.uint8)}
+    compare(
+        "MatMulIntegerToFloat", {"a": whole(np.uint8, 3, 4, 8)}, more, "a b scale by least zero bias", tolerance=1e-4
+    )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("has_zeros", [True, False])
+def test_weights_of_few_bits(bits: int, has_zeros: bool) -> None:
+    columns, rows, block = 6, 40, 16
+    blocks = 3
+    constants = {"b": whole(np.uint8, columns, blocks, block * bits // 8), "scale": np.abs(draw(columns * blocks)) / 20}
+    if has_zeros:
+        constants["zero"] = whole(np.uint8, columns * (-(-blocks * bits // 8)))
+    names = f"a b scale {'zero' if has_zeros else ''}"
+    compare("MatMulNBits", {"a": draw(3, 2, rows)}, constants, names, tolerance=2e-3,
+            K=rows, N=columns, bits=bits, block_size=block)  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention(causal: int, masked: bool) -> None:
+    feeds: dict[str, Any] = {"x": X}
+    if masked:
+        feeds["mask"] = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], np.int32)
+    compare("Attention", feeds, {"w": draw(8, 24), "b": draw(24, seed=1)}, "x w b mask" if masked else "x w b",
+            num_heads=2, unidirectional=causal)  # fmt: skip
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(af.GraphError, match="transBatchA and transBatchB are not supported"):
+        compare("FusedMatMul", {"a": X}, {"b": draw(8, 6)}, "a b", transBatchA=1)

@@ -1,0 +1,113 @@
+"""Products of integers of 16 bits and conversions of half precision in compiled code, and the same without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow import ops
+from actorflow.ops.cpu import buffers, linalg
+from tests.support.kernels import compute_cpu
+
+
+@pytest.fixture
+def module() -> Any:
+    found = buffers.narrow()
+    if found is None:
+        pytest.skip("there is no compiled code, or the processor has no AVX2")
+    return found
+
+
+@pytest.fixture(params=["compiled", "without"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the compiled code, where there is some, and without."""
+    if request.param == "without":
+        for each in (buffers, linalg):
+            monkeypatch.setattr(each, "narrow", lambda: None)
+    else:
+        request.getfixturevalue("module")
+    return str(request.param)
+
+
+def _integers(shape: tuple[int, ...], low: int, high: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high, shape, endpoint=True, dtype=np.int32)
+
+
+def test_products_of_all_sizes(module: Any) -> None:
+    for rows in range(1, 14):
+        for depth, columns in ((2, 1), (6, 15), (7, 16), (8, 17), (33, 40)):
+            a, b = _integers((rows, depth), -(2**15), 2**15 - 1), _integers((depth, columns), -900, 900, 1)
+            even = np.zeros((rows, depth + depth % 2), np.int16)
+            even[:, :depth] = a
+            out = np.full((rows, columns), 7, np.int32)
+            module.multiply(even, module.pack(b), out)
+            np.testing.assert_array_equal(out, a.astype("i8") @ b.astype("i8"))
+
+
+def test_what_does_not_fit_is_refused(module: Any) -> None:
+    panels = module.pack(np.ones((4, 20), np.int32))
+    for a, out in (((3, 6), (3, 20)), ((3, 4), (2, 20)), ((3, 4), (3, 33)), ((0, 4), (0, 20))):
+        with pytest.raises(ValueError, match=r"shapes do not fit|nothing to multiply"):
+            module.multiply(np.zeros(a, np.int16), panels, np.zeros(out, np.int32))
+    for convert, kinds in ((module.to_float32, ("u2", "f4")), (module.to_float16, ("f4", "u2"))):
+        for sizes in ((3, 2), (0, 0)):
+            with pytest.raises(ValueError, match="shapes do not fit"):
+                convert(*[np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True)])
+
+
+#: Largest sizes of both matrices, and their depth: of 8 bits, of 16 and more, and with sums beyond 32 bits.
+SIZES = {"8 bits": (255, 127, 512), "16 bits": (32767, 120, 64), "more": (32768, 100, 64), "wraps": (32768, 32768, 9)}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_products_are_those_of_numpy(form: str, name: str) -> None:
+    most, other, depth = SIZES[name]
+    for shape in ((70, depth), (3, 5, depth)):
+        a, b = _integers(shape, -most, most), _integers((depth, 300), -other, other, 1)
+        for _ in range(3):  # with a matrix that it has seen
+            (y,) = compute_cpu(ops.Matmul(), a, b)
+            np.testing.assert_array_equal(y, a @ b)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float16"])
+def test_a_matrix_that_is_written_over_is_not_kept(form: str, dtype: str) -> None:
+    """The array that a function gives is the same one in each run, and may have other contents."""
+    a, b = (each.astype(dtype) for each in (_integers((70, 64), -9, 9), _integers((64, 300), -9, 9, 1)))
+    if dtype == "float16":
+        b = np.ascontiguousarray(b.T)
+    with af.Graph("g") as graph:
+        x, w = graph.blob("x", a.shape, dtype), graph.blob("w", b.shape, dtype)
+        graph.function("weight", lambda: b) >> [w]
+        y = x @ w if dtype == "int32" else ops.inner(x, w)
+        for factor in (1, 1, -2, 5):
+            b *= np.asarray(factor, dtype)
+            expected = a.astype("f8") @ (b if dtype == "int32" else b.T).astype("f8")
+            np.testing.assert_array_equal(graph.run_sync({x: a})[y], expected.astype(dtype))
+
+
+def _as_half(x: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return x.astype(np.float16)
+
+
+def test_conversions_are_those_of_numpy(form: str) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    wide = buffers.widened(halves)
+    np.testing.assert_array_equal(wide, halves.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(wide), np.signbit(halves))
+    with np.errstate(all="ignore"):
+        between = np.nextafter(wide, np.float32(np.inf)), (wide[:-1] + wide[1:]) / 2  # ties, and beside them
+    random = np.random.default_rng(0).standard_normal(999).astype("f") * np.float32(1e-7)
+    for x in (wide, *between, random, np.array([65519.9, 65520, 1e30, -1e30, 3e-8, 2.9e-8, -0.0], "f")):
+        found = np.empty(x.shape, np.float16)
+        buffers.put_rounded(x, found)
+        np.testing.assert_array_equal(found, _as_half(x))
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(_as_half(x)))
+    turned = np.asfortranarray(halves.reshape(256, 256))
+    np.testing.assert_array_equal(buffers.widened(turned), turned.astype("f"))
+    target = np.empty((256, 256), np.float16, order="F")
+    buffers.put_rounded(wide.reshape(256, 256), target)
+    np.testing.assert_array_equal(target, halves.reshape(256, 256))
