@@ -112,8 +112,9 @@ class Graph:
             retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
             ``plan.summary()`` lists the segments, and `statistics` says how often each was replayed.
         fuse: Compute elementwise ops of one shape that follow each other, and the reductions of their values, in one
-            pass over memory. Values that are neither fetched nor read elsewhere are not there then. Results of
-            elementwise ops are the same to the bit; ``plan.summary()`` lists what is joined.
+            pass over memory where that is quicker: on accelerators, on the CPU for values of 8 MiB and more, and what
+            oneDNN computes with a product. Values inside that are neither fetched nor read elsewhere are not in memory
+            then. Results of elementwise ops are the same to the bit; ``plan.summary()`` lists what is joined.
         world: The ranks that run this graph together, each of which builds it (`actorflow.transport`); the default is
             that of the process, `actorflow.world`.
         trace_capacity: Number of newest calls that the graph keeps for `recording` and the live page, rounded up to a

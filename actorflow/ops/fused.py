@@ -15,7 +15,6 @@ from actorflow.ops.elementwise import Cast, Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.operation import Operation
 from actorflow.ops.reductions import CountNonzero, ReduceAll, ReduceAny, ReduceMax, ReduceMean, ReduceMin, ReduceProd
-from actorflow.ops.registry import Kernel
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.ops.step import Step
@@ -168,17 +167,14 @@ def is_aligned(operation: Operation, count: int) -> bool:
 
 @dataclass(frozen=True)
 class Followed(Operation):
-    """An operation, and a chain that takes its result piece by piece, as it is computed.
+    """An operation, and a chain that takes its result, as one function of a library; see `Kernel.joins`.
 
-    Its inputs are those of the operation, then those of the chain but the first one, which is the result: these have
-    all axes of the result but the last in full, or none of them.
+    Its inputs are those of the operation, then those of the chain but the first one, which is the result.
 
     Attributes:
-        main: The operation; the chain's first result is written over what it gives.
+        main: The operation.
         chain: What follows.
         count: Number of inputs of the operation.
-        kernel: Its kernel; see `Kernel.finishes`.
-        main_ns: Time of the operation so far, as far as it was measured: one number.
     """
 
     arguments = ("*inputs",)
@@ -186,8 +182,6 @@ class Followed(Operation):
     main: Operation
     chain: Fused
     count: int
-    kernel: Kernel = field(repr=False)
-    main_ns: list[int] = field(default_factory=lambda: [0], init=False, compare=False, repr=False)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -200,8 +194,8 @@ class Followed(Operation):
         return tuple([1 + i for i in self.chain.results])
 
     def times(self) -> list[int]:
-        """Time of each step so far, as far as kernels tell them apart."""
-        return [*self.main_ns, *self.chain.times()]
+        """Shares of the steps in the time, which nobody tells apart: all is the operation's."""
+        return [1, *[0] * len(self.chain.steps)]
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (y,) = self.main.infer(*inputs[: self.count]) or ()
@@ -209,18 +203,6 @@ class Followed(Operation):
 
     def __str__(self) -> str:
         return f"Followed({self.main}, {self.chain})"
-
-
-def may_follow(chain: Fused, inputs: Sequence[TensorSpec], in_place: bool) -> bool:
-    """Return whether a chain can take its first input piece by piece, and write its first result over it.
-
-    ``in_place``: see `Fused.may_write_over`.
-    """
-    y = inputs[0]
-    axes = len(y.shape) - 1
-    if axes < 1 or chain.reductions or not chain.may_write_over(in_place) or chain.infer(*inputs)[0] != y:
-        return False
-    return all(spec.size == 1 or leading(spec.shape, y.shape) >= axes for spec in inputs)
 
 
 def may_fuse(operation: Operation, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
@@ -263,11 +245,3 @@ def columns_of(shape: Sequence[int], axes: Sequence[int]) -> FusedColumns | None
 
 def _is_known(spec: TensorSpec) -> bool:
     return spec.dtype.kind in "biuf" and spec.dtype.itemsize <= 8
-
-
-def leading(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
-    """Number of leading axes of the whole shape that an input has in full, or is repeated along."""
-    own = (*[1] * (len(whole) - len(shape)), *shape)
-    in_full = next((i for i, (n, all_) in enumerate(zip(own, whole, strict=True)) if n != all_), len(whole))
-    repeated = next((i for i, n in enumerate(own) if n != 1), len(whole))
-    return max(in_full, repeated)

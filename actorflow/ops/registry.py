@@ -69,8 +69,9 @@ class Kernel:
             library that refuses that, reads nothing back, and launches the same for arrays of the same types at the
             same addresses.
         threaded: It computes a product of matrices on all cores by itself.
-        finishes: Takes a further argument ``finish``, called as ``finish(start, stop)`` when these rows of the output,
-            seen as (rows, last axis), are computed: each row once, in any thread; None if nothing follows.
+        joins: Tells whether its library computes several ops as one function, which pays whatever their size. It is
+            called with the operation that a plan would make of them, and the types of its inputs: a chain (`Fused`)
+            that it is the kernel of, or its own operation with a chain that takes its result (`Followed`).
         random: Called with a fourth argument, the number of the frame: together with the operation's seed it names the
             random stream, so results depend neither on timing nor on the number of devices.
         keeps: It keeps what follows from an input, but the first, for as long as it is called with the same array. Of
@@ -99,7 +100,7 @@ class Kernel:
     supports: Callable[[Any], bool] | None = None
     captures: bool = True
     threaded: bool = False
-    finishes: bool = False
+    joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None
     keeps: bool = False
     bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None
     made_for: type[Operation] | None = None
@@ -165,7 +166,7 @@ def kernel(
     supports: Callable[[Any], bool] | None = None,
     captures: bool = True,
     threaded: bool = False,
-    finishes: bool = False,
+    joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
     keeps: bool = False,
     bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None,
 ) -> Callable[[_F], _F]:
@@ -209,7 +210,7 @@ def kernel(
         for key in keys:
             if key in _kernels:
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
-        flags = (returns, random, inplace, supports, captures, threaded, finishes, keeps, bind)
+        flags = (returns, random, inplace, supports, captures, threaded, joins, keeps, bind)
         is_own = getattr(function, "__module__", "").startswith("actorflow.ops.")
         _kernels.update({key: Kernel(key, function, *flags, is_own=is_own) for key in keys})
         return function

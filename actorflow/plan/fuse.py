@@ -1,9 +1,9 @@
 """Fusion: what a plan computes in one pass over memory.
 
 Elementwise operations of one shape that follow each other, and the reductions of their values, become one step of the
-plan (`actorflow.ops.fused`). So do those that follow a convolution or a product, whose kernel hands its result on piece
-by piece. The ops of the graph stay what they are: the step lists them as its parts, and times, states and errors are
-theirs.
+plan (`actorflow.ops.fused`): on devices, as each launch counts, and on the host where values are large. So do those
+that a library computes together, with what they follow, a convolution say. The ops of the graph stay what they are: the
+step lists them as its parts, and times, states and errors are theirs.
 
 Normalization by given statistics is elementwise: its factors are computed as the chain begins. They are not multiplied
 into weights beforehand, as weights are variables, which may get new values at any time (ADR 24).
@@ -26,7 +26,7 @@ from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
-from actorflow.ops.fused import Followed, Fused, FusedColumns, columns_of, may_follow, may_fuse, may_reduce
+from actorflow.ops.fused import Followed, Fused, FusedColumns, columns_of, may_fuse, may_reduce
 from actorflow.ops.linalg import Bias
 from actorflow.ops.nn.norm import BatchNormInference
 from actorflow.ops.operation import Operation
@@ -42,6 +42,11 @@ from actorflow.spec import TensorSpec
 
 #: Limits of one chain: of the arguments of a kernel, and of the time to compile one on a GPU.
 _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
+#: Bytes of a chain's values on the host from which on passes over memory take longer than its blocks do. Measured on
+#: one core of an AMD EPYC with 32 MiB of cache, time with joining to that without, of 6 products, 6 mixed steps, 3 of
+#: these, and 3 with a sum. float32: 1 MiB 1.10, 1.76, 1.63, 2.08; 4 MiB 0.81, 1.00, 1.21, 1.25; 8 MiB 0.72, 0.81,
+#: 1.11, 1.09; 16 MiB 0.68, 0.86, 1.02, 0.98. float64: 4 MiB 1.17, 1.19, 1.59, 1.23; 8 MiB 1.01, 0.92, 0.98, 0.84.
+LARGE_BYTES = 8 << 20
 _KINDS = (Elementwise, Reduction, Bias, BatchNormInference)
 
 #: Gives the kernel for an operation on arrays of a dtype in the place of an op; None if the device has none.
@@ -90,14 +95,15 @@ def fuse(
     joiner = _Joiner(slots, folded, links, choose)
     joined: dict[int, PlannedOp] = {}  # by the index of each part
     for op in reversed(ops):  # of several that a chain reads, it takes the result of the last one
-        if op.kernel is not None and op.kernel.finishes:
-            yield
-            part = _following(op, parts, joined, links, slots)
-            made = None if part is None else joiner.join(part, op)
-            if made is not None:
-                joined.update({each.index: made for each in made.parts})
+        if op.kernel is not None and op.kernel.joins is not None:
+            for part in _following(op, parts, joined, links, slots):
+                yield
+                made = joiner.join(part, op)
+                if made is not None:
+                    joined.update({each.index: made for each in made.parts})
+                    break
     for part in {id(part): part for part in parts.values()}.values():
-        if len(part) > 1 and part[0].index not in joined:
+        if len(part) > 1 and joined.keys().isdisjoint([op.index for op in part]):
             yield
             made = joiner.join(part)
             if made is not None:
@@ -226,19 +232,19 @@ def _following(
     joined: dict[int, PlannedOp],
     links: dict[int, _Link],
     slots: Sequence[Slot],
-) -> list[PlannedOp] | None:
-    """What takes the result of an op, and nothing else does; it has not been joined with another one."""
-    if not _may_be_joined(main, slots):
-        return None
+) -> Iterator[list[PlannedOp]]:
+    """What takes the result of an op that nothing else takes: as much as can be, then less and less of it."""
     slot = slots[main.outputs[0]]
-    if not slot.consumers or slot.consumers[0] in joined:
-        return None
-    part = parts.get(slot.consumers[0], [])
-    if slot.readers != sum(op.inputs.count(slot.index) for op in part) or not all(_is_alike(main, op) for op in part):
-        return None
-    follows = [op for op in part if links[op.index].columns is None]
-    # A primitive that has all that follows in it is worth more than a reduction in the same pass.
-    return follows if len(follows) == len(part) or (follows and main.kernel and main.kernel.bind) else None
+    part = parts.get(slot.consumers[0], []) if slot.consumers and _may_be_joined(main, slots) else []
+    own, found = {slot.index}, list[PlannedOp]()
+    for op in part:
+        is_free = op.index not in joined and links[op.index].columns is None and _is_alike(main, op)
+        if is_free and not own.isdisjoint(op.inputs):
+            own.add(op.outputs[0])
+            found.append(op)
+    while found and slot.readers == sum(op.inputs.count(slot.index) for op in found):
+        yield found
+        found = found[:-1]
 
 
 def _is_alike(one: PlannedOp, other: PlannedOp) -> bool:
@@ -267,26 +273,31 @@ class _Joiner:
         inputs = _written_over_first([slot for slot in outer if slot not in constants], part, results[0], slots)
         if main is not None:
             inputs = [main.outputs[0], *[slot for slot in inputs if slot != main.outputs[0]]]
+        if main is not None and len(results) > 1:  # with one it is like one op: no two wait for each other
+            return None
         # Reductions alone are not faster together.
         if not inputs or all(self._links[op.index].columns is not None for op in part):
             return None
         outputs = [part[i].outputs[0] for i in results]
         chain = self._chain(part, inputs, constants, results, first_site=main is not None)
-        first = part[results[0]].kernel
-        is_over = first is not None and first.inplace
         operation: Fused | Followed = chain
         read = inputs
         if main is not None:
-            assert main.kernel is not None
-            if not may_follow(chain, [slots[slot].spec for slot in inputs], is_over):
-                return None
-            operation = Followed(main.operation, chain, len(main.inputs), main.kernel)
-            read = [*main.inputs, *inputs[1:]]
-            part = [main, *part]
-        kernel = self._choose(last, operation, slots[inputs[0]].spec.dtype)
+            operation, read = Followed(main.operation, chain, len(main.inputs)), [*main.inputs, *inputs[1:]]
+        kernel = self._choose(last, operation, slots[read[0]].spec.dtype)
         if kernel is None:
             return None
-        is_in_place = main is None and chain.may_write_over(is_over) and slots[read[0]].spec == slots[outputs[0]].spec
+        is_large = any(slots[op.outputs[0]].spec.size_bytes >= LARGE_BYTES for op in part)
+        if main is not None or (device_kind(last.place.kind).is_host and not is_large):
+            asked = kernel if main is None else main.kernel
+            joins = None if asked is None else asked.joins
+            if joins is None or not joins(operation, [slots[slot].spec for slot in read]):
+                return None
+        if main is not None:
+            return as_one([main, *part], operation, kernel, read, outputs, slots)
+        first = part[results[0]].kernel
+        is_in_place = chain.may_write_over(first is not None and first.inplace)
+        is_in_place = is_in_place and slots[read[0]].spec == slots[outputs[0]].spec
         return as_one(part, operation, replace(kernel, inplace=is_in_place), read, outputs, slots)
 
     def _number(self, index: int) -> Fill | None:

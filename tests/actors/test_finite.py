@@ -12,6 +12,7 @@ import pytest
 import actorflow as af
 from actorflow import ops
 from actorflow.graph.options import FiniteCheck
+from actorflow.plan import fuse
 from tests.operations import EACH, PARTICULAR
 
 X = np.array([4.0, 0.0, -1.0, 1e30], "f")
@@ -465,7 +466,8 @@ class TestTakenElsewhere:
                 await alone.run()
         assert alone.variables[0].value.tolist() == caught.value._replay.args[0][0].tolist()  # type: ignore[union-attr]
 
-    async def test_what_was_fused(self) -> None:
+    async def test_what_was_fused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fuse, "LARGE_BYTES", 0)
         graph = af.Graph("g")
         y = ops.add(ops.scale(graph.blob("x", (3,)), 2.0), graph.blob("z", (3,)))
         async with graph:

@@ -18,9 +18,8 @@ import actorflow as af
 import actorflow.ops.cpu
 from actorflow import ops
 from actorflow.ops import Fused, Step, find_kernel
-from actorflow.ops.cpu import fused as kernels
 from actorflow.ops.cpu.buffers import BLOCK
-from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_follow, may_fuse, may_reduce
+from actorflow.ops.fused import _REDUCED_KINDS, columns_of, may_fuse, may_reduce
 from actorflow.ops.shaping import Reduction
 from actorflow.spec import TensorSpec
 from tests.operations.elementwise import WITH_PARAMETERS, is_of_the_host, rows
@@ -248,29 +247,6 @@ def test_it_may_be_written_over_its_first_input(shapes: Any, block: int, data: s
     with mock.patch("actorflow.ops.cpu.blocks.BLOCK", block):
         find_kernel(operation, "cpu", given[0].dtype).function(operation, given, outputs)
     check_in_place(outputs, expected, given, inputs)
-
-
-@pytest.mark.parametrize("shapes", IN_PLACE[1:])
-@pytest.mark.parametrize("rows", [1, *slow([2, 100])])
-@given(data=st.data())
-def test_it_may_be_computed_for_some_rows_at_a_time(shapes: Any, rows: int, data: st.DataObject) -> None:
-    operation, inputs = data.draw(chains_in_place(shapes))
-    assume(may_follow(operation, [TensorSpec(x.shape, x.dtype) for x in inputs], is_in_place(operation, inputs)))
-    expected = one_by_one(operation, inputs)
-    given = [x.copy() for x in inputs]
-    outputs = [given[0], *[np.empty_like(y) for y in expected[1:]]]
-    finish = kernels.Finish(kernels.prepared(operation, given, by_rows=True), given, outputs)
-    count = inputs[0].size // shapes[0][-1]
-    for start in range(0, count, rows):
-        finish(start, min(start + rows, count))
-    check_in_place(outputs, expected, given, inputs)
-
-
-def is_in_place(operation: Fused, inputs: list[np.ndarray]) -> bool:
-    """Return whether the kernel of the step that gives the first result may write over its first argument."""
-    specs = operation.specs([TensorSpec(x.shape, x.dtype) for x in inputs])
-    step = operation.steps[operation.results[0]]
-    return find_kernel(step.operation, "cpu", specs[step.inputs[0]].dtype).inplace if step.inputs else False
 
 
 def check_in_place(outputs: Any, expected: Any, given: list[np.ndarray], inputs: list[np.ndarray]) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ops.fused import Followed, Fused
+from actorflow.ops.fused import Fused
+from actorflow.plan import fuse as fusing
 from actorflow.plan.plan import Plan
 from actorflow.show.tables import step_name
 from actorflow.trace.counters import NodeNote
@@ -21,6 +22,11 @@ from tests.plan.test_random_fusion import PlantedError, Switch, assert_same, bri
 PLACES = ["cpu", "sim:0"]
 SIDE = 6
 X = np.random.default_rng(0).standard_normal((4, SIDE)).astype("f")
+
+
+@pytest.fixture(autouse=True)
+def all_values_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusing, "LARGE_BYTES", 0)
 
 
 def steps(plan: Plan) -> list[str]:
@@ -56,6 +62,20 @@ def test_a_chain_is_one_step_and_the_summary_names_its_parts() -> None:
         assert steps(plan) == (["a + b + c"] if fuse else ["a", "b", "c"])
         assert ("\na + b + c " in plan.summary()) == fuse
         assert [part.node.name for op in plan.ops for part in op.parts] == (["a", "b", "c"] if fuse else [])
+
+
+@pytest.mark.together("dtype", ["float32", "float64", "int8"])
+def test_on_the_host_values_must_be_large(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for place in PLACES:
+        for more in (0, -1):
+            graph = af.Graph("large")
+            with graph.at(place):
+                x = graph.blob("x", fusing.LARGE_BYTES // np.dtype(dtype).itemsize + more, dtype)
+                a = ops.multiply(x, x, name="a")
+                ops.sum(ops.maximum(a, x, name="b"), name="c")
+            is_joined = place != "cpu" or more == 0
+            assert steps(graph.compile()) == (["a + b + c"] if is_joined else ["a", "b", "c"])
 
 
 def test_values_inside_are_not_there_unless_they_are_asked_for() -> None:
@@ -215,7 +235,7 @@ def test_inputs_and_results_of_one_chain_are_limited() -> None:
         np.testing.assert_array_equal(found[each], value)
 
 
-# -- what follows convolutions and products ---------------------------------------------------------------------------
+# -- what joined ops compute -------------------------------------------------------------------------------------------
 
 
 def assert_like_by_itself(build: Callable[[af.Graph, af.Blob], list[af.Blob]], value: np.ndarray = X) -> list[Plan]:
@@ -240,21 +260,6 @@ def spread(blob: af.Blob) -> np.ndarray:
     random = np.random.default_rng(len(blob.name))
     value = random.standard_normal(blob.shape).astype(blob.dtype)
     return np.asarray(abs(value) + 0.5 if "variance" in blob.name else value, blob.dtype)
-
-
-def weight(x: af.Blob, *shape: int) -> af.Blob:
-    return x.graph.root.blob("weight", shape, x.dtype)
-
-
-MAINS: dict[str, Callable[[af.Blob], af.Blob]] = {
-    "conv": lambda x: ops.conv(x, weight(x, 3, 3, 8, 8), pad=1),
-    "strided": lambda x: ops.conv(x, weight(x, 3, 3, 8, 16), stride=2),
-    "pointwise": lambda x: ops.conv(x, weight(x, 1, 1, 8, 12)),
-    "grouped": lambda x: ops.conv(x, weight(x, 3, 3, 4, 6), pad=1, groups=2),
-    "depthwise": lambda x: ops.conv(x, weight(x, 3, 3, 1, 8), pad=1, groups=8),
-    "inner": lambda x: ops.inner(x, weight(x, 10, 8)),
-    "inner of rows": lambda x: ops.inner(ops.reshape(x, (-1, 8)), weight(x, 10, 8)),
-}
 
 
 def normalized(y: af.Blob) -> af.Blob:
@@ -287,70 +292,20 @@ TAILS: dict[str, Callable[[af.Blob], af.Blob]] = {
 
 
 @pytest.mark.together("dtype", ["float16", "float32", "float64"], at_once=20)
+@pytest.mark.together("special", [0.0, np.nan, np.inf, -np.inf, -0.0])
 @pytest.mark.together("tail", TAILS)
-@pytest.mark.together("main", MAINS)
-def test_what_follows_gives_the_same_to_the_bit(main: str, tail: str, dtype: str) -> None:
+def test_chains_of_networks_give_the_same_to_the_bit(tail: str, special: float, dtype: str) -> None:
     value = np.random.default_rng(1).standard_normal((3, 9, 7, 8)).astype(dtype)
-
-    def build(graph: af.Graph, x: af.Blob) -> list[af.Blob]:
-        y = MAINS[main](x)
-        return [TAILS[tail](y)]
-
-    plan, _ = assert_like_by_itself(build, value)
-    followed = [op for op in plan.ops if isinstance(op.operation, Followed)]
-    if "norm" in tail and dtype == "float16":  # whose statistics have another dtype
-        assert not followed
-        return
-    (op,) = followed
-    assert op.parts[0].operation.kind == ("Inner" if "inner" in main else "Conv")
-    assert len(op.parts) == sum(isinstance(each, af.Op) for each in op_chain(plan, op))
-
-
-def op_chain(plan: Plan, op: Any) -> list[af.Op]:
-    """All elementwise ops of the graph, and the one that they follow."""
-    kinds = ("Softmax", "Reshape", "Constant")
-    return [each for each in plan.graph.ops if each.operation.kind not in kinds]
-
-
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0])
-def test_what_follows_has_the_rules_of_special_numbers(special: float) -> None:
-    value = np.random.default_rng(2).standard_normal((2, 5, 5, 8)).astype("f")
     value[0, 1, 2, 3] = value[1, :, :, :] = special
+    plan, _ = assert_like_by_itself(lambda graph, x: [TAILS[tail](ops.softmax(x))], value)
+    kinds = [op.operation.kind for op in plan.ops]
+    assert ("Fused" in kinds) == (tail not in ("bias", "norm") and not ("norm" in tail and dtype == "float16"))
+
+
+def test_large_chains_are_computed_block_by_block() -> None:
+    value = np.random.default_rng(3).standard_normal((4, 64, 48, 24)).astype("f")
     for tail in TAILS.values():
-        assert_like_by_itself(lambda graph, x, tail=tail: [tail(MAINS["depthwise"](x))], value)  # type: ignore[misc]
-
-
-def test_large_results_are_taken_piece_by_piece() -> None:
-    value = np.random.default_rng(3).standard_normal((4, 64, 48, 8)).astype("f")
-    for main in MAINS.values():
-        assert_like_by_itself(lambda graph, x, main=main: [residual(main(x))], value)  # type: ignore[misc]
-
-
-def test_a_product_whose_result_is_read_elsewhere_is_not_followed() -> None:
-    def build(graph: af.Graph, x: af.Blob) -> list[af.Blob]:
-        y = MAINS["conv"](x)
-        return [ops.relu(with_bias(y)), ops.softmax(y)]
-
-    value = np.random.default_rng(4).standard_normal((2, 5, 5, 8)).astype("f")
-    plan, _ = assert_like_by_itself(build, value)
-    assert not any(isinstance(op.operation, Followed) for op in plan.ops)
-    assert steps(plan) == ["conv", "softmax", "bias_1 + relu"]
-
-
-def test_of_two_products_one_is_followed() -> None:
-    """Each could take what follows; their diamond has no cycle."""
-
-    def build(graph: af.Graph, x: af.Blob) -> list[af.Blob]:
-        x = ops.relu(ops.scale(x, 2.0))
-        one = ops.conv(x, graph.blob("one", (3, 3, 8, 8), x.dtype), pad=1)
-        other = ops.conv(x, graph.blob("other", (1, 1, 8, 8), x.dtype))
-        y = ops.relu(ops.add(one, other))
-        deeper = ops.conv(y, graph.blob("deeper", (1, 1, 8, 8), x.dtype))
-        return [ops.add(ops.relu(deeper), y, x)]
-
-    value = np.random.default_rng(5).standard_normal((2, 5, 5, 8)).astype("f")
-    plan, _ = assert_like_by_itself(build, value)
-    assert steps(plan) == ["scale + relu", "conv", "conv_1 + sum + relu_1", "conv_2 + relu_2 + sum_1"]
+        assert_like_by_itself(lambda graph, x, tail=tail: [tail(x)], value)  # type: ignore[misc]
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -451,25 +406,6 @@ async def test_an_error_is_that_of_the_part(place: str) -> None:
         assert "PlantedError" in calls.errors[failed]
 
 
-@pytest.mark.parametrize("main", ["conv", "inner"])
-async def test_an_error_of_what_follows(main: str) -> None:
-    graph = af.Graph("failing")
-    x = graph.blob("x", (2, 5, 5, 8))
-    feeds = {x: np.ones(x.shape, "f")}
-    ops.relu(brittle(MAINS[main](x)))
-    feeds[graph["weight"]] = spread(graph["weight"])
-    assert steps(graph.compile()) == [f"{main} + brittle + relu"]
-    async with graph:
-        Switch.on = True
-        with pytest.raises(af.OpError) as caught:
-            await graph.run(feeds)
-        assert caught.value.op is graph["brittle"]
-        with pytest.raises(PlantedError):
-            caught.value.replay()
-        Switch.on = False
-        await graph.run(feeds)
-
-
 @pytest.mark.parametrize("place", PLACES)
 async def test_each_part_has_its_calls_and_its_share_of_the_time(place: str, calls_count_as_short: None) -> None:
     graph = af.Graph("times")
@@ -495,23 +431,11 @@ async def test_each_part_has_its_calls_and_its_share_of_the_time(place: str, cal
         assert (profile.calls, profile.total_ns, profile.last_ns) == (5, elapsed.sum(), elapsed[-1])
 
 
-@pytest.mark.together("shape", [(0, 3), (3, 0), (0, 0)])
-@pytest.mark.together("outputs", [0, 4])
-async def test_nothing_is_followed_by_nothing(shape: tuple[int, int], outputs: int) -> None:
-    graph = af.Graph("g")
-    x, weight, bias = (graph.blob(*each) for each in (("x", shape), ("w", (outputs, shape[1])), ("b", (outputs,))))
-    y = ops.relu(ops.bias(ops.inner(x, weight), bias))
-    async with graph:
-        feeds = {blob: np.ones(blob.shape, "float32") for blob in (x, weight, bias)}
-        np.testing.assert_array_equal((await graph.run(feeds))[y], np.ones((shape[0], outputs), "float32"))
-    assert [op.operation.kind for op in graph.compile().ops] == ["Followed"]
-
-
 async def test_the_time_of_a_part_is_that_of_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Normalization is seven steps, the rest is one each."""
-    monkeypatch.setattr(Followed, "times", lambda operation: [1] * (1 + len(operation.chain.steps)))
+    monkeypatch.setattr(Fused, "times", lambda operation: [1] * len(operation.steps))
     graph = af.Graph("shares")
-    ops.relu(normalized(MAINS["conv"](graph.blob("x", (2, 5, 5, 8)))))
+    ops.relu(normalized(ops.negative(graph.blob("x", (2, 5, 5, 8)))))
     (op,) = graph.compile().ops
     feeds = {blob: spread(blob) for blob in graph.compile().feeds}
     async with graph:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.devices.cpu import CPU
 from actorflow.devices.team import team
+from actorflow.plan import fuse
 from tests.operations.table import TOLERANCE
 from tests.support import onednn
 from tests.support.effort import FULL, slow
@@ -29,18 +33,28 @@ _NOISES = 3
 
 
 class Setting(NamedTuple):
-    """A place, options of a graph, and the kinds whose kernels differ by roundings."""
+    """A place, options of a graph, the CPU's libraries, the kinds whose kernels differ by roundings, large values."""
 
     place: str = "cpu"
     options: Mapping[str, Any] = MappingProxyType({})
+    libraries: tuple[str, ...] = ("numpy",)
     inexact: frozenset[str] = frozenset()
+    large_bytes: int = 0
+
+    @contextmanager
+    def graph(self, seed: int, *more: Any, **noise: int) -> Iterator[RandomGraph]:
+        """The graph of a seed; it is planned within the block."""
+        patch = mock.patch.object
+        with patch(fuse, "LARGE_BYTES", self.large_bytes), patch(CPU, "libraries", self.libraries):
+            yield RandomGraph(seed, self.place, *more, **noise, **self.options)
 
 
 #: Options of the graphs that others are compared with.
 REFERENCE: Mapping[str, Any] = MappingProxyType({"fuse": False})
 SETTINGS = [Setting(), Setting(options={"sequential": True}), Setting("sim:0"), Setting("sim:0", {"capture": True})]
 if not onednn.why_not():
-    SETTINGS.append(Setting(options={"libraries": ["onednn"]}, inexact=onednn.computed()))
+    _LIBRARY = Setting(libraries=("onednn", "numpy"), inexact=onednn.computed())
+    SETTINGS += [_LIBRARY, _LIBRARY._replace(large_bytes=fuse.LARGE_BYTES)]
 
 PLACES = sorted({setting.place for setting in SETTINGS})
 
@@ -116,9 +130,9 @@ def assert_close(found: np.ndarray, expected: np.ndarray, near: list[np.ndarray]
 
 
 async def results(seed: int, setting: Setting, **noise: int) -> list[Found]:
-    graph = RandomGraph(seed, setting.place, **noise, **setting.options)
-    async with graph.graph:
-        return await graph.run()
+    with setting.graph(seed, **noise) as graph:
+        async with graph.graph:
+            return await graph.run()
 
 
 async def compare(setting: Setting, found: list[Found], expected: list[Found], seed: int) -> None:
@@ -148,23 +162,23 @@ async def test_results_do_not_depend_on_the_plan(first: int) -> None:
 
 async def failed(seed: int, setting: Setting) -> tuple[list[str], list[Found]]:
     """What a run that fails says of the op, its inputs and its line; and the results of those after it."""
-    graph = RandomGraph(seed, setting.place, planted, **setting.options)
-    async with graph.graph:
-        Switch.on = True
-        with pytest.raises(af.OpError) as caught:
-            await graph.run(atomic=True)  # which variables it had updated otherwise is chance
-        Switch.on = False
-        error = caught.value
-        assert error.op.operation == Brittle()
-        assert str(error.op.site) == LINE
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(
-            cause, PlantedError
-        ):  # of devices, the error of their lane is between
-            cause = cause.__cause__
-        assert cause is not None
-        said = re.sub(r"'main[.\d]*'", "'main'", str(error)).splitlines()  # plans have as many lanes as they need
-        return [error.op_name, *said], await graph.run()
+    with setting.graph(seed, planted) as graph:
+        async with graph.graph:
+            Switch.on = True
+            with pytest.raises(af.OpError) as caught:
+                await graph.run(atomic=True)  # which variables it had updated otherwise is chance
+            Switch.on = False
+            error = caught.value
+            assert error.op.operation == Brittle()
+            assert str(error.op.site) == LINE
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(
+                cause, PlantedError
+            ):  # of devices, the error of their lane is between
+                cause = cause.__cause__
+            assert cause is not None
+            said = re.sub(r"'main[.\d]*'", "'main'", str(error)).splitlines()  # plans have as many lanes as they need
+            return [error.op_name, *said], await graph.run()
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, BLOCK))
@@ -177,6 +191,16 @@ async def test_errors_do_not_depend_on_the_plan(first: int) -> None:
             assert said[-1] == f"  created at {LINE}"
             if not setting.inexact:
                 await compare(setting, found, expected[setting.place][1], seed)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=range(len(SETTINGS)))
+def test_plans_join_ops(setting: Setting) -> None:
+    """Else nothing is compared here."""
+    joined = 0
+    for seed in range(20):
+        with setting.graph(seed) as graph:
+            joined += sum(len(op.parts) > 1 for op in graph.graph.compile(graph.fetch).ops)
+    assert joined >= (5 if setting.large_bytes else 20), joined
 
 
 @pytest.mark.skipif(not FULL, reason="few graphs have not all kinds: ACTORFLOW_FULL_TESTS=1")

@@ -18,7 +18,6 @@ import numpy as np
 from actorflow.ops.cpu import buffers
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.fused import leading
 from actorflow.ops.reductions import is_certain, may_be_parted
 from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
@@ -72,8 +71,6 @@ class Chain:
             to, and what is reduced has it.
         results: Positions of the steps whose values are wanted, all reductions among them.
         is_dense: Whether the inputs lie flat in memory.
-        by_rows: Whether it is computed for some rows at a time, by `run_short`: inputs have all axes but the last in
-            full, or none of them.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class Chain:
         results: Iterable[int],
         *,
         is_dense: bool = True,
-        by_rows: bool = False,
     ) -> None:
         self.first = first = len(inputs)
         results = [*results]
@@ -93,19 +89,19 @@ class Chain:
         self.mapped = {i for i in self.results if i not in self.folds}
         of_number = {i for i, step in enumerate(steps) if isinstance(step.compute, np.ndarray)}
         self.template: list[Any] = [step.compute if i in of_number else None for i, step in enumerate(steps)]
-        self.is_cut = math.prod(shape) > BLOCK and not by_rows
+        self.is_cut = math.prod(shape) > BLOCK
         self.is_flat = all(len(fold.axes) == len(shape) for fold in self.folds.values()) and all(
             spec.size == 1 or spec.shape == shape for spec in inputs
         )
-        together = len(shape) - 1 if by_rows else 1
+        together = 1
         if is_dense and self.is_cut and (self.is_flat or not self.folds):
-            together = min([leading(spec.shape, shape) for spec in inputs if spec.size != 1], default=len(shape))
+            together = min([_leading(spec.shape, shape) for spec in inputs if spec.size != 1], default=len(shape))
         self.is_flat = self.is_flat and together == len(shape)
         #: Number of leading axes that are seen as one.
         self.together = together
         self.whole = shape
         self.shape = (math.prod(shape[:together]), *shape[together:]) if self.is_cut else shape
-        self.blocks = _divide(self.shape, by_rows=bool(self.folds)) if not by_rows else []
+        self.blocks = _divide(self.shape, by_rows=bool(self.folds))
         #: Whether blocks are pieces of the first axis.
         self.is_plain = all(len(index) < 2 for index, _ in self.blocks)
         #: Shapes of the inputs, and of steps, that have not the leading axes: blocks see all of them.
@@ -116,13 +112,9 @@ class Chain:
         self._targets: list[tuple[int, ...]] = []
         for i, spec in enumerate(inputs):
             own = (*[1] * (len(shape) - len(spec.shape)), *spec.shape)
-            if spec.size == 1 and not (by_rows and i == 0):
+            if spec.size == 1:
                 self.static[i] = ()
-            elif (
-                is_repeated
-                and all(n == 1 for n in own[:together])
-                and (not is_one_row or (by_rows and spec.shape != shape))
-            ):
+            elif is_repeated and all(n == 1 for n in own[:together]) and not is_one_row:
                 self.static[i] = own[together:]
             self._targets.append(self.static.get(i, (math.prod(own[:together]), *own[together:])))
         for i, step in enumerate(steps):
@@ -134,7 +126,6 @@ class Chain:
         self.last = {position: i for i, step in enumerate(steps) for position in step.arguments}
         #: Time of each step so far, as far as it was measured.
         self.spent_ns = [0] * len(steps)
-        self._calls_made = 0
         self._inputs = inputs
         self.kept = self._kept()
 
@@ -188,23 +179,8 @@ class Chain:
         ]
         return (end < j or (end == j and other.aligned)) and all(k < i or (k == i and step.aligned) for k in read)
 
-    @property
-    def is_short(self) -> bool:
-        """True if it is one block without reductions: `run_short` then computes it in a third of the time."""
-        return not (self.is_cut or self.folds)
-
-    def is_sampled(self) -> bool:
-        """Return whether the times of a short call are measured: of every eighth one."""
-        self._calls_made += 1
-        return self._calls_made & 7 == 1
-
-    def begin(self, inputs: Sequence[Any], *, is_timed: bool) -> list[Any]:
-        """The values that blocks begin with: inputs, numbers, and those of steps that are the same for all blocks.
-
-        Args:
-            inputs: What it reads; None for what is given to each block anew.
-            is_timed: Whether to measure the times of the steps.
-        """
+    def begin(self, inputs: Sequence[Array]) -> list[Any]:
+        """The values that blocks begin with: inputs, numbers, and those of steps that are the same for all blocks."""
         first, static = self.first, self.static
         values: list[Any] = [
             x if i not in static or x.shape == static[i] else x.reshape(static[i]) for i, x in enumerate(inputs)
@@ -218,37 +194,8 @@ class Chain:
                     compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
             except Exception as error:
                 raise StepError(i) from error
-            if is_timed:
-                self.spent_ns[i] += perf_counter_ns() - begin_ns
+            self.spent_ns[i] += perf_counter_ns() - begin_ns
         return values
-
-    def run_short(self, values: list[Any], outputs: Sequence[Array], shape: tuple[int, ...], *, is_timed: bool) -> None:
-        """Compute it at once, or one block of rows.
-
-        Args:
-            values: What `begin` gives, with all inputs; the values of the steps are put there.
-            outputs: Arrays for the results, in their order.
-            shape: Shape of the block.
-            is_timed: Whether to measure the times of the steps.
-        """
-        first, steps, kept = self.first, self.steps, self.kept
-        memory: dict[int | str, Array] = dict(zip(self.results, outputs, strict=True))
-        with np.errstate(all="ignore"):
-            begin_ns = perf_counter_ns()
-            for i, compute, arguments in self.calls:
-                where = kept.get(i, i)
-                out = memory.get(where)
-                if out is None:
-                    out = memory[where] = scratch(where, shape, steps[i].dtype)  # type: ignore[arg-type]
-                try:
-                    compute(*[values[position] for position in arguments], out=out)  # type: ignore[operator]
-                except Exception as error:
-                    raise StepError(i) from error
-                values[first + i] = out
-                if is_timed:
-                    end_ns = perf_counter_ns()
-                    self.spent_ns[i] += end_ns - begin_ns
-                    begin_ns = end_ns
 
     def bind(self, inputs: Sequence[Array], outputs: Mapping[int, Array]) -> BoundChain:
         """The chain on arrays.
@@ -288,10 +235,10 @@ class BoundChain:
         self._computed: set[int] = set()
         self._same: int | None = None  # the result that is written over the first input
         if not chain.is_cut:
-            self._begun = chain.begin(inputs, is_timed=True)
+            self._begun = chain.begin(inputs)
             self._outputs = {i: outputs[i] for i in chain.mapped}
             return
-        self._begun = chain.begin([chain.seen(i, x) for i, x in enumerate(inputs)], is_timed=True)
+        self._begun = chain.begin([chain.seen(i, x) for i, x in enumerate(inputs)])
         self._outputs = {i: outputs[i].reshape(chain.shape) for i in chain.mapped}
         if inputs and any(inputs[0] is y for y in outputs.values()):  # one array is one object in each block, too
             self._same = next(i for i, y in outputs.items() if y is inputs[0])
@@ -437,3 +384,11 @@ def _divide(shape: tuple[int, ...], by_rows: bool) -> list[tuple[_Index, tuple[i
         for lead in product(*map(range, shape[:axis]))
         for part in parts
     ]
+
+
+def _leading(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    """Number of leading axes of the whole shape that an input has in full, or is repeated along."""
+    own = (*[1] * (len(whole) - len(shape)), *shape)
+    in_full = next((i for i, (n, all_) in enumerate(zip(own, whole, strict=True)) if n != all_), len(whole))
+    repeated = next((i for i, n in enumerate(own) if n != 1), len(whole))
+    return max(in_full, repeated)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 from actorflow.devices.team import team
 from actorflow.ops.cpu import depthwise
 from actorflow.ops.cpu.buffers import Array, matrix, scratch
-from actorflow.ops.cpu.parallel import Finish, even_cuts, multiply, product_ns, product_pieces
-from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, put_in_border, rows_of
+from actorflow.ops.cpu.parallel import even_cuts, multiply, product_ns, product_pieces
+from actorflow.ops.cpu.windows import Piece, as_matrix, by_images, is_first, is_last, pieces, put_in_border
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
@@ -232,38 +231,32 @@ def _multiply(a: Array, b: Array, out: Array, product: Callable[..., Any] = np.m
         np.copyto(out, wide, casting="unsafe")
 
 
-@kernel(Conv, finishes=True)
-def conv(operation: Conv, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(Conv)
+def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     """The convolution; see `Conv`."""
     (x, weight), (y,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
-        depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y, finish)
+        depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y)
         return
     g = _geometry(operation, weight.shape, x.shape[1:-1], x)
     matrices = g.weight(_join(g, weight))
     if g.windows.is_pointwise:
-        _pointwise(g, x, matrices, y, finish)
+        _pointwise(g, x, matrices, y)
         return
-
-    _forward(g, x, matrices, y, finish)
-
-
-def _pointwise(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None) -> None:
-    by_piece = finish if g.groups == 1 and y.dtype == g.dtype else None  # else no row is there before the end
-    _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), partial(multiply, finish=by_piece))
-    if finish is not None and by_piece is None:
-        finish(0, y.size // max(1, y.shape[-1]))
+    _forward(g, x, matrices, y)
 
 
-def _forward(g: _Geometry, x: Array, matrices: Array, y: Array, finish: Finish | None = None) -> None:
+def _pointwise(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
+    _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
+
+
+def _forward(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
     found, padded = list(g.pieces(len(x), y.shape[-1], _PIECE_WINDOWS)), g.shared(x)
     product = np.matmul if len(found) > 1 else multiply
 
     def compute(run: Sequence[Piece]) -> None:
         for piece, columns in g.column_pieces(x, run, padded):
             _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])), product)
-            if finish is not None:
-                finish(*rows_of(piece, y.shape))
 
     team.spread(_runs(found, _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
 
@@ -318,21 +311,21 @@ def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
         np.copyto(flat, sums[0], casting="unsafe")
 
 
-@kernel(ConvDown, finishes=True)
-def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(ConvDown)
+def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The data gradient; see `ConvDown`."""
     (dy, weight), (dx,) = inputs, outputs
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
-        depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx, finish)
+        depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
         return
     g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
     if _pays_turned(g, weight, dy):
         turned = _turned(g, weight.shape[-1])
-        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx, finish)
+        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx)
         return
     matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
     if g.windows.is_pointwise:
-        _pointwise(g, dy, matrices, dx, finish)
+        _pointwise(g, dy, matrices, dx)
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
     order = _order(g)
@@ -347,9 +340,6 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array], fi
             _scatter(g, columns, padded, piece)
             if is_last(piece, g.windows):
                 np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
-                if finish is not None:
-                    whole = tuple([slice(0, n) for n in dx.shape[1:-1]])
-                    finish(*rows_of((piece[0], *whole), dx.shape))
 
     runs = by_images(g.pieces(len(dx), dy.shape[-1], _SCATTERED_WINDOWS), g.windows)
     team.spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)

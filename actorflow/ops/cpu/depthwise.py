@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.parallel import Finish
-from actorflow.ops.cpu.windows import Piece, as_matrix, pieces, rows_of, taps
+from actorflow.ops.cpu.windows import Piece, as_matrix, pieces, taps
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
 
@@ -42,7 +41,7 @@ def _kernels(weights: Array) -> Array:
     return weights[..., 0, :].astype(wide_dtype(weights.dtype), copy=False)
 
 
-def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | None = None) -> None:
+def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
     for piece in _window_pieces(w, y):
@@ -57,8 +56,6 @@ def forward(w: Windows, x: Array, weights: Array, y: Array, finish: Finish | Non
             np.add(here, share, out=here)
         if total is not part:
             np.copyto(part, total, casting="unsafe")
-        if finish is not None:
-            finish(*rows_of(piece, y.shape))
 
 
 def _window_pieces(w: Windows, g: Array) -> list[Piece]:
@@ -80,7 +77,7 @@ def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     np.copyto(dweights[..., 0, :], total, casting="unsafe")
 
 
-def down(w: Windows, g: Array, weights: Array, dx: Array, finish: Finish | None = None) -> None:
+def down(w: Windows, g: Array, weights: Array, dx: Array) -> None:
     """``dx`` of `ConvDown`; each element is a sum in the order of the kernel, whatever the pieces."""
     factors = _kernels(weights)
     times = g.shape[-1] // max(1, dx.shape[-1])
@@ -102,5 +99,3 @@ def down(w: Windows, g: Array, weights: Array, dx: Array, finish: Finish | None 
         if not is_direct:
             summed = total.reshape(*part.shape, times).sum(axis=-1) if times > 1 else total
             np.copyto(part, summed, casting="unsafe")
-        if finish is not None:
-            finish(*rows_of(piece, dx.shape))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import get_ident
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from actorflow.devices.team import team
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu import blocks, described
 from actorflow.ops.cpu.blocks import Chain, ChainStep, Fold
-from actorflow.ops.cpu.buffers import BLOCK, Array
+from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import MOST_PIECES, element_ns, even_cuts
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.elementwise import Sum
@@ -31,60 +29,24 @@ from actorflow.spec import TensorSpec
 
 @kernel(Fused)
 def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
-    chain = prepared(operation, inputs, by_rows=False)
-    if chain.is_short:
-        is_timed = chain.is_sampled()
-        chain.run_short(chain.begin(inputs, is_timed=is_timed), outputs, chain.whole, is_timed=is_timed)
-    else:
-        _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
+    chain = _prepared(operation, inputs)
+    _run(chain, dict(zip(chain.results, outputs, strict=True)), inputs)
 
 
 @kernel(Followed)
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    count = operation.count
-    rest = [outputs[0], *inputs[count:]]
-    finish = Finish(prepared(operation.chain, rest, by_rows=True), rest, outputs)
-    begin_ns = perf_counter_ns()
+    """The one, then the other: what a library that computes both at once leaves, as it has nothing for these arrays."""
+    main, count = operation.main, operation.count
+    (spec,) = main.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[:count]]) or ()
+    y = np.empty(spec.shape, spec.dtype)
     try:
-        operation.kernel.function(operation.main, inputs[:count], outputs[:1], finish)
-    except StepError as error:
-        raise StepError(1 + error.step) from error.__cause__
+        find_kernel(main, "cpu", inputs[0].dtype).function(main, inputs[:count], [y])
     except Exception as error:
         raise StepError(0) from error
-    operation.main_ns[0] += perf_counter_ns() - begin_ns - finish.elapsed_ns
-
-
-class Finish:
-    """Computes a chain for some rows of its first input, which are there; see `Kernel.finishes`.
-
-    Attributes:
-        elapsed_ns: Time of that so far, in the thread that has made it: others take part in the whole of the work.
-    """
-
-    def __init__(self, chain: Chain, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        self._chain = chain
-        self._columns = columns = outputs[0].shape[-1]
-        self._begun = chain.begin([None, *[chain.seen(i, x) for i, x in enumerate(inputs[1:], 1)]], is_timed=True)
-        #: Positions of the inputs, but for the first one, that have rows of their own.
-        self._by_row = [i for i in range(1, len(inputs)) if i not in chain.static]
-        rows = math.prod(outputs[0].shape[:-1])
-        self._outputs = [y.reshape(rows, columns) for y in outputs]
-        self._thread = get_ident()
-        self.elapsed_ns = 0
-
-    def __call__(self, start: int, stop: int) -> None:
-        begin_ns, is_own = perf_counter_ns(), get_ident() == self._thread
-        step = max(1, BLOCK // max(1, self._columns))
-        for begin in range(start, stop, step):
-            rows = slice(begin, min(begin + step, stop))
-            outputs = [y[rows] for y in self._outputs]
-            values = self._begun.copy()
-            values[0] = outputs[0]
-            for i in self._by_row:
-                values[i] = values[i][rows]
-            self._chain.run_short(values, outputs, outputs[0].shape, is_timed=is_own)
-        if is_own:
-            self.elapsed_ns += perf_counter_ns() - begin_ns
+    try:
+        _fused(operation.chain, [y, *inputs[count:]], outputs)
+    except StepError as error:
+        raise StepError(1 + error.step) from error.__cause__
 
 
 def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> None:
@@ -98,14 +60,14 @@ def _run(chain: Chain, outputs: Mapping[int, Array], inputs: list[Array]) -> Non
         raise StepError(step) from cause
 
 
-def prepared(operation: Fused, inputs: Sequence[Array], *, by_rows: bool) -> Chain:
+def _prepared(operation: Fused, inputs: Sequence[Array]) -> Chain:
     """A chain of NumPy's functions on inputs of these types; see `Chain`."""
-    key = (blocks.BLOCK, by_rows, *[(x.shape, x.dtype) for x in inputs])
+    key = (blocks.BLOCK, *[(x.shape, x.dtype) for x in inputs])
     found: Chain | None = operation.prepared.get(key)
     if found is None:
         specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
         steps, shape = steps_of(operation, specs), np.broadcast_shapes(*[spec.shape for spec in specs])
-        found = operation.prepared[key] = Chain(steps, specs, shape, operation.results, by_rows=by_rows)
+        found = operation.prepared[key] = Chain(steps, specs, shape, operation.results)
     return found
 
 

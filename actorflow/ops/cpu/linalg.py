@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, in_float32, matrix, narrow, put_rounded, scratch, widened
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import Finish, element_ns, even_cuts, multiply, product_ns, product_pieces, rowwise
+from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, product_ns, product_pieces, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
 from actorflow.ops.linalg import Bias, BiasDown, Inner, InnerDown, InnerWeight, Matmul, VectorNorm
 from actorflow.ops.registry import kernel
@@ -24,16 +24,16 @@ def _rows(x: Array) -> Array:
     return matrix(x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
-@kernel(Inner, finishes=True)
-def _inner(operation: Inner, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(Inner)
+def _inner(operation: Inner, inputs: list[Array], outputs: list[Array]) -> None:
     x, weight = inputs
-    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]), finish)
+    multiply(_rows(x), matrix(weight).T, _rows(outputs[0]))
 
 
-@kernel(InnerDown, finishes=True)
-def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+@kernel(InnerDown)
+def _inner_down(operation: InnerDown, inputs: list[Array], outputs: list[Array]) -> None:
     g, weight = inputs
-    multiply(_rows(g), matrix(weight), _rows(outputs[0]), finish)
+    multiply(_rows(g), matrix(weight), _rows(outputs[0]))
 
 
 def _by_float32(product: Callable[..., None]) -> Callable[..., None]:
@@ -42,20 +42,18 @@ def _by_float32(product: Callable[..., None]) -> Callable[..., None]:
     NumPy has no BLAS for half precision, and takes a hundred times as long.
     """
 
-    def compute(operation: Any, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+    def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         (x, weight), (y,) = inputs, outputs
         wide = kept(operation).derived("float32").of((weight,), lambda: widened(weight))
         sums = scratch("sums of halves", y.shape, np.float32)
         product(operation, [widened(x), wide], [sums])
         put_rounded(sums, y)
-        if finish is not None:
-            finish(0, y.size // y.shape[-1] if y.size else 0)
 
     return compute
 
 
 for _operation, _product in ((Inner, _inner), (InnerDown, _inner_down)):
-    kernel(_operation, dtypes=("float16", "bfloat16"), finishes=True, keeps=True)(_by_float32(_product))
+    kernel(_operation, dtypes=("float16", "bfloat16"), keeps=True)(_by_float32(_product))
 
 
 @kernel(InnerWeight)

@@ -20,8 +20,6 @@ from actorflow.spec import TensorSpec
 
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., None])
-#: Takes rows of the result that are computed; see `Kernel.finishes`.
-Finish = Callable[[int, int], None]
 
 #: Rough times of one thread: of an element that is read or written, of a product of two numbers that is added up.
 _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
@@ -62,11 +60,10 @@ def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
     return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))
 
 
-def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> None:
+def multiply(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces.
 
     They are pieces of the rows of ``a`` or the columns of ``b``, or of sums that are much longer than both.
-    ``finish`` is called with the rows of a single matrix; see `Kernel.finishes`.
     """
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     stack, along = math.prod(out.shape[:-2]), max(rows, columns)
@@ -75,8 +72,6 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
     cuts = even_cuts(length, product_pieces(length, stack * rows * depth * columns // max(1, length), 1, least))
     if len(cuts) < 2:
         (np.multiply if depth == 1 else np.matmul)(a, b, out=out)  # BLAS takes several times as long for one row
-        if finish is not None:
-            finish(0, rows)
         return
     sums = scratch("sums of products", (len(cuts) * is_deep, *out.shape), out.dtype)
 
@@ -86,16 +81,12 @@ def multiply(a: Array, b: Array, out: Array, finish: Finish | None = None) -> No
             np.matmul(a[..., cut], b[..., cut, :], out=sums[index])
         elif rows >= columns:
             np.matmul(a[..., cut, :], b, out=out[..., cut, :])
-            if finish is not None:
-                finish(cut.start, cut.stop)
         else:
             np.matmul(a, b[..., cut], out=out[..., cut])
 
     team.spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
     if is_deep:
         np.add.reduce(sums, axis=0, out=out)
-    if finish is not None and (is_deep or rows < columns):
-        finish(0, rows)
 
 
 def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -> list[_R]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, keep_where, scratch
-from actorflow.ops.cpu.parallel import Finish, by_rows, element_ns
+from actorflow.ops.cpu.parallel import by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
 from actorflow.ops.nn import pool as ops
@@ -104,17 +104,8 @@ def _first_maxima(
         yield window, element, hit
 
 
-def _take_last(finish: Finish | None, piece: Piece, w: Windows) -> None:
-    """Have what follows take the rows of some images, if their last piece is computed."""
-    if finish is not None and is_last(piece, w):
-        each = math.prod(w.size)
-        finish(piece[0].start * each, piece[0].stop * each)
-
-
-@kernel(ops.MaxPoolDown, finishes=True)
-def max_pool_down(
-    operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None
-) -> None:
+@kernel(ops.MaxPoolDown)
+def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
@@ -125,8 +116,6 @@ def max_pool_down(
         one = (len(images), 1, images.shape[-1])
         kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
-        if finish is not None:
-            finish(0, len(images) * flat[1])
         return
     keeps_bits = _is_seen_once(w)
 
@@ -142,7 +131,6 @@ def max_pool_down(
                 share = scratch("share", hit.shape, dx.dtype)
                 keep_where(hit, g[window], share)
                 np.add(dx[element], share, out=dx[element])
-            _take_last(finish, piece, w)
 
     team.spread(by_images(_image_pieces(w, images), w), compute, 3 * _work_ns(w, maxima))
 
@@ -180,10 +168,8 @@ def average_pool(operation: ops.AveragePool, inputs: list[Array], outputs: list[
     team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
 
 
-@kernel(ops.AveragePoolDown, finishes=True)
-def average_pool_down(
-    operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None
-) -> None:
+@kernel(ops.AveragePoolDown)
+def average_pool_down(operation: ops.AveragePoolDown, inputs: list[Array], outputs: list[Array]) -> None:
     """The gradient of the averages; see `AveragePoolDown`."""
     (grads,), (results,) = inputs, outputs
     w, dtype = operation.windows(results.shape[1:-1]), wide_dtype(results.dtype)
@@ -201,7 +187,6 @@ def average_pool_down(
                 np.add(total[element], share[window], out=total[element])
             if dx.dtype != dtype and is_last(piece, w):
                 np.copyto(dx, total, casting="unsafe")
-            _take_last(finish, piece, w)
 
     team.spread(by_images(_image_pieces(w, results), w), compute, _work_ns(w, grads))
 

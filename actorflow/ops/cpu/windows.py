@@ -61,14 +61,6 @@ def pieces(sizes: Sequence[int], item_bytes: float, piece_bytes: int, image_byte
             yield (*(slice(i, i + 1) for i in before), cut, *after)
 
 
-def rows_of(piece: Piece, shape: Sequence[int]) -> tuple[int, int]:
-    """The rows, from one to another, that the windows of a piece are in an array of this shape."""
-    start = stop = 0
-    for cut, length in zip(piece, shape, strict=False):
-        start, stop = start * length + cut.start, stop * length + cut.stop - 1
-    return start, stop + 1
-
-
 def put_in_border(images: npt.NDArray[Any], padded: npt.NDArray[Any], w: Windows) -> None:
     """Put images into larger ones, whose border becomes zeros."""
     inside: tuple[slice, ...] = (slice(None),)

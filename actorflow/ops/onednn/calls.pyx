@@ -193,10 +193,10 @@ cdef class Bound:
     def __init__(self, make):
         self.make = make
 
-    def __call__(self, operation, list inputs, list outputs, *finish):
+    def __call__(self, operation, list inputs, list outputs):
         cdef object direct
         if self.call is None:
             self.call = self.make(operation)
         direct = self.call.direct
-        if direct is None or finish or not (<Direct>direct).run(inputs, outputs):
-            self.call(operation, inputs, outputs, *finish)
+        if direct is None or not (<Direct>direct).run(inputs, outputs):
+            self.call(operation, inputs, outputs)

@@ -14,7 +14,7 @@ from actorflow.devices.team import WORTH_NS, team
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import Finish, even_cuts, product_ns
+from actorflow.ops.cpu.parallel import even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn.library import (
@@ -38,7 +38,6 @@ from actorflow.ops.onednn.steps import (
     Indirect,
     Piece,
     Reorder,
-    finished,
     images,
     kernel,
     part_of,
@@ -151,10 +150,9 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
 
     compute = Divisible(whole, 2, told.work_ns, cut)
 
-    def call(operation: ConvDown, inputs: list[Array], outputs: list[Array], finish: Finish | None = None) -> None:
+    def call(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
         (g, weight), (dx,) = inputs, outputs
         compute(plain(g), derived.of((weight,), lambda: reorder(plain(weight))), dx)
-        finished(dx, finish)
 
     return Indirect(call)
 

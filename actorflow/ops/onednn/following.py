@@ -46,12 +46,10 @@ class Binary(NamedTuple):
     Attributes:
         kind: `ADD` and the like.
         operand: A number, or the position of a value in the chain.
-        is_turned: Whether the operand comes first, in a difference.
     """
 
     kind: int
     operand: float | int
-    is_turned: bool = False
 
 
 _Step = Eltwise | Binary
@@ -98,28 +96,25 @@ class Following:
 
     def __init__(self, chain: Fused, specs: Sequence[TensorSpec], folds: bool = True) -> None:
         self.chain, self._specs = chain, specs
-        found = chain.specs(specs)
-        if len(chain.results) != 1 or any(spec.dtype != _FLOAT for spec in found):
-            raise UnsupportedError("several results, or other dtypes")
+        found, ends = chain.specs(specs), [len(specs) + i for i in chain.results]
+        is_known = specs[0].shape and all(spec.dtype == _FLOAT and spec.size for spec in found)
+        if not is_known or [found[i] for i in ends] != [specs[0]]:
+            raise UnsupportedError("several results, or other types")
         self._count = len(specs)
         self._is_static = [False, *[_has_no_rows(spec, specs[0]) for spec in specs[1:]]]
         self._moves = [True, *[False] * (len(specs) - 1)]
         for step in chain.steps:
             self._is_static.append(all(self._is_static[position] for position in step.inputs))
             self._moves.append(any(self._moves[position] for position in step.inputs))
-        steps = self._path(len(specs) + chain.results[0], 0)
+        steps = self._path(ends[0], 0)
         first = next((i for i, step in enumerate(steps) if not (folds and self._is_affine(step))), len(steps))
         self._affine = steps[:first]
-        self.scales = any(
-            isinstance(step, Eltwise) or step.kind in (MULTIPLY, DIVIDE) or step.is_turned for step in self._affine
-        )
+        self.scales = any(isinstance(step, Eltwise) or step.kind in (MULTIPLY, DIVIDE) for step in self._affine)
         self.shifts = bool(self._affine)
         self.post_ops = _joined(steps[first:])
         if any(isinstance(each, Eltwise) and each.kind < 0 for each in self.post_ops):
             raise UnsupportedError("erf")
         operands = [each.operand for each in self.post_ops if isinstance(each, Binary)]
-        if any(isinstance(each, Binary) and each.is_turned for each in self.post_ops):
-            raise UnsupportedError("the operand first")
         self.static = [i for i in range(1, len(specs)) if self._is_static[i]]
         self.rows = [each for each in operands if isinstance(each, int) and not self._is_static[each]]
         if any(position >= len(specs) or specs[position].shape != specs[0].shape for position in self.rows):
@@ -156,7 +151,7 @@ class Following:
             if step.kind == ADD:
                 shift = shift + value
             elif step.kind == SUBTRACT:
-                scale, shift = (-scale, value - shift) if step.is_turned else (scale, shift - value)
+                shift = shift - value
             elif step.kind == MULTIPLY:
                 scale, shift = scale * value, shift * value
             else:
@@ -185,10 +180,11 @@ class Following:
             return [*before, plain]
         kind = _BINARY.get(type(operation))
         if kind is not None:
-            is_turned = kind in (SUBTRACT, DIVIDE) and arguments[0] != moving[0]
-            if is_turned and kind == DIVIDE:
-                raise UnsupportedError("a quotient by the result")
-            return [*before, *[Binary(kind, other, is_turned) for other in others]]
+            if kind in (SUBTRACT, DIVIDE) and arguments[0] != moving[0]:
+                if kind == DIVIDE:
+                    raise UnsupportedError("a quotient by the result")
+                return [*before, Eltwise(_LINEAR, -1.0, 0.0), Binary(ADD, others[0])]
+            return [*before, *[Binary(kind, other) for other in others]]
         if isinstance(operation, ew.AtLeast | ew.AtMost | ew.Maximum | ew.Minimum) and isinstance(others[0], float):
             is_least = isinstance(operation, ew.AtLeast | ew.Maximum)
             bounds = (others[0], math.inf) if is_least else (-math.inf, others[0])
@@ -278,7 +274,7 @@ def _with_number(step: _Step) -> _Step:
     if step.kind == ADD:
         return Eltwise(_LINEAR, 1.0, number)
     if step.kind == SUBTRACT:
-        return Eltwise(_LINEAR, -1.0, number) if step.is_turned else Eltwise(_LINEAR, 1.0, -number)
+        return Eltwise(_LINEAR, 1.0, -number)
     return Eltwise(_LINEAR, number if step.kind == MULTIPLY else 1.0 / number if number else math.inf, 0.0)
 
 

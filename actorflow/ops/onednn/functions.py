@@ -28,9 +28,8 @@ from actorflow.ops.onednn.steps import (
     part_of,
     plain,
 )
-from actorflow.ops.onednn.weighted import columns_of, operands_of, post_ops_of
+from actorflow.ops.onednn.weighted import can, columns_of, operands_of, post_ops_of
 from actorflow.ops.operation import Operation
-from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 #: Time of a function, in elements that are read or written.
@@ -91,20 +90,34 @@ def _has_long(operation: Fused) -> bool:
     )
 
 
-@kernel(Fused, supports=_has_long)
-def _chain(operation: Fused, specs: Sequence[TensorSpec]) -> Call:
+def _behind_nothing(operation: Fused, specs: Sequence[TensorSpec]) -> Following:
+    """A chain as a function of its first input and post-ops."""
     following = Following(operation, specs, folds=False)
-    function = following.post_ops[0]
     is_long = any(isinstance(each, Eltwise) and each.kind in LONG for each in following.post_ops)
-    if not isinstance(function, Eltwise) or not is_long:
+    if not is_long or not isinstance(following.post_ops[0], Eltwise):
         raise UnsupportedError("nothing that takes long")
-    return _Chain(operation, specs, following)
+    return following
+
+
+def _described_chain(following: Following, x: TensorSpec) -> Handle:
+    function, *post_ops = following.post_ops
+    assert isinstance(function, Eltwise)
+    return _described(function, x, post_ops_of(post_ops, following, _matrix(x), 2, x.shape[-1]))
+
+
+def _described_by(operation: Fused, specs: Sequence[TensorSpec]) -> Handle:
+    return _described_chain(_behind_nothing(operation, specs), specs[0])
+
+
+@kernel(Fused, supports=_has_long, joins=can(_described_by))
+def _chain(operation: Fused, specs: Sequence[TensorSpec]) -> Call:
+    return _Chain(specs, _behind_nothing(operation, specs))
 
 
 class _Chain:
     """A chain of functions of one input, and of what has no rows of its own."""
 
-    def __init__(self, operation: Fused, specs: Sequence[TensorSpec], following: Following) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], following: Following) -> None:
         self._following, self._static = following, following.static
         self._columns = specs[0].shape[-1]
         static, rows = operands_of(following, first=1)
@@ -112,10 +125,7 @@ class _Chain:
         arguments = [SRC, *[argument for argument, _ in static], DST, *[argument for argument, _ in rows]]
 
         def part(x: TensorSpec) -> Compute:
-            function, *post_ops = following.post_ops
-            assert isinstance(function, Eltwise)
-            told = post_ops_of(post_ops, following, _matrix(x), 2, self._columns)
-            return Compute(_described(function, x, told), arguments)
+            return Compute(_described_chain(following, x), arguments)
 
         def pieces(count: int) -> list[Piece]:
             cuts = even_cuts(specs[0].shape[0], count)
@@ -129,7 +139,4 @@ class _Chain:
     def __call__(self, operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
         values = self._following.values({i: inputs[i] for i in self._static}) if self._operands else {}
         static = [columns_of(values[position], self._columns) for position in self._operands]
-        try:
-            self._compute(plain(inputs[0]), *static, outputs[0], *[plain(inputs[i]) for i in self._rows])
-        except Exception as error:
-            raise StepError(len(operation.steps) - 1) from error
+        self._compute(plain(inputs[0]), *static, outputs[0], *[plain(inputs[i]) for i in self._rows])

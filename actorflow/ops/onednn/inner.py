@@ -12,7 +12,7 @@ from actorflow.ops.cpu.buffers import Array, put_rounded, scratch, widened
 from actorflow.ops.cpu.parallel import product_ns
 from actorflow.ops.linalg import Inner, InnerDown
 from actorflow.ops.onednn.library import FORWARD_INFERENCE, Handle, libdnnl
-from actorflow.ops.onednn.steps import Call, finished, kernel
+from actorflow.ops.onednn.steps import Call, kernel
 from actorflow.ops.onednn.weighted import Product, Tell, Weighted, by_first_axis, product
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -49,12 +49,11 @@ def _product(
 class _OfHalf(Weighted):
     """A product of half precision by one of float32, for processors that have nothing for such numbers."""
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         sums = scratch("sums of halves", outputs[0].shape, np.float32)
         super().__call__(operation, [widened(inputs[0]), inputs[1]], [sums])
         self.direct = None
         put_rounded(sums, outputs[0])
-        finished(outputs[0], finish)
 
     def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
         return super()._prepared([inputs[0], widened(inputs[1])])

@@ -33,13 +33,13 @@ class Call(Protocol):
     """Computes a step: called as the function of a kernel is.
 
     Attributes:
-        direct: A `Direct` of ``calls.pyx`` for calls whose weights are those of the call before, and that are given
-            nothing that takes rows; None as long as there is none.
+        direct: A `Direct` of ``calls.pyx`` for calls whose weights are those of the call before; None as long as there
+            is none.
     """
 
     direct: Any
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None: ...
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None: ...
 
 
 #: Makes that for inputs of some types; raises `UnsupportedError`.
@@ -53,6 +53,7 @@ def kernel(
     keeps: bool = False,
     inplace: bool = False,
     supports: Callable[[Any], bool] | None = None,
+    joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
 ) -> Callable[[Make], Make]:
     """Register what makes a step's call as a kernel; where that is unsupported, the next library's kernel computes.
 
@@ -77,15 +78,15 @@ def kernel(
             operation,
             library=LIBRARY,
             dtypes=dtypes,
-            finishes=_finishes(operation),
+            joins=joins,
             keeps=keeps,
             inplace=inplace,
             supports=supports,
             bind=bind,
         )
         @wraps(make)
-        def compute(operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
-            made(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs, *finish)
+        def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+            made(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs)
 
         return make
 
@@ -110,19 +111,13 @@ class Indirect:
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], *finish: Any) -> None:
-        self._function(operation, inputs, outputs, *finish)
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+        self._function(operation, inputs, outputs)
 
 
 def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
     """NumPy's kernel."""
     return registry.find_kernel(operation, "cpu", dtype)
-
-
-def _finishes(operation: type[Operation]) -> bool:
-    """Return whether what follows may take its result; of NumPy's kernel, too, that may have to compute it."""
-    own = operation.__name__
-    return any(each.finishes for each in registry.kernels_of("cpu", "numpy") if each.key.operation == own)
 
 
 def plain(array: Array) -> Array:
@@ -255,15 +250,8 @@ class Plain:
         self._compute = Divisible(Compute(describe(specs), arguments), len(specs), work_ns, cut)
         self.direct = self._compute.directly([*range(len(specs)), -1])
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self._compute(*map(plain, inputs), outputs[0])
-        finished(outputs[0], finish)
-
-
-def finished(y: Array, finish: Any) -> None:
-    """Hand the rows of a result on, if something takes them."""
-    if finish is not None:
-        finish(0, y.size // y.shape[-1])
 
 
 def part_of(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +21,12 @@ from actorflow.ops.onednn.steps import (
     Divisible,
     Piece,
     Reorder,
-    finished,
     kernel,
     others,
     part_of,
     plain,
 )
 from actorflow.ops.operation import Operation
-from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
 
@@ -89,10 +86,8 @@ class Weighted:
     ) -> None:
         self._product, self._following = product, following
         static, rows = ([], []) if following is None else operands_of(following)
-        self._bias = None
-        if following is not None and following.shifts:
-            self._bias = libdnnl().memory([product.columns], [1])
-        prepared = [WEIGHTS, *([] if self._bias is None else [BIAS]), *[argument for argument, _ in static]]
+        has_bias = following is not None and following.shifts
+        prepared = [WEIGHTS, *[BIAS] * has_bias, *[argument for argument, _ in static]]
         self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
         whole = self._part(product, product.any_weight)
         self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
@@ -108,11 +103,7 @@ class Weighted:
         self._rows = [count - 1 + position for _, position in rows]
 
     def _part(self, product: Product, weight: Handle | int) -> Compute:
-        following = self._following
-        post_ops: list[tuple[Any, ...]] = []
-        if following is not None:
-            post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
-        return Compute(product.describe(weight, self._bias, libdnnl().attributes(post_ops)), self._arguments)
+        return Compute(_described(product, self._following, weight), self._arguments)
 
     def _pieces(self, count: int) -> list[Piece]:
         fixed, rows = len(self._arguments) - 2 - len(self._rows), len(self._rows)
@@ -121,12 +112,15 @@ class Weighted:
             for part, own, place in self._product.pieces(count)
         ]
 
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array], finish: Any = None) -> None:
+    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None
         y, sources = outputs[0], (inputs[1], *[inputs[i] for _, i in self._static])
-        prepared = self._derived.of(sources, lambda: self._prepared(inputs))
+        try:
+            prepared = self._derived.of(sources, lambda: self._prepared(inputs))
+        except UnsupportedError:
+            others(operation, y.dtype).function(operation, inputs, outputs)
+            return
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
-        finished(y, finish)
         if self._derived.is_held:
             places = [1, *[i for _, i in self._static]]
             self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
@@ -148,6 +142,15 @@ class Weighted:
                 weight = np.multiply(weight, factors)
         more += [columns_of(values[position], self._product.columns) for position in self._operands]
         return [self._reorder(plain(weight)), *more]
+
+
+def _described(product: Product, following: Following | None, weight: Handle | int) -> Handle:
+    """Descriptor of the primitive of a product and what follows it."""
+    found, post_ops, bias = libdnnl(), list[tuple[Any, ...]](), None
+    if following is not None:
+        post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
+        bias = found.memory([product.columns], [1]) if following.shifts else None
+    return product.describe(weight, bias, found.attributes(post_ops))
 
 
 def operands_of(following: Following, first: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -194,43 +197,49 @@ def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec],
     return [Part(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
 
 
+def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
+    """What follows a product."""
+    count = operation.count
+    if not all(spec.size for spec in specs):
+        raise UnsupportedError("no elements")
+    (y,) = operation.main.infer(*specs[:count]) or ()
+    return Following(operation.chain, [y, *specs[count:]])
+
+
+def can(describe: Callable[[Any, Sequence[TensorSpec]], Handle]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
+    """What tells whether the library has a primitive for a chain; see `Kernel.joins`."""
+
+    def joins(operation: Any, specs: Sequence[TensorSpec]) -> bool:
+        try:
+            describe(operation, specs)
+        except UnsupportedError:
+            return False
+        return True
+
+    return joins
+
+
 def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
     """Register what tells the library of a product, with a kernel that computes it, whatever follows."""
 
     def register(tell: Tell) -> Tell:
         _TELL[operation] = tell
-        kernel(operation, keeps=True)(lambda operation, specs: Weighted(operation, tell(operation, specs)))
+        make = kernel(operation, keeps=True, joins=can(_described_by))
+        make(lambda operation, specs: Weighted(operation, tell(operation, specs)))
         return tell
 
     return register
 
 
-@kernel(Followed, keeps=True, supports=lambda operation: operation.kernel.key.library == LIBRARY)
+def _told(operation: Followed, specs: Sequence[TensorSpec]) -> Product:
+    return _TELL[type(operation.main)](operation.main, specs[: operation.count])
+
+
+def _described_by(operation: Followed, specs: Sequence[TensorSpec]) -> Handle:
+    following, told = _following(operation, specs), _told(operation, specs)
+    return _described(told, following, told.any_weight)
+
+
+@kernel(Followed, keeps=True)
 def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    count, main = operation.count, operation.main
-    tell = _TELL.get(type(main))
-    if tell is None:
-        raise UnsupportedError(main.kind)
-    (y,) = main.infer(*specs[:count]) or ()
-    following = Following(operation.chain, [y, *specs[count:]])
-    return _Followed(Weighted(main, tell(main, specs[:count]), following, count))
-
-
-class _Followed:
-    """A product and what follows it, whose errors and times are those of a fused step."""
-
-    def __init__(self, call: Weighted) -> None:
-        self._call = call
-        self.direct: Any = None
-
-    def __call__(self, operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-        begin_ns = perf_counter_ns()
-        try:
-            self._call(operation, inputs, outputs)
-        except UnsupportedError:
-            others(operation, inputs[0].dtype).function(operation, inputs, outputs)
-            return
-        except Exception as error:
-            raise StepError(0) from error
-        operation.main_ns[0] += perf_counter_ns() - begin_ns
-        self.direct = self._call.direct
+    return Weighted(operation.main, _told(operation, specs), _following(operation, specs), operation.count)

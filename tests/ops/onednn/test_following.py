@@ -1,8 +1,9 @@
-"""Chains behind a product: computed in its primitive, and where that cannot be, as before."""
+"""Chains behind a product: computed in its primitive, as far as that can be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +23,12 @@ from actorflow.ops import (
     scale,
     sigmoid,
     silu,
+    softmax,
     softplus,
     tanh,
 )
 from actorflow.ops.elementwise import erf
+from actorflow.plan.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("by_default")
 
@@ -86,29 +89,39 @@ LEFT: dict[str, Follow] = {
 }
 
 
-def computed(follow: Follow, library: str) -> np.ndarray:
+def product(graph: af.Graph, x: af.Blob) -> af.Blob:
+    return af.ops.conv(x, graph.constant(WEIGHTS), pad=1)
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [op.operation.kind for op in plan.ops]
+
+
+def computed(follow: Follow, library: str) -> tuple[np.ndarray, list[str]]:
+    """What it gives, and the kinds of the steps."""
     graph = af.Graph("g", libraries=[library])
     x = graph.blob("x", X.shape)
     y = follow(graph, af.ops.conv(x, graph.constant(WEIGHTS), pad=1))
     for _ in range(2):  # of the second one on, all that follows from constants is kept
         found: np.ndarray = graph.run_sync({x: X})[y]
-    assert [op.kind for op in (each.operation for each in graph.compile([y]).ops)] == ["Followed"]
-    return found
+    return found, kinds(graph.compile([y]))
 
 
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_in_one_primitive(left: list[str], name: str) -> None:
-    found = computed(FOLLOWING[name], "onednn")
-    assert left == []
-    np.testing.assert_allclose(found, computed(FOLLOWING[name], "numpy"), rtol=2e-5, atol=2e-5)
+    found, steps = computed(FOLLOWING[name], "onednn")
+    assert (steps, left) == (["Followed"], [])
+    np.testing.assert_allclose(found, computed(FOLLOWING[name], "numpy")[0], rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_left_to_others(left: list[str], name: str) -> None:
-    """The chain, but not the product."""
-    found = computed(LEFT[name], "onednn")
-    assert left == ["Followed"]
-    np.testing.assert_allclose(found, computed(LEFT[name], "numpy"), rtol=2e-5, atol=2e-5)
+    """What no primitive has, plans do not join; nor does NumPy, as values are small."""
+    found, steps = computed(LEFT[name], "onednn")
+    expected, by_itself = computed(LEFT[name], "numpy")
+    assert steps == by_itself
+    assert "Followed" not in left
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["bias, relu", "norm, hard_swish", "leaky_relu", "sigmoid", "silu", "gelu", "tanh"])
@@ -136,7 +149,64 @@ def test_what_follows_is_not_left_for_the_sake_of_a_reduction(left: list[str]) -
     assert found["onednn"][0] == ["Followed", "ReduceMean", "Multiply"]
     assert left == []
     np.testing.assert_allclose(found["onednn"][1], found["numpy"][1], rtol=2e-5, atol=2e-5)
-    assert found["numpy"][0] == ["Conv", "Fused", "Multiply"]
+    assert found["numpy"][0][-3:] == ["Multiply", "ReduceMean", "Multiply"]
+
+
+def built(build: Follow, **options: Any) -> tuple[list[str], np.ndarray]:
+    """Kinds of the steps of a graph, and the result."""
+    graph = af.Graph("g", **options)
+    x = graph.blob("x", X.shape)
+    y = build(graph, x)
+    return kinds(graph.compile([y])), graph.run_sync({x: X})[y]
+
+
+#: Graphs, and their steps.
+TOGETHER: dict[str, tuple[Follow, list[str]]] = {
+    "as far as it can be": (
+        lambda graph, x: maximum(relu(bias(product(graph, x), graph.constant(COLUMNS[0]))), graph.constant(COLUMNS[1])),
+        ["Followed", "Maximum"],
+    ),
+    "two products, one sum": (
+        lambda graph, x: relu(normalized(graph, product(graph, x)) + normalized(graph, product(graph, relu(x)))),
+        ["Followed", "Relu", "Followed"],
+    ),
+    "a value that others read": (
+        lambda graph, x: softmax(values := relu(product(graph, x))) + values,
+        ["Followed", "Softmax", "Sum"],
+    ),
+    "a result that others read": (
+        lambda graph, x: softmax(values := product(graph, x)) + relu(values),
+        ["Conv", "Softmax", "Relu", "Sum"],
+    ),
+    "two results": (
+        lambda graph, x: softmax(values := relu(product(graph, x))) + tanh(values),
+        ["Followed", "Softmax", "Tanh", "Sum"],
+    ),
+    "no product": (gelu_in_pieces, ["Fused"]),
+    "one number": (
+        lambda graph, x: gelu_in_pieces(graph, af.ops.sum(x)),
+        [*["ReduceSum", "Divide", "Erf", "Sum"], *["Multiply"] * 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_is_one_step(left: list[str], name: str) -> None:
+    build, expected = TOGETHER[name]
+    steps, found = built(build)
+    assert sorted(steps) == sorted(expected)
+    assert {"Followed", "Fused"}.isdisjoint(left)
+    np.testing.assert_allclose(found, built(build, fuse=False)[1], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_nothing_is_followed_by_nothing(shape: tuple[int, int]) -> None:
+    graph = af.Graph("g")
+    x, weight, shift = graph.blob("x", shape), graph.blob("w", (4, shape[1])), graph.blob("b", 4)
+    y = relu(bias(af.ops.inner(x, weight), shift))
+    feeds = {blob: np.ones(blob.shape, "f") for blob in (x, weight, shift)}
+    np.testing.assert_array_equal(graph.run_sync(feeds)[y], np.ones((shape[0], 4), "f"))
+    assert kinds(graph.compile([y])) == ["Inner", "Bias", "Relu"]
 
 
 def test_factors_that_are_not_finite_are_not_put_into_weights(left: list[str]) -> None:
