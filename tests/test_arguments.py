@@ -340,6 +340,7 @@ ELSEWHERE = {
     "data.image_label": "tests/data/test_lmdb.py has databases",
     "data.image_folder": "of ImageFiles",
     "data.read_i": "of ImageFiles, and files of tests/data",
+    "onnx.Network": "needs a file: tests/onnx/test_runtime.py",
     "onnx.load": "as load, and needs the package onnx: tests/onnx/test_files.py",
     "onnx.save": "needs the package onnx: tests/onnx/test_saving.py",
     "serve.Server.drain": "a server that listens: tests/serve",

@@ -225,9 +225,9 @@ def test_freed_buffers_are_used_again() -> None:
 
 
 def test_the_steps_of_a_loop_let_go_of_what_they_have_read_though_they_are_computed_together(lazy: xp.Session) -> None:
-    """Each step has two values of 8 MiB, and is a program of the service: forty of them would hold 640 MiB."""
+    """Each step has two values of 8 MiB, and is a program of the service: sixteen of them would hold 256 MiB."""
     x = y = xp.asarray(np.full((1 << 20,), 0.5))
-    for k in range(40):
+    for k in range(16):
         for _ in range(8):
             x, y = xp.sqrt(xp.abs(y)) * 0.5 + float(k), xp.exp(x * -0.5) - y
     found = xp.sum(x + y)

@@ -16,6 +16,7 @@ import actorflow.array as xp
 from actorflow.array.jobs import Run
 from actorflow.array.record.record import Record
 from actorflow.array.transforms import program
+from actorflow.plan import fuse
 from tests.support.numbers import with_specials as numbers
 
 #: The last ones are large enough for loops.
@@ -105,6 +106,7 @@ def test_loops_compute_what_numpy_does(
     shape: tuple[int, ...], dtype: str, known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "_LEAST_FUSED", 1)
+    monkeypatch.setattr(fuse, "LARGE_BYTES", 0)
 
     def step(ns: Any, x: Any, y: Any, rate: float) -> Any:
         h = ns.maximum(x * y + y[0, :], 0.0)

@@ -51,7 +51,7 @@ class Calling(Graphs):
         return self._graph.function(name, awaited if is_async else plain, x.spec)(x)
 
 
-@pytest.mark.together("seed", range(COUNT))
+@pytest.mark.together("seed", range(COUNT), at_once=20)
 async def test_nothing_is_left_and_the_next_run_is_right(seed: int) -> None:
     rng = random.Random(seed)
     program = Program(seed, depth=rng.randint(1, 2))

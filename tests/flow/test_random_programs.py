@@ -13,7 +13,7 @@ import actorflow as af
 import actorflow.array as xp
 from tests.support.flow_programs import SHAPE, Eager, Graphs, Program
 
-COUNT = 3000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 60
+COUNT = 3000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 40
 #: A step of finite differences, and how far from the gradient they may be.
 STEP, TOLERANCE = 1e-6, 1e-5
 
@@ -23,7 +23,8 @@ def drawn(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.uniform(-1, 1, SHAPE), rng.uniform(-1, 1, SHAPE)
 
 
-@pytest.mark.together("seed", range(COUNT))
+@pytest.mark.any_loop
+@pytest.mark.together("seed", range(COUNT), at_once=8)
 async def test_values_and_gradients(seed: int) -> None:
     program = Program(seed, depth=random.Random(seed).randint(1, 3))
     given = drawn(seed)

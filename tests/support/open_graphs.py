@@ -39,6 +39,10 @@ _LENGTHS = {
 }
 
 
+#: Operations on whole sequences.
+SEQUENCES = {"GRU", "LSTM", "LSTMGates", "RNN"}
+
+
 class Here:
     """One of the graphs; it gives lengths, and what holds some, as the graph has them."""
 
@@ -322,7 +326,9 @@ class OpenGraphs:
         leaves = [[*_leaves(blob)] for blob in loss.all]
         wrt = [Twins(twins) for twins in zip(*leaves, strict=True) if twins[0].dtype.kind == "f"]
         self.rng.shuffle(wrt)  # type: ignore[arg-type]
-        twice = bool(self.rng.random() < 0.3)
+        # Gradients of sequences' gradients are made of all their steps, thousands of ops.
+        is_short = not any(op.operation.kind in SEQUENCES for op in self.graphs[0].ops)
+        twice = bool(self.rng.random() < 0.3) and is_short
 
         def gradients(here: Any, loss: af.Blob, *wrt: af.Blob) -> Any:
             found = af.gradient(loss, [*wrt])
