@@ -24,7 +24,7 @@ def drawn(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 @pytest.mark.any_loop
-@pytest.mark.together("seed", range(COUNT), at_once=8)
+@pytest.mark.together("seed", range(COUNT), at_once=4)
 async def test_values_and_gradients(seed: int) -> None:
     program = Program(seed, depth=random.Random(seed).randint(1, 3))
     given = drawn(seed)

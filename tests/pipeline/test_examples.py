@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.warm import Completed, run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -14,6 +16,7 @@ def run(name: str, *arguments: object) -> Completed:
     return done
 
 
+@pytest.mark.slow
 def test_images_from_disk() -> None:
     done = run("async_loader.py", "--epochs", 1, "--batch", 50, "--width", 8)
     assert done.stderr == ""
