@@ -457,7 +457,7 @@ class Run:
 def _parts(
     session: JobSession, nodes: list[Record], wanted: set[Record], takes_programs: bool
 ) -> Iterator[Steps | Run]:
-    """What computes records, in order."""
+    """Computation of records, in order."""
     if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
             for is_placed, some in groupby(nodes, lambda node: accelerator_of(node) is not None):

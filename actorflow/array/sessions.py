@@ -168,7 +168,7 @@ class Session(Evaluator):
 
     @property
     def service(self) -> Service | None:
-        """What computes for it beside the threads that ask, if there is one now."""
+        """The service that computes for it beside the threads that ask, if there is one now."""
         return self._running[0] if self._running else None
 
     @property
@@ -184,7 +184,7 @@ class Session(Evaluator):
     def wait_for_all(self) -> None:
         """Compute all that was recorded and that the program can still ask for.
 
-        What fails is reported where its value is asked for.
+        A failure is reported where the value is asked for.
         """
         if self.dry_run:
             return
@@ -270,7 +270,7 @@ class Session(Evaluator):
     def _compute(self, wanted: list[Record], guard: Guard) -> None:
         """Compute records, with the lock held; returns when they are done, well or not."""
         is_ahead = self._runs_ahead and self.takes_programs and Record.placing is None and self.load <= _MOST_WORK
-        # What would be computed ahead anyway is one program with it: values are asked for one after the other.
+        # One program has all that would be computed ahead anyway: values are asked for one after the other.
         roots = [*wanted, *self._take_pending()] if is_ahead else wanted
         served: Job | None = None  # what the service computes for this thread
         while wanted := [node for node in wanted if not node.done]:

@@ -133,7 +133,7 @@ def name_of(entry: Entry) -> str:
 
 
 class Structure:
-    """What is known of records of one structure.
+    """Knowledge of records of one structure.
 
     Args:
         is_large: Whether an operation is worth a thread of its own, so that the service computes them.
@@ -229,7 +229,7 @@ def note(
         profile.last_ns = sum([each.last_ns for each in own])
 
 
-#: What is named for errors: of a program's there are none, as operations that fail are computed again one by one.
+#: The node that errors name: a program has none, as operations that fail are computed again one by one.
 _NOWHERE: Origin = (describe.__code__, 0)
 
 
@@ -242,7 +242,7 @@ class Structures:
         self._starts: dict[tuple[int, int], CodeType] = {}
 
     def get(self, key: Hashable) -> Structure | None:
-        """What is known of a structure."""
+        """The knowledge of a structure."""
         return self._known.get(key)
 
     def put(self, key: Hashable, structure: Structure) -> None:

@@ -45,7 +45,7 @@ class Body:
 
     @property
     def inputs(self) -> tuple[Blob, ...]:
-        """What it reads: its parameters, then the blobs that stand for those from outside."""
+        """Its parameters, then the blobs that stand for those from outside."""
         return (*self.parameters, *self.captured.values())
 
     @property

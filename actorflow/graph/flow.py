@@ -264,7 +264,8 @@ def cond(
         operands: Blobs, or tuples, lists and dicts of them; numbers and arrays are constants.
         name: Of the sub-graph with both branches, made unique.
     Returns:
-        What the branches give, as blobs outside. With an array as predicate, the branch is called now, and only that.
+        The results of the branches, as blobs outside. With an array as predicate, only the branch that is taken is
+        called, now.
     Raises:
         GraphError: if the branches do not give the same, or one updates a variable; `ShapeError`, `DTypeError`.
 
@@ -396,7 +397,7 @@ def scan(
         reverse: From the last entry to the first.
         name: Of the sub-graph with the body, made unique.
     Returns:
-        What is carried at the end, and what was taken each time, along a new first axis.
+        The values carried at the end, and those taken each time, along a new first axis.
     Raises:
         GraphError: if the body does not give what is carried; `ShapeError`, `DTypeError`.
 
@@ -596,7 +597,7 @@ def _applied(root: Graph, operation: WithBodies, inputs: Sequence[Blob]) -> list
 
 
 def _captured(bodies: Sequence[Body], first: int) -> tuple[list[Blob], tuple[tuple[int, ...], ...]]:
-    """What bodies read from outside, each once, and for each body at which positions, counted from ``first``."""
+    """Blobs that bodies read from outside, each once, and for each body at which positions, counted from ``first``."""
     captured = [*dict.fromkeys(chain.from_iterable(body.captured for body in bodies))]
     position = {blob: first + i for i, blob in enumerate(captured)}
     return captured, tuple([tuple([position[blob] for blob in body.captured]) for body in bodies])

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.actors.frame import FINISHED, Frame, FrameStart
+from actorflow.actors.frame import FINISHED, RUNNING, Frame, FrameStart
 from actorflow.actors.op import OpActor, Wiring
-from actorflow.core import UNSHARED, Turnstile, release
+from actorflow.core import UNSHARED, FrameState, Turnstile, release
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
 from actorflow.errors import ActorflowError, GraphError, OpError
@@ -78,9 +78,9 @@ class InnerFrame(Frame):
         """Say soon that it has ended, which it does anyway."""
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
-        if self.state.value == "running":
+        if self.state is RUNNING:
             self.error = error
-            self._stop(type(self.state).FAILED)
+            self._stop(FrameState.FAILED)
 
 
 class _Observer:
@@ -228,7 +228,7 @@ class BodyActor(OpActor):
         return perf_counter_ns()
 
     def new_call(self, frame: Frame) -> _Call:
-        """What is noted of a call."""
+        """Notes of a call."""
         return _Call(self, frame)
 
     def first(self, call: Any, given: list[Any]) -> bool:
@@ -431,7 +431,7 @@ class LoopActor(BodyActor):
         return ended is None or self.more(call, ended)
 
     def _next_values(self, call: Any) -> list[Any]:
-        """What a frame of the body begins with."""
+        """Values that a frame of the body begins with."""
         values: list[Any] = call.template.copy()
         guards = self.body.guards
         for slot, value in zip(self.carry_slots, call.carried, strict=True):

@@ -27,7 +27,7 @@ _MOST_GRAPHS = 128
 
 
 class HasGraph(Protocol):
-    """What is made with a graph."""
+    """An object with a graph."""
 
     graph: Graph
 
@@ -108,7 +108,7 @@ class Service:
         self._loop.call_later(delay_s, callback)
 
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
-        """What was made for a key, with a graph that runs here; made if there is none."""
+        """The object that was made for a key, with a graph that runs here; made if there is none."""
         found: Any = self.graphs.get(key)
         if found is None:
             found = make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -243,15 +244,20 @@ class TestLooking:
             assert (calls["scan/body/waits"].calls, calls["scan/loop"].calls) == (3, 1)
 
     async def test_a_loop_that_goes_on_does_not_stall(self) -> None:
-        async with af.Graph("g", stall_limit=0.05) as graph:
+        """Between two looks of the limit, it has come elsewhere each time."""
+        places = []
+        async with af.Graph("g", stall_limit=3600) as graph:
             x = graph.blob("x", [])
 
-            async def slow(c: Any) -> Any:
-                await asyncio.sleep(0.02)
+            async def noted(c: Any) -> Any:
+                (frame,) = graph.engine.running
+                places.append(frame.position)
                 return c
 
-            y, _ = af.scan(lambda c, _: (graph.function("slow", slow, c.spec)(c), None), x, length=10)
+            y, _ = af.scan(lambda c, _: (graph.function("noted", noted, c.spec)(c), None), x, length=10)
             assert (await graph.run({x: 1}))[y] == 1
+        assert all(one != other for one, other in pairwise(places))
+        assert len(places) == 10
 
 
 class TestFailures:

@@ -59,7 +59,7 @@ class Recorded(Operation):
     results: tuple[TensorSpec, ...]
 
     def check_arity(self, count: int) -> None:
-        """What it was recorded with takes any number."""
+        """Take any number in the place of the one that it was recorded with."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return self.results
