@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from actorflow.errors import GraphError
+from actorflow.errors import CycleError, GraphError
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Hints
 
@@ -119,24 +119,36 @@ def with_bodies(ops: Sequence[Op]) -> Iterator[Op]:
         yield from with_bodies([*chain.from_iterable(body.ops for body in bodies_of(op))])
 
 
-def ops_before(blobs: Sequence[Blob]) -> list[Op]:
-    """The ops that blobs need, each after those that it needs itself; a variable needs none."""
-    order: dict[Op, None] = {}
-    stack: list[tuple[Op, bool]] = []
+def _producers(blob: Blob) -> Sequence[Op]:
+    return () if isinstance(blob, Variable) else blob.producers
 
-    def enter(blobs: Sequence[Blob]) -> None:
-        for blob in reversed(blobs):
-            if not isinstance(blob, Variable):
-                stack.extend((producer, False) for producer in reversed(blob.producers))
 
-    enter(blobs)
-    entered: set[Op] = set()
+def ops_before(results: Sequence[Blob]) -> list[Op]:
+    """The ops that ``results`` need, each after those that it needs itself; a variable needs none.
+
+    Raises:
+        CycleError: if ops wait for each other.
+    """
+    order: list[Op] = []
+    state: dict[Op, bool] = {}  # False while what the op needs is looked at, True when it is in the order
+    stack = [(op, False) for blob in reversed(results) for op in reversed(_producers(blob))]
     while stack:
-        op, is_done = stack.pop()
-        if is_done:
-            order[op] = None
-        elif op not in entered:
-            entered.add(op)
-            stack.append((op, True))
-            enter(op.inputs)
-    return list(order)
+        op, entered = stack.pop()
+        if entered:
+            state[op] = True
+            order.append(op)
+            continue
+        if op in state:
+            continue
+        state[op] = False
+        stack.append((op, True))
+        for blob in reversed(op.inputs):
+            for producer in reversed(_producers(blob)):
+                known = state.get(producer)
+                if known is False:
+                    open_ops = [op for op, is_open in stack if is_open]
+                    cycle = [*open_ops[open_ops.index(producer) :], producer]
+                    raise CycleError([op.name for op in cycle], {op.name: op.site for op in cycle})
+                if known is None:
+                    stack.append((producer, False))
+    return order

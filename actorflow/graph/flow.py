@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError, whole
 from actorflow.graph.body import Body
-from actorflow.graph.gradient import pulled_back
+from actorflow.graph.gradient import is_floating, pulled_back
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.ops.elementwise import add, subtract
@@ -137,7 +137,7 @@ class Loop(WithBodies):
         return self.carries + self.scanned
 
     @property
-    def hidden(self) -> int:
+    def saved(self) -> int:  # type: ignore[override]  # it follows from the fields
         return 0 if self.length is None else self.carries + 1
 
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -169,7 +169,7 @@ class Loop(WithBodies):
             return [*grads[:c], *[None] * (len(wanted) - c)]
         start, scanned, outer = op.inputs[:c], op.inputs[c : c + s], op.inputs[c + s :]
         *kept, count = op.outputs[c + n :]
-        smooth = [i for i in range(c) if _is_smooth(start[i])]
+        smooth = [i for i in range(c) if is_floating(start[i])]
         into = [i for i in range(s) if wanted[c + i]]  # scanned inputs, and outer ones, that gradients are wanted of
         beside = [i for i in range(len(outer)) if wanted[c + s + i]]
         body, reads = self.bodies[0], [i - c - s for i in self.reads[0]]
@@ -229,10 +229,6 @@ def _steps_back(
 def _zeros(like: Blob) -> Blob:
     made: Blob = filled(0, like.shape, like)
     return made
-
-
-def _is_smooth(blob: Blob) -> bool:
-    return blob.dtype.kind in "fV" and not blob.dtype.hasobject  # ml_dtypes' bfloat16 has kind V
 
 
 def _check_fits(kind: str, blob: Blob, spec: TensorSpec) -> None:

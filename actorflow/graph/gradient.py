@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from actorflow.errors import CycleError, DTypeError, GraphError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.graph.body import ops_before
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Hints
@@ -58,9 +59,9 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
     for blob in (loss, *targets):
         if blob.graph.root is not root:
             raise GraphError(f"blob {blob.name!r} is of graph {blob.graph.root.name!r}, the loss of {root.name!r}")
-        if not _is_floating(blob):
+        if not is_floating(blob):
             raise DTypeError(f"only floating blobs have gradients, blob {blob.name!r} is {blob.spec}")
-    order = _ops_before([loss])
+    order = ops_before([loss])
     path = _path(order, _active(order, targets), [loss])
     for blob in targets:
         if blob not in path:
@@ -87,7 +88,7 @@ def pulled_back(results: Sequence[Blob], grads: Sequence[Blob | None], wrt: Sequ
     root = wrt[0].graph.root
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
     seeds = [y for y, _ in pairs]
-    order = _ops_before(seeds)
+    order = ops_before(seeds)
     path = _path(order, _active(order, wrt), seeds)
     _check_differentiable(order, path, seeds, wrt)
     return _Builder(root.current_scope, path).run(order, seeds, [g for _, g in pairs], wrt)
@@ -120,45 +121,15 @@ def trainable(loss: Blob) -> tuple[Variable, ...]:
     Raises:
         CycleError: if the ops that ``loss`` needs wait for each other.
     """
-    order = _ops_before([loss])
-    variables = {b for op in order for b in _smooth(op) if isinstance(b, Variable) and _is_floating(b)}
+    order = ops_before([loss])
+    variables = {b for op in order for b in _smooth(op) if isinstance(b, Variable) and is_floating(b)}
     path = _path(order, _active(order, variables), [loss])
     return tuple(sorted((v for v in variables if v in path), key=lambda variable: variable.id))
 
 
-def _is_floating(blob: Blob) -> bool:
+def is_floating(blob: Blob) -> bool:
+    """Return whether a blob is of numbers that change smoothly."""
     return blob.dtype.kind in "fV" and not blob.dtype.hasobject  # ml_dtypes' bfloat16 has kind V
-
-
-def _producers(blob: Blob) -> Sequence[Op]:
-    return () if isinstance(blob, Variable) else blob.producers
-
-
-def _ops_before(results: Sequence[Blob]) -> list[Op]:
-    """The ops that ``results`` need, each after those that it needs itself."""
-    order: list[Op] = []
-    state: dict[Op, bool] = {}  # False while what the op needs is looked at, True when it is in the order
-    stack = [(op, False) for blob in reversed(results) for op in reversed(_producers(blob))]
-    while stack:
-        op, entered = stack.pop()
-        if entered:
-            state[op] = True
-            order.append(op)
-            continue
-        if op in state:
-            continue
-        state[op] = False
-        stack.append((op, True))
-        for blob in reversed(op.inputs):
-            for producer in reversed(_producers(blob)):
-                known = state.get(producer)
-                if known is False:
-                    open_ops = [op for op, is_open in stack if is_open]
-                    cycle = [*open_ops[open_ops.index(producer) :], producer]
-                    raise CycleError([op.name for op in cycle], {op.name: op.site for op in cycle})
-                if known is None:
-                    stack.append((producer, False))
-    return order
 
 
 def _smooth(op: Op) -> Sequence[Blob]:
@@ -180,7 +151,7 @@ def _active(order: Iterable[Op], sources: Iterable[Blob]) -> set[Blob]:
 
 def _is_smooth(op: Op, blob: Blob) -> bool:
     """Return whether an op's input or output is floating; complex if the op has gradients for that."""
-    return _is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
+    return is_floating(blob) or (op.operation.takes_complex and blob.dtype.kind == "c")
 
 
 def _path(order: Sequence[Op], active: set[Blob], results: Iterable[Blob]) -> set[Blob]:
@@ -199,7 +170,7 @@ def _why_not(loss: Blob, blob: Blob, order: Sequence[Op]) -> str:
             reached.update(op.outputs)
     if loss not in reached:
         return f"loss {loss.name!r} does not depend on blob {blob.name!r}"
-    stops = next((b.name for op in order for b in op.outputs if b in reached and not _is_floating(b)), None)
+    stops = next((b.name for op in order for b in op.outputs if b in reached and not is_floating(b)), None)
     if stops is None:
         return f"loss {loss.name!r} depends on blob {blob.name!r} only through inputs that their ops hold constant"
     return f"loss {loss.name!r} depends on blob {blob.name!r} only through blob {stops!r}, which is not floating"

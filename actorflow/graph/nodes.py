@@ -445,8 +445,8 @@ class Op(Node):
 
     def hides(self, blob: Blob) -> bool:
         """Return whether an output is for gradients alone, so that it is no result of the graph."""
-        hidden = self.operation.hidden
-        return bool(hidden) and blob in self.outputs[-hidden:]
+        saved = self.operation.saved if getattr(self.operation, "saves", True) else 0
+        return bool(saved) and blob in self.outputs[-saved:]
 
     @property
     def expects_outputs(self) -> bool:

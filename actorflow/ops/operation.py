@@ -166,8 +166,9 @@ class Operation:
             variable that is read so is not trained.
         takes_complex: Whether `gradient` is right for complex numbers, too: gradients of a real loss by ``a + ib`` are
             ``dL/da + i dL/db``, as in PyTorch. Elsewhere gradients stop at complex blobs.
-        saved: How many of its last outputs are there for gradients alone. Where nothing reads them, a plan takes the
-            operation with its field ``saves`` False, which does not give them.
+        saved: How many of its last outputs are there for gradients alone: they are no results of a graph. Where nothing
+            reads them, a plan takes the operation with its field ``saves`` False, if it has one, which does not give
+            them.
         per_element: How many additions and the like make an element of the (first) result, where that is all of its
             `cost`; None where it is not.
     Example:
@@ -208,11 +209,6 @@ class Operation:
     def __init_subclass__(cls) -> None:
         if "function_name" not in vars(cls):
             cls.function_name = cls.__name__.lower()
-
-    @property
-    def hidden(self) -> int:
-        """Number of last outputs that are for gradients alone."""
-        return 0
 
     @property
     def may_last(self) -> bool:

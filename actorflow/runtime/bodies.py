@@ -501,7 +501,7 @@ class LoopActor(BodyActor):
                 value, given = blob.bucket.take(), value
                 np.copyto(value, given)
             values[blob.slot] = value
-        if operation.hidden:
+        if operation.saved:
             values[outputs[-1].slot] = np.array(call.steps)
         call.carried = ()
         return False
