@@ -93,6 +93,8 @@ class Job:
     Attributes:
         parts: What is computed one after the other.
         claimed_bytes: What its values may take at most, under a budget.
+        is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
+            somebody does: else it would hold the room of what comes before it.
         is_served: Whether the service computes it.
         interrupt: What has interrupted the service, for the thread that waits.
     """
@@ -100,6 +102,7 @@ class Job:
     def __init__(self, session: JobSession, asked: set[int]) -> None:
         self.asked = asked
         self.claimed_bytes = 0
+        self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
         self.parts: list[Steps | Run] = []
@@ -401,6 +404,7 @@ class Run:
         if not await self._compute_some(service, outputs) and len(outputs) > 1:
             for i in outputs:  # the failure may concern only some of them
                 await self._compute_some(service, [i])
+        self._let_go()
 
     async def _compute_some(self, service: Service, outputs: Sequence[int]) -> bool:
         """Compute some of the results of accelerators; return whether that went well."""

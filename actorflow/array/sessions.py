@@ -311,9 +311,11 @@ class Session(Evaluator):
     def _drain(self, guard: Guard) -> None:
         """Compute all that was recorded and can still be asked for, where it fits, with the lock held."""
         nodes = self._take_pending()
-        while True:
+        last: Job | None = None
+        while last is None or last in self._jobs or not last.is_full:
             job = self._begin(nodes, [])
             if job is not None:
+                last = job
                 self._run(job)
             if self._jobs:
                 self._changed.wait(guard.wait_s)
@@ -376,15 +378,19 @@ class Session(Evaluator):
 
         A record that nobody asks for is left, as if nothing had been recorded.
         """
-        for collects in (False, True):
-            if collects:
-                gc.collect()
-            with self._changed:
-                memory = self.memory_of(node)
-                if memory.fits(need_bytes):
-                    return None
-        job, node.unit = node.unit, None
-        return memory.no_room(node.name, need_bytes) if node.number in job.asked else None
+        job: Job = node.unit
+        is_asked = node.number in job.asked
+        if is_asked or not job.is_full:
+            for collects in (False, True):
+                if collects:
+                    gc.collect()
+                with self._changed:
+                    memory = self.memory_of(node)
+                    if memory.fits(need_bytes):
+                        return None
+            job.is_full = True
+        node.unit = None
+        return memory.no_room(node.name, need_bytes) if is_asked else None
 
     def _begin(self, roots: Sequence[Record], asked: Sequence[Record]) -> Job | None:
         """The job that computes records; None if what they need is being computed, or nothing is to do."""
