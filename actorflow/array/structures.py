@@ -16,8 +16,8 @@ import numpy as np
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import DType, Numbered, Primitive
 from actorflow.array.record.record import HOST, SEVERAL, OpStep, Origin, Record
-from actorflow.array.transforms.cache import RecentCache
 from actorflow.place import Place
+from actorflow.runtime.recent import RecentCache
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 

@@ -17,9 +17,10 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.program import Program, _device
+from actorflow.array.transforms.program import Program
 from actorflow.ops import elementwise as ew
 from actorflow.ops.step import StepError
+from actorflow.runtime.caller import callers_device
 from actorflow.spec import TensorSpec
 from tests.support.numbers import with_specials as numbers
 
@@ -214,7 +215,7 @@ def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() ->
 
 
 def test_programs_of_many_sizes_hold_little_memory() -> None:
-    pool = _device().memory
+    pool = callers_device().memory
     for size in range(1_600, 2_000, 2):
         for _ in range(3):
             with xp.session(run_ahead=False):

@@ -12,9 +12,10 @@ from actorflow import ops
 from actorflow.array.namespace.apply import applied_to, applied_to_both, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
-from actorflow.array.record.record import Evaluator, Input, Lease, Record, given, quiet, record, replace, shown
+from actorflow.array.record.record import Evaluator, Input, Lease, Record, given, record, replace, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
+from actorflow.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array

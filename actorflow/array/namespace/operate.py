@@ -19,10 +19,11 @@ from actorflow.array.record.primitives import (
     elementwise_primitive,
     reduction_primitive,
 )
-from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, quiet, record, shown
+from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.shaping import Reduction
+from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec, broadcast_shapes
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.record.record import Record, tracing
 from actorflow.array.transforms.backward import pull_back
-from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import (
     Arguments,
     NotArraysError,
@@ -26,6 +25,7 @@ from actorflow.array.transforms.calls import (
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import copy
+from actorflow.runtime.recent import RecentCache
 
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64

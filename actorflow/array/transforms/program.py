@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from actorflow.actors.dispatcher import Dispatcher
-from actorflow.actors.frame import Frame, FrameStart
-from actorflow.actors.op import OpActor
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
-from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, OpStep, called, quiet
+from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, OpStep, called
 from actorflow.array.transforms.to_graph import as_blob, translate
-from actorflow.core import FOREVER_NS, FrameState, Ready
-from actorflow.devices.base import Fence, Lane
-from actorflow.devices.cpu import CPU
-from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
-from actorflow.loop import at_once
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import Reshape
 from actorflow.ops.step import StepError
 from actorflow.place import Place
-from actorflow.plan.plan import Plan, PlannedOp, Slot
-from actorflow.plan.planner import planning
-from actorflow.runtime.build import Builder
-from actorflow.runtime.program import Program as Run
-from actorflow.runtime.resources import Resources
+from actorflow.runtime.caller import CallError, CallersProgram
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
@@ -71,124 +57,6 @@ def _recorded(operation: Recorded, inputs: list[Any], _: None) -> list[Any]:
     return [found] if len(operation.results) == 1 else [*found]
 
 
-class _CallersLane(Lane):
-    """The thread that asks, as a lane: nothing is handed over to it, as all is called there anyway."""
-
-    def submit(
-        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
-    ) -> Fence:
-        raise NotImplementedError
-
-    def wait(self, fence: Fence) -> bool:
-        return True
-
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nobody is told of anything."""
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
-    def join(self) -> None:
-        """There is nothing to wait for."""
-
-    def forget_parent(self) -> None:
-        """There is nothing of the parent's."""
-
-
-class _CallersDevice(CPU):
-    """The host, where the thread that asks computes all by itself; one for all programs.
-
-    Attributes:
-        runs: How many have ended. What no program has used for a while is given up by it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(Place())
-        self.runs = 0
-        self.memory.clock = lambda: (self.runs + 1, self.runs)
-
-    def _make_lane(self, name: str) -> Lane:
-        return _CallersLane(name)
-
-
-@cache
-def _device() -> _CallersDevice:
-    return _CallersDevice()
-
-
-class _Caller(Dispatcher):
-    """The thread that asks, in the place of a loop: it fires all that is ready by itself."""
-
-    def __init__(self) -> None:
-        self.ready = Ready()
-
-    def wake(self) -> None:
-        """Nobody sleeps: what is ready is fired until nothing is."""
-
-
-class _Frame(Frame):
-    """A frame whose failure is for the thread that runs it."""
-
-    failure: tuple[Op, BaseException] | None = None
-
-    def op_failed(self, actor: OpActor, cause: BaseException, node: Op | None = None) -> None:
-        if self.failure is None:
-            self.failure = node or actor.node, cause
-            self.state, self.halted = FrameState.FAILED, True
-
-    def leave_loop(self, error: BaseException) -> None:
-        """The thread that runs it raises it by itself."""
-
-
-class _Nobody:
-    """In the place of an observer: the thread that runs a frame sees its end."""
-
-    def ended(self, frame: Frame) -> None:
-        """It has."""
-
-    def abandoned(self, frame: Frame) -> None:
-        """Nobody waits for threads."""
-
-    def fault(self, frame: Frame, error: BaseException) -> None:
-        """Raise it in the thread that runs the frame."""
-        raise error
-
-
-class _Builder(Builder):
-    """Makes ops that all run on the thread that asks, into memory that the application keeps."""
-
-    is_alone = True
-
-    def __init__(self, plan: Plan, resources: Resources) -> None:
-        super().__init__(plan, resources)
-        self._results = {slot.index for slot in plan.slots if slot.is_fetched}  # and what they may be written over
-        for op in reversed(plan.ops):
-            if op.outputs and op.inputs and op.kernel is not None and op.kernel.inplace:
-                to, read = plan.slots[op.outputs[0]], plan.slots[op.inputs[0]]
-                if to.index in self._results and read.spec == to.spec:
-                    self._results.add(read.index)
-
-    def _inline_ns(self, operation: Operation) -> int:
-        return FOREVER_NS
-
-    def _bucket(self, slot: Slot, writer: PlannedOp) -> Bucket:
-        bucket = super()._bucket(slot, writer)
-        return _Results(bucket.pool, bucket.spec) if slot.index in self._results else bucket
-
-
-class _Results(Bucket):
-    """Source of the buffers of results, which are the application's; large ones are used again once it drops them."""
-
-    __slots__ = ()
-
-    def take(self) -> Value:
-        found: Value | None = self._returned() if self._lent else None
-        return np.empty(*self.spec) if found is None else found
-
-    def give_back(self, buffer: Value) -> None:
-        """Results are not given back."""
-
-
 class Program:
     """Some results of steps, computed by the thread that calls it.
 
@@ -206,75 +74,39 @@ class Program:
     def __init__(self, steps: Sequence[OpStep], given: Sequence[TensorSpec | None], outputs: Sequence[int]) -> None:
         graph = Graph("arrays", trace_capacity=1)
         made = _Translated(graph, steps, [*map(Given, given)], outputs)
-        resources = Resources(graph, shared_device=lambda _: _device())
-        resources.run_on(_Caller())
         wanted = [made.blobs[i] for i in outputs]
         targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
-        fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
-        plan = at_once(planning(graph, targets, fuse=fuses))
-        built = _Builder(plan, resources)
-        at_once(built.make_actors())
-        self._program = program = Run(plan, built, resources)
-        self._idle: list[FrameStart] = []  # those that no thread uses now: each has a queue
-        self._values, fed = program.layout([made.blobs[i] for i in range(len(given))])
-        self._fed = [(i, slot) for i, slot in enumerate(fed) if slot is not None]
-        self._results = [
-            tuple([plan.fetches[each] for each in found]) if isinstance(found, tuple) else plan.fetches[found]
-            for found in wanted
-        ]
         self._owned = [_owns(steps[i - len(given)]) for i in outputs]
-        buckets = [None if isinstance(slot, tuple) else built.blobs[slot].bucket for slot in self._results]
-        self._lent = [
-            (i, bucket)
-            for i, bucket in enumerate(buckets)
-            if self._owned[i] and isinstance(bucket, _Results) and bucket.spec.size_bytes >= POOLED_BYTES
+        owned = {blob for blob, is_owned in zip(wanted, self._owned, strict=True) if is_owned}
+        fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
+        self._program = CallersProgram(graph, made.blobs[: len(given)], targets, owned, fuses)
+        self._results = [
+            tuple([targets.index(each) for each in found]) if isinstance(found, tuple) else targets.index(found)
+            for found in wanted
         ]
         self._step_of = made.step_of
         self.profiles: dict[int, list[OpProfile]] = {}
-        for op in graph.ops:
-            profile = resources.profile.get(op.id)
-            if profile is not None:
-                self.profiles.setdefault(made.step_of(op), []).append(profile)
-        self._number = 0
+        for op, profile in self._program.profiles.items():
+            self.profiles.setdefault(made.step_of(op), []).append(profile)
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """The results. Several threads may ask for some at a time, and a call may be made within another one.
-
-        An interrupt leaves nothing behind: what it has computed is dropped.
+        """The results, as `CallersProgram` computes them.
 
         Args:
             values: What is given.
         Raises:
             StepError: if a step fails.
         """
-        slots = self._values.copy()
-        for position, slot in self._fed:
-            slots[slot] = values[position]
-        self._number += 1
         try:
-            start = self._idle.pop()  # atomic, unlike a test before it
-        except IndexError:
-            start = self._program.beginning(_Caller(), _Nobody())
-        frame = _Frame(start, self._number, slots, None)
-        frame.begin()
-        frame.close_end()
-        quiet.call(start.ready.run, (FOREVER_NS,))
-        if frame.failure is not None:
-            op, cause = frame.failure
-            if isinstance(cause, InterruptedStepError) and cause.__cause__ is not None:
-                raise cause.__cause__
-            raise StepError(self._step_of(op)) from cause
-        self._idle.append(start)
-        _device().runs += 1
-        found: list[Any] = [tuple([slots[k] for k in i]) if isinstance(i, tuple) else slots[i] for i in self._results]
-        frame.values = []
-        del slots
+            fetched = self._program(values)
+        except CallError as error:
+            if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
+                raise error.__cause__.__cause__ from None
+            raise StepError(self._step_of(error.op)) from error.__cause__
+        found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._results]
         for i, is_owned in enumerate(self._owned):
             if not is_owned:
                 found[i] = _compact(found[i])
-        for i, bucket in self._lent:
-            if found[i].base is None:
-                bucket.lend(found[i])
         return found
 
 
