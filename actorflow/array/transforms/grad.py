@@ -101,7 +101,6 @@ def value_and_grad(
             found = _Differentiated.of(function, arguments, positions, has_aux)
             if cache:
                 found.check_arguments_only(name)
-                found.bind()
                 recipes.put(key, found)
         if short is not None:
             of_arrays.put(short, found)
@@ -202,10 +201,6 @@ class _Differentiated(NamedTuple):
                 f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
                 "cache=True later calls would not see another one in its place; make it an argument"
             )
-
-    def bind(self) -> None:
-        """Prepare for further calls."""
-        self.recipe.bind(range(1, 1 + sum([sum(flags) for flags, _ in self.grads])))
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
         value, *rest = self.recipe(arrays)
