@@ -8,9 +8,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
+from math import prod
 from operator import attrgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+import numpy as np
 
 from actorflow.array.jobs import Job, Run
 from actorflow.array.memory import DeviceMemory, Memory
@@ -28,10 +31,10 @@ from actorflow.array.record.record import (
 )
 from actorflow.array.structures import name_of, note
 from actorflow.devices import DeviceOptions
+from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
 from actorflow.runtime.interrupts import Guard, check_interrupt
-from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, new_condition
 from actorflow.trace.counters import OpProfile
 
@@ -236,10 +239,12 @@ class Session(Evaluator):
             OutOfMemoryError: if there is no room even then.
         """
         memory = self.memory
+        size_bytes = prod(shape) * dtype.itemsize
+        if size_bytes < POOLED_BYTES and not self.is_limited:
+            return np.empty(shape, dtype)
         with Guard(self._changed) as guard:
             if not self.is_limited:
                 return memory.take(shape, dtype)
-            size_bytes = TensorSpec(shape, dtype).size_bytes
             # Records need room for their values, too.
             if self._has_room(size_bytes) or (Record.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)

@@ -80,8 +80,9 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     a, b = x1._node, x2._node
     if a.dtype != b.dtype:
         return product_of(x1, x2)
-    columns = b.shape[1:]
-    if len(a.shape) == 2 and len(columns) < 2 and b.shape and a.dtype.char in "fdFD" and not Record.dry_runs:
+    is_there = a.value is not None and b.value is not None
+    if is_there and len(a.shape) == 2 and 1 <= len(b.shape) <= 2 and a.dtype.char in "fdFD":
+        columns = b.shape[1:]
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
         work = max(a.size * columns[0] >> 7 if columns else 0, a.size + b.size >> 1)
         found = at_once(product, a.evaluator, work, a.value, b.value)

@@ -19,6 +19,7 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange, is_fixed
 from actorflow.ops import elementwise as ew
 from actorflow.place import Place
+from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def _entered(what: str, value: Value, kind: np.dtype[Any], device: _Device, copy
             )
         return made_on(device, given(value, evaluator))
     target = evaluator.buffer(value.shape, kind)
-    with np.errstate(all="ignore"):
-        np.copyto(target, value, casting="unsafe")
+    quiet.run(np.copyto, target, value, "unsafe")
     return made_on(device, given(target, evaluator, counted=True))
 
 

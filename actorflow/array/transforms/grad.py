@@ -185,8 +185,9 @@ class _Differentiated(NamedTuple):
             slopes = _slopes(value, wanted)
             others, nesting = flatten(aux)
             results = _distinct([value, *slopes, *[each for each in others if is_array(each)]], stand_ins)
+        gradients = range(1, 1 + len(slopes))
         return cls(
-            Recipe(inputs, [x._node for x in results], stand_ins.first),
+            Recipe(inputs, [x._node for x in results], stand_ins.first, gradients),
             next((node for node in asked if node.number < stand_ins.first), None),
             [i for i, leaf in enumerate(arguments.leaves) if is_array(leaf)],
             [([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans],

@@ -14,6 +14,7 @@ import numpy as np
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
 from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, OpStep, called
+from actorflow.array.transforms.recipe import reached
 from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
@@ -204,7 +205,7 @@ class _Translated:
         self._given = len(given)
         self._places = places
         self._ends: list[int] = []  # nodes made for a step have lower ids
-        needed = _needed(steps, len(given), outputs)
+        needed = reached(steps, len(given), outputs)
         known: dict[Any, Any] = {}
         for i, step in enumerate(steps):
             place = HOST if places is None else places[i]
@@ -298,14 +299,6 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 def _key(each: Any) -> Any:
     return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
-
-
-def _needed(steps: Sequence[OpStep], given: int, outputs: Sequence[int]) -> set[int]:
-    needed = {*outputs}
-    for i in range(given + len(steps) - 1, given - 1, -1):
-        if i in needed:
-            needed.update([each for each in steps[i - given].arguments if type(each) is int])
-    return needed
 
 
 def _owns(step: OpStep) -> bool:

@@ -12,6 +12,7 @@ from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import Value, touched
 from actorflow.array.record.record import (
     HOST,
+    WORTH_A_LOOK,
     Evaluator,
     OpStep,
     Record,
@@ -24,6 +25,8 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.transforms.program import Program
 
+#: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
+_LATER = WORTH_A_LOOK >> 8
 #: Most elements that a recipe touches to be computed at once.
 _BRIEF = 1 << 24
 
@@ -35,12 +38,14 @@ class Recipe:
         inputs: Records that arrays stand for.
         outputs: Records that are wanted; each was made while tracing, and is named once.
         first: Records with lower numbers were there before the tracing began.
+        prompt: Positions of the outputs that are computed at once; others only where they are asked for, from what that
+            has computed.
 
     Attributes:
         captured: Records that were there before and that are read, too.
     """
 
-    def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int) -> None:
+    def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int, prompt: Sequence[int]) -> None:
         nodes, self.captured = needed(outputs, inputs, first)
         given = [*inputs, *self.captured]
         position: dict[Record, Any] = {node: i for i, node in enumerate((*given, *nodes))}
@@ -55,6 +60,11 @@ class Recipe:
         self._bytes = sum([*map(bytes_of, nodes)])
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         self._is_brief = work <= _BRIEF and all(step.op.pure and step.op is not TRANSFER for step in self._steps)
+        own = reached(self._steps, len(given), [self._outputs[i] for i in prompt])
+        self._rest = [i for i in reached(self._steps, len(given), self._outputs) if i not in own]
+        read = [each for i in self._rest for each in self._steps[i - len(given)].arguments if type(each) is int]
+        #: Positions of what is computed at once.
+        self._results = [*dict.fromkeys(i for i in (*self._outputs, *read) if i in own)]
         self._calls = 0  # whose inputs were there
         self._program: Program | None = None
 
@@ -62,12 +72,17 @@ class Recipe:
         """The outputs for arrays, in the place of the inputs."""
         nodes: list[Any] = [*[x._node for x in arrays], *self.captured]
         evaluator = next((node.evaluator for node in nodes if node.evaluator.dry_run), nodes[0].evaluator)
+        computed: list[Array] = []
         if self._is_brief and evaluator.at_once and Record.placing is None:
-            found = self._computed([node.value for node in nodes], evaluator)
-            if found is not None:
-                return found
+            computed = self._computed([node.value for node in nodes], evaluator)
+        given = len(nodes)
+        nodes += [None] * len(self._steps)
+        arrays_by = dict(zip(self._results, computed, strict=False))
+        for i, x in arrays_by.items():
+            nodes[i] = x._node
         place = HOST
-        for op, inputs, params, shape, dtype, origin in self._steps:
+        for i in self._rest if computed else range(given, len(nodes)):
+            op, inputs, params, shape, dtype, origin = self._steps[i - given]
             if not op.pure:
                 inputs, params = op.again(inputs, params)
             reads: tuple[Any, ...] = tuple([nodes[each] if type(each) is int else each for each in inputs])
@@ -75,11 +90,11 @@ class Recipe:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
-            nodes.append(Record(op, reads, shape, dtype, params, evaluator, place, origin))
-        found = [nodes[i].show() for i in self._outputs]
-        recorded = [nodes[i] for i in self._outputs]
+            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
+        recorded = [nodes[i] for i in self._outputs if i not in arrays_by]
+        found = [arrays_by[i] if i in arrays_by else nodes[i].show() for i in self._outputs]
         evaluator.pending.extend([node.handle for node in recorded])
-        evaluator.load += self._load
+        evaluator.load += _LATER if computed else self._load
         if evaluator.is_limited:
             evaluator.recorded_bytes.append(self._bytes)
         if evaluator.load > evaluator.threshold:
@@ -87,22 +102,22 @@ class Recipe:
                 evaluator.notice(node)
         return found
 
-    def _computed(self, values: list[Any], evaluator: Evaluator) -> list[Array] | None:
-        """The outputs, from the second call on that has all inputs; else None."""
+    def _computed(self, values: list[Any], evaluator: Evaluator) -> list[Array]:
+        """What is computed at once, from the second call on that has all inputs; else nothing."""
         for value in values:
             if type(value) is not np.ndarray:
-                return None
+                return []
         if self._program is None:
             self._calls += 1
             if self._calls == 1:
-                return None
+                return []
             from actorflow.array.transforms.program import Program
 
-            self._program = Program(self._steps, self._types, self._outputs)
+            self._program = Program(self._steps, self._types, self._results)
         try:
             found = self._program(values)
         except StepError:  # it is raised where the value is asked for, as always
-            return None
+            return []
         for x in found:
             evaluator.count(x)
         return [shown(x, evaluator) for x in found]  # their memory is the program's to use again
@@ -132,3 +147,12 @@ def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tu
     found.sort(key=lambda node: node.number)
     before.sort(key=lambda node: node.number)
     return found, before
+
+
+def reached(steps: Sequence[OpStep], given: int, results: Sequence[int]) -> dict[int, None]:
+    """Positions of the steps that results need, in order."""
+    wanted = {*results}
+    for i in range(given + len(steps) - 1, given - 1, -1):
+        if i in wanted:
+            wanted.update([each for each in steps[i - given].arguments if type(each) is int])
+    return dict.fromkeys(i for i in range(given, given + len(steps)) if i in wanted)
