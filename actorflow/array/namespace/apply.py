@@ -60,13 +60,8 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The matrix product over the last two axes; the others broadcast. A vector is a row on the left, a column right.
+    """As `numpy.matmul`.
 
-    Args:
-        x1: Shape (..., rows, inner), or (inner,); numeric.
-        x2: Shape (..., inner, columns), or (inner,).
-    Returns:
-        Shape (..., rows, columns), without the axes that vectors do not have.
     Raises:
         ShapeError: if the lengths along which is summed differ, or an array is 0-d.
     Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.

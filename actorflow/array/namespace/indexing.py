@@ -195,14 +195,8 @@ _PLAIN = (int, type(None), type(...))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The elements at these indices of an axis, which a one-dimensional array need not name.
+    """As `numpy.take`, along an axis that a one-dimensional array need not name.
 
-    Args:
-        x: At least one axis, any dtype.
-        indices: Integers; negative ones count from the end.
-        axis: The axis that they are of.
-    Returns:
-        Array of the shape of ``x``, with that of ``indices`` in the place of the axis.
     Raises:
         ShapeError, DTypeError: if the arrays do not fit.
         OpError: where the value is asked for, if an index is out of range.
@@ -219,17 +213,8 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each line along an axis, the elements at the indices of the same line of ``indices``.
+    """As `numpy.take_along_axis`, with the last axis by default. Errors: those of `take`.
 
-    Args:
-        x: At least one axis, any dtype.
-        indices: The shape of ``x`` but for the axis, or one that broadcasts with it; integers.
-        axis: The axis, counted from the end if negative.
-    Returns:
-        Array of the shape of ``indices``, broadcast, and the dtype of ``x``.
-    Raises:
-        ShapeError, DTypeError: if the arrays do not fit.
-        OpError: where the value is asked for, if an index is out of range.
     Gradient: g, added where its elements were taken from.
     Example:
         >>> x = xp.asarray([[10, 30, 20], [5, 4, 6]])
