@@ -25,7 +25,8 @@ from actorflow.array.record.record import (
     called,
     failure,
 )
-from actorflow.array.structures import MOST_STEPS, Description, Structure, describe, structures
+from actorflow.array.record.steps import Description, describe
+from actorflow.array.structures import MOST_STEPS, Structure, structures
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError

@@ -18,7 +18,7 @@ from itertools import count
 from math import prod
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -203,31 +203,6 @@ Input = Record | Value
 Error = OpError | OutOfMemoryError
 #: A code object and the offset of an instruction in it.
 Origin = tuple[CodeType, int]
-
-
-class OpStep(NamedTuple):
-    """One operation apart from its record: part of a unit, or of a recipe.
-
-    Attributes:
-        op: The operation.
-        arguments: Positions of its inputs among the values that there are; in a recipe also constants.
-        params: Its further arguments.
-        shape: Shape of the result.
-        dtype: Dtype of the result.
-        origin: Where it was recorded.
-    """
-
-    op: Primitive
-    arguments: tuple[Any, ...]
-    params: tuple[Any, ...]
-    shape: tuple[int, ...]
-    dtype: DType
-    origin: Origin
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return self.op.name
 
 
 class Evaluator:

@@ -13,8 +13,8 @@ import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
-from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, OpStep, called
-from actorflow.array.transforms.recipe import reached
+from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, called
+from actorflow.array.record.steps import Step, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
@@ -62,8 +62,8 @@ class Program:
     """Some results of steps, computed by the thread that calls it.
 
     Args:
-        steps: In order. Their arguments are positions, first of what is given, then of the steps before; or constants.
-        given: Types of what is given; None for what is no array.
+        steps: In order.
+        given: What is given; numbers are part of it.
         outputs: Positions of the results, which are steps'.
 
     Attributes:
@@ -72,15 +72,16 @@ class Program:
         GraphError: if there is no such program.
     """
 
-    def __init__(self, steps: Sequence[OpStep], given: Sequence[TensorSpec | None], outputs: Sequence[int]) -> None:
+    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int]) -> None:
         graph = Graph("arrays", trace_capacity=1)
-        made = _Translated(graph, steps, [*map(Given, given)], outputs)
+        made = _Translated(graph, steps, given, outputs)
         wanted = [made.blobs[i] for i in outputs]
         targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
-        self._owned = [_owns(steps[i - len(given)]) for i in outputs]
+        self._owned = [_owns(steps[i]) for i in outputs]
         owned = {blob for blob, is_owned in zip(wanted, self._owned, strict=True) if is_owned}
         fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
-        self._program = CallersProgram(graph, made.blobs[: len(given)], targets, owned, fuses)
+        self._fed = [i for i, each in enumerate(given) if each.number is None]
+        self._program = CallersProgram(graph, [made.given[i] for i in self._fed], targets, owned, fuses)
         self._results = [
             tuple([targets.index(each) for each in found]) if isinstance(found, tuple) else targets.index(found)
             for found in wanted
@@ -99,7 +100,7 @@ class Program:
             StepError: if a step fails.
         """
         try:
-            fetched = self._program(values)
+            fetched = self._program([values[i] for i in self._fed])
         except CallError as error:
             if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
                 raise error.__cause__.__cause__ from None
@@ -130,7 +131,6 @@ class Compiled:
 
     Args:
         steps: In order, as for `Program`.
-        places: Where the result of each lives.
         given: What is given.
         outputs: Positions of the results, which are steps'.
         capture: As for `actorflow.Graph`.
@@ -143,15 +143,14 @@ class Compiled:
 
     def __init__(
         self,
-        steps: Sequence[OpStep],
-        places: Sequence[Place],
+        steps: Sequence[Step],
         given: Sequence[Given],
         outputs: Sequence[int],
         capture: bool,
     ) -> None:
         self.graph = graph = Graph("arrays", capture=capture)
-        made = _Translated(graph, steps, given, outputs, places)
-        self.feeds = [(i, blob) for i, blob in enumerate(made.blobs[: len(given)]) if isinstance(blob, Blob)]
+        made = _Translated(graph, steps, given, outputs, is_placed=True)
+        self.feeds = [(i, blob) for i, blob in enumerate(made.given) if isinstance(blob, Blob)]
         self.fetches = [made.result(i) for i in outputs]
         self._step_of = made.step_of
 
@@ -183,33 +182,34 @@ class _Translated:
         graph: The graph.
         steps, outputs: As for `Program`.
         given: What is given.
-        places: Where the result of each step lives; None where all is on the host.
+        is_placed: Whether results are to live where their steps say.
 
     Attributes:
-        blobs: Of what is given, and of the results of steps that the outputs need, by position.
+        given: Blobs of what is given, and numbers.
+        blobs: Of the steps that the outputs need, by position.
     """
 
     def __init__(
         self,
         graph: Graph,
-        steps: Sequence[OpStep],
+        steps: Sequence[Step],
         given: Sequence[Given],
         outputs: Sequence[int],
-        places: Sequence[Place] | None = None,
+        is_placed: bool = False,
     ) -> None:
         self._graph = graph
-        self.blobs: list[Any] = [
+        self.given: list[Any] = [
             each.number if each.number is not None else graph.blob(f"x{i}", *(each.spec or _OBJECT), each.place)
             for i, each in enumerate(given)
         ]
-        self._given = len(given)
-        self._places = places
+        self._places = [step.place or HOST for step in steps]
+        self._is_placed = is_placed
         self._ends: list[int] = []  # nodes made for a step have lower ids
-        needed = reached(steps, len(given), outputs)
+        needed = reached(steps, outputs)
         known: dict[Any, Any] = {}
+        self.blobs: list[Any] = []
         for i, step in enumerate(steps):
-            place = HOST if places is None else places[i]
-            self.blobs.append(self._blob(step, place, known) if i + len(given) in needed else None)
+            self.blobs.append(self._blob(step, step.place or HOST, known) if i in needed else None)
             self._ends.append(graph.size)
 
     def step_of(self, op: Op) -> int:
@@ -218,8 +218,7 @@ class _Translated:
 
     def result(self, i: int) -> Any:
         """A result by its position, as a blob that the graph computes, where its value is to live; of several, all."""
-        assert self._places is not None
-        found, place = self.blobs[i], self._places[i - self._given]
+        found, place = self.blobs[i], self._places[i]
         if isinstance(found, tuple):
             return tuple([self._at_place(each, place) for each in found])
         return self._at_place(found, place)
@@ -232,8 +231,8 @@ class _Translated:
             moved: Blob = self._graph.apply(Reshape(blob.shape), blob)
         return moved
 
-    def _blob(self, step: OpStep, place: Place, known: dict[Any, Any]) -> Any:
-        inputs = [self.blobs[each] if type(each) is int else each for each in step.arguments]
+    def _blob(self, step: Step, place: Place, known: dict[Any, Any]) -> Any:
+        inputs = [self.blobs[each] if each >= 0 else self.given[-1 - each] for each in step.reads]
         if not step.op.pure:
             return self._made(step, place, inputs)
         key = (step.op, step.params, step.shape, step.dtype, place, *map(_key, inputs))
@@ -242,24 +241,24 @@ class _Translated:
             found = known[key] = self._made(step, place, inputs)
         return found
 
-    def _made(self, step: OpStep, place: Place, inputs: list[Any]) -> Any:
+    def _made(self, step: Step, place: Place, inputs: list[Any]) -> Any:
         if step.op is PART and isinstance(inputs[0], tuple):
             return inputs[0][step.params[0]]
-        if step.op is PART and self._places is not None and inputs[0].dtype != _OBJECT.dtype:
+        if step.op is PART and self._is_placed and inputs[0].dtype != _OBJECT.dtype:
             return inputs[0]
-        if step.op is TRANSFER and self._places is not None:
+        if step.op is TRANSFER and self._is_placed:
             return self._at_place(inputs[0], place)
         with self._graph.at(place):
             return self._computed(step, place, inputs)
 
-    def _computed(self, step: OpStep, place: Place, inputs: list[Any]) -> Any:
+    def _computed(self, step: Step, place: Place, inputs: list[Any]) -> Any:
         if place is not HOST:
             return translate(self._graph, step, inputs)
         spec = TensorSpec(step.shape, step.dtype)
         if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
             found = translate(self._graph, step, inputs)
             if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self.blobs):
-                return found
+                return found  # what is given has no producers
         results: tuple[TensorSpec, ...] = (spec,)
         if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
             results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
@@ -267,7 +266,7 @@ class _Translated:
         return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
 
 
-def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
+def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
     """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise."""
     if not (step.op.reduction or step.op.elementwise):  # a view stays one: products of it with what it shows differ
         return step.op.bound(step.params, step.shape) is not None
@@ -275,7 +274,7 @@ def _is_called(step: OpStep, inputs: Sequence[Any]) -> bool:
     return most < (LARGE if step.op.reduction else _LEAST)
 
 
-def _call_of(step: OpStep) -> Callable[..., Any]:
+def _call_of(step: Step) -> Callable[..., Any]:
     """What computes a step from its inputs."""
     op, params, shape, dtype = step.op, step.params, step.shape, step.dtype
     bound = op.bound(params, shape)
@@ -301,7 +300,7 @@ def _key(each: Any) -> Any:
     return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
 
 
-def _owns(step: OpStep) -> bool:
+def _owns(step: Step) -> bool:
     return step.op.elementwise or step.op.into
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import Value, touched
+from actorflow.array.record.primitives import touched
 from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
     Evaluator,
-    OpStep,
     Record,
     bytes_of,
     shown,
 )
+from actorflow.array.record.steps import describe, reached, steps_of
 from actorflow.ops.step import StepError
 from actorflow.spec import TensorSpec
 
@@ -47,22 +47,28 @@ class Recipe:
 
     def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int, prompt: Sequence[int]) -> None:
         nodes, self.captured = needed(outputs, inputs, first)
-        given = [*inputs, *self.captured]
-        position: dict[Record, Any] = {node: i for i, node in enumerate((*given, *nodes))}
-        self._steps = [
-            OpStep(node.op, _sources(node, position), node.params, node.shape, node.dtype, node.origin)
-            for node in nodes
-            if node.op is not None
+        description = describe(nodes, set(), varies=False)
+        self._steps = [*description.entries]
+        self._origins = [node.origin for node in nodes]
+        position = {node: i for i, node in enumerate((*inputs, *self.captured))}
+        #: What is given: values that the traced function made of numbers, or arguments of random operations.
+        self._given = [each.value if isinstance(each, Record) else each for each in description.given]
+        #: Of it, what is an input, with its position.
+        self._fed = [
+            (i, position[each])
+            for i, each in enumerate(description.given)
+            if isinstance(each, Record) and each in position
         ]
-        self._outputs = [position[node] for node in outputs]
-        self._types = [TensorSpec(node.shape, node.dtype) for node in given]
+        place_of = {node: i for i, node in enumerate(nodes)}
+        self._outputs = [place_of[node] for node in outputs]
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
-        self._is_brief = work <= _BRIEF and all(step.op.pure and step.op is not TRANSFER for step in self._steps)
-        own = reached(self._steps, len(given), [self._outputs[i] for i in prompt])
-        self._rest = [i for i in reached(self._steps, len(given), self._outputs) if i not in own]
-        read = [each for i in self._rest for each in self._steps[i - len(given)].arguments if type(each) is int]
+        self._is_brief = work <= _BRIEF and all(op.pure and op is not TRANSFER for op, *_ in self._steps)
+        steps = [*steps_of(description.entries)]
+        own = reached(steps, [self._outputs[i] for i in prompt])
+        self._rest = [i for i in reached(steps, self._outputs) if i not in own]
+        read = [each for i in self._rest for each in steps[i].reads]
         #: Positions of what is computed at once.
         self._results = [*dict.fromkeys(i for i in (*self._outputs, *read) if i in own)]
         self._calls = 0  # whose inputs were there
@@ -70,27 +76,29 @@ class Recipe:
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for arrays, in the place of the inputs."""
-        nodes: list[Any] = [*[x._node for x in arrays], *self.captured]
-        evaluator = next((node.evaluator for node in nodes if node.evaluator.dry_run), nodes[0].evaluator)
+        read: list[Any] = [*[x._node for x in arrays], *self.captured]
+        evaluator = next((node.evaluator for node in read if node.evaluator.dry_run), read[0].evaluator)
+        given = self._given.copy()
+        for i, position in self._fed:
+            given[i] = read[position]
         computed: list[Array] = []
         if self._is_brief and evaluator.at_once and Record.placing is None:
-            computed = self._computed([node.value for node in nodes], evaluator)
-        given = len(nodes)
-        nodes += [None] * len(self._steps)
+            computed = self._computed(given, evaluator)
         arrays_by = dict(zip(self._results, computed, strict=False))
+        nodes: list[Any] = [None] * len(self._steps)
         for i, x in arrays_by.items():
             nodes[i] = x._node
         place = HOST
-        for i in self._rest if computed else range(given, len(nodes)):
-            op, inputs, params, shape, dtype, origin = self._steps[i - given]
+        for i in self._rest if computed else range(len(nodes)):
+            op, params, shape, dtype, row, _ = self._steps[i]
+            reads: tuple[Any, ...] = tuple([nodes[each] if each >= 0 else given[-1 - each] for each in row])
             if not op.pure:
-                inputs, params = op.again(inputs, params)
-            reads: tuple[Any, ...] = tuple([nodes[each] if type(each) is int else each for each in inputs])
+                reads, params = op.again(reads, given[-1 - params])
             if op is TRANSFER:
                 params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
             elif Record.placing is not None:
                 reads, place = Record.placing(op, reads, True)
-            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin)
+            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, self._origins[i])
         recorded = [nodes[i] for i in self._outputs if i not in arrays_by]
         found = [arrays_by[i] if i in arrays_by else nodes[i].show() for i in self._outputs]
         evaluator.pending.extend([node.handle for node in recorded])
@@ -102,18 +110,24 @@ class Recipe:
                 evaluator.notice(node)
         return found
 
-    def _computed(self, values: list[Any], evaluator: Evaluator) -> list[Array]:
+    def _computed(self, given: list[Any], evaluator: Evaluator) -> list[Array]:
         """What is computed at once, from the second call on that has all inputs; else nothing."""
-        for value in values:
+        values = given.copy()
+        for i, _ in self._fed:
+            values[i] = value = given[i].value
             if type(value) is not np.ndarray:
                 return []
         if self._program is None:
             self._calls += 1
             if self._calls == 1:
                 return []
-            from actorflow.array.transforms.program import Program
+            from actorflow.array.transforms.program import Given, Program
 
-            self._program = Program(self._steps, self._types, self._results)
+            inputs = {i for i, _ in self._fed}
+            kinds = [
+                Given(TensorSpec(x.shape, x.dtype), number=None if i in inputs else x) for i, x in enumerate(values)
+            ]
+            self._program = Program([*steps_of(self._steps)], kinds, self._results)
         try:
             found = self._program(values)
         except StepError:  # it is raised where the value is asked for, as always
@@ -121,11 +135,6 @@ class Recipe:
         for x in found:
             evaluator.count(x)
         return [shown(x, evaluator) for x in found]  # their memory is the program's to use again
-
-
-def _sources(node: Record, position: Mapping[Record, Any]) -> tuple[int | Value, ...]:
-    """The inputs' positions; the value of one that the traced function made of numbers."""
-    return tuple([position.get(each, each.value) if type(each) is Record else each for each in node.inputs])  # type: ignore[misc]
 
 
 def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
@@ -147,12 +156,3 @@ def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tu
     found.sort(key=lambda node: node.number)
     before.sort(key=lambda node: node.number)
     return found, before
-
-
-def reached(steps: Sequence[OpStep], given: int, results: Sequence[int]) -> dict[int, None]:
-    """Positions of the steps that results need, in order."""
-    wanted = {*results}
-    for i in range(given + len(steps) - 1, given - 1, -1):
-        if i in wanted:
-            wanted.update([each for each in steps[i - given].arguments if type(each) is int])
-    return dict.fromkeys(i for i in range(given, given + len(steps)) if i in wanted)
