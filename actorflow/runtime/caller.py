@@ -50,19 +50,16 @@ class CallersProgram:
         given: Sources of it.
         fetched: What is computed.
         owned: Of these, those whose buffers are used again once the application drops them, if they are large.
-        fuse: Whether ops are joined.
 
     Attributes:
         ops: The actors of its ops.
         profiles: By op.
     """
 
-    def __init__(
-        self, graph: Graph, given: Sequence[Blob], fetched: Sequence[Blob], owned: Container[Blob], fuse: bool
-    ) -> None:
+    def __init__(self, graph: Graph, given: Sequence[Blob], fetched: Sequence[Blob], owned: Container[Blob]) -> None:
         resources = Resources(graph, shared_device=lambda _: callers_device())
         resources.run_on(_Caller())
-        plan = at_once(planning(graph, fetched, fuse=fuse))
+        plan = at_once(planning(graph, fetched))
         built = _Builder(plan, resources)
         at_once(built.make_actors())
         self._program = program = Program(plan, built, resources)

@@ -113,19 +113,8 @@ def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
     return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
 
 
-def applied_to_both(x1: Array, x2: Any, make: Callable[..., Operation], *params: Any) -> Array:
-    """The same for an operation that reads two arrays, of any dtypes."""
-    kind = Record.array_type
-    if type(x1) is not kind or type(x2) is not kind:
-        found: Array = apply(make(*params), x1, x2)
-        return found
-    one, other = x1._node, x2._node
-    (spec,), primitive = _made(make, params, one.shape, one.dtype, other.shape, other.dtype)
-    return record(primitive, (one, other), spec.shape, spec.dtype, (), one.evaluator, one.size)
-
-
 def applied_to_all(xs: Sequence[Array], make: Any, *params: Any) -> Array:
-    """The same for an operation that reads several arrays."""
+    """The same for an operation that reads several arrays; any others are as for `applied`."""
     kind = Record.array_type
     nodes = tuple([x._node for x in xs if type(x) is kind])
     types: list[Any] = []

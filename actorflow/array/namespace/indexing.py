@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.namespace.apply import applied_to, applied_to_both, prepared
+from actorflow.array.namespace.apply import applied_to, applied_to_all, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
 from actorflow.array.record.record import Evaluator, Input, Lease, Record, compact, given, record, replace, shown
@@ -42,7 +42,7 @@ def read_index(x: Array, key: Any) -> Array:
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
     if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
-        return applied_to_both(x, key, Take, 0)
+        return applied_to_all((x, key), Take, 0)
     plain = _plain(parts, len(node.shape))
     if plain is not None:
         return applied_to(x, Slice, plain)
@@ -209,7 +209,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """
     if axis is None and len(node_of("take", "x", x).shape) != 1:
         raise ShapeError(f"take: axis must be given for shape {x.shape}")
-    return applied_to_both(x, indices, Take, axis or 0)
+    return applied_to_all((x, indices), Take, axis or 0)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:

@@ -30,8 +30,6 @@ from actorflow.trace.counters import OpProfile
 
 #: Elements from which on results have memory of the plan's: to allocate it takes no time for fewer.
 _LEAST = 1 << 13
-#: Elements from which on operations are joined, block by block: fewer are in the cache anyway.
-_LEAST_FUSED = 1 << 18
 _OBJECT = TensorSpec((), np.dtype(object))
 
 
@@ -79,9 +77,8 @@ class Program:
         targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
         self._owned = [_owns(steps[i]) for i in outputs]
         owned = {blob for blob, is_owned in zip(wanted, self._owned, strict=True) if is_owned}
-        fuses = any(prod(step.shape) >= _LEAST_FUSED for step in steps)
         self._fed = [i for i, each in enumerate(given) if each.number is None]
-        self._program = CallersProgram(graph, [made.given[i] for i in self._fed], targets, owned, fuses)
+        self._program = CallersProgram(graph, [made.given[i] for i in self._fed], targets, owned)
         self._results = [
             tuple([targets.index(each) for each in found]) if isinstance(found, tuple) else targets.index(found)
             for found in wanted
