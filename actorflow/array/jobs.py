@@ -436,11 +436,11 @@ class Run:
         description = self.description
         self.form = None
         self.form = form = self.structure.compiled(service, description, outputs, self._session.capture)
-        values, fetched = description.values(), form.fetched
+        values = description.values()
         begin_ns = perf_counter_ns()
-        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, fetched)
+        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, form.fetched)
         self.elapsed_ns += perf_counter_ns() - begin_ns
-        return [tuple([result[x] for x in each]) if isinstance(each, tuple) else result[each] for each in form.fetches]
+        return form.results(result)
 
     def fail(self, error: BaseException) -> None:
         """Note why there are no values."""

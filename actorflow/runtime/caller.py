@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -53,7 +53,7 @@ class CallersProgram:
 
     Attributes:
         ops: The actors of its ops.
-        profiles: By op.
+        profiles: By the number of their ops.
     """
 
     def __init__(self, graph: Graph, given: Sequence[Blob], fetched: Sequence[Blob], owned: Container[Blob]) -> None:
@@ -74,9 +74,7 @@ class CallersProgram:
             for i, bucket in enumerate(buckets)
             if fetched[i] in owned and isinstance(bucket, _Results) and bucket.spec.size_bytes >= POOLED_BYTES
         ]
-        self.profiles: dict[Op, OpProfile] = {
-            op: profile for op in graph.ops if (profile := resources.profile.get(op.id)) is not None
-        }
+        self.profiles: Mapping[int, OpProfile] = resources.profile
         self._number = 0
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:

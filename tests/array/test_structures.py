@@ -121,7 +121,7 @@ def test_loops_compute_what_numpy_does(
 
 
 def _names(unit: Any) -> list[str]:
-    return [op.what for op in unit.structure.program._program.ops]
+    return [op.what for op in unit.structure.program.program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:

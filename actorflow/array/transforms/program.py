@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from sys import getrefcount
@@ -25,6 +25,7 @@ from actorflow.ops.shaping import Reshape
 from actorflow.ops.step import StepError
 from actorflow.place import Place
 from actorflow.runtime.caller import CallError, CallersProgram
+from actorflow.runtime.program import Result
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
@@ -56,59 +57,6 @@ def _recorded(operation: Recorded, inputs: list[Any], _: None) -> list[Any]:
     return [found] if len(operation.results) == 1 else [*found]
 
 
-class Program:
-    """Some results of steps, computed by the thread that calls it.
-
-    Args:
-        steps: In order.
-        given: What is given; numbers are part of it.
-        outputs: Positions of the results, which are steps'.
-
-    Attributes:
-        profiles: Of the ops, by the position of the step that each was made for.
-    Raises:
-        GraphError: if there is no such program.
-    """
-
-    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int]) -> None:
-        graph = Graph("arrays", trace_capacity=1)
-        made = _Translated(graph, steps, given, outputs)
-        wanted = [made.blobs[i] for i in outputs]
-        targets = [*dict.fromkeys(each for found in wanted for each in _several(found))]
-        self._owned = [_owns(steps[i]) for i in outputs]
-        owned = {blob for blob, is_owned in zip(wanted, self._owned, strict=True) if is_owned}
-        self._fed = [i for i, each in enumerate(given) if each.number is None]
-        self._program = CallersProgram(graph, [made.given[i] for i in self._fed], targets, owned)
-        self._results = [
-            tuple([targets.index(each) for each in found]) if isinstance(found, tuple) else targets.index(found)
-            for found in wanted
-        ]
-        self._step_of = made.step_of
-        self.profiles: dict[int, list[OpProfile]] = {}
-        for op, profile in self._program.profiles.items():
-            self.profiles.setdefault(made.step_of(op), []).append(profile)
-
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """The results, as `CallersProgram` computes them.
-
-        Args:
-            values: What is given.
-        Raises:
-            StepError: if a step fails.
-        """
-        try:
-            fetched = self._program([values[i] for i in self._fed])
-        except CallError as error:
-            if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
-                raise error.__cause__.__cause__ from None
-            raise StepError(self._step_of(error.op)) from error.__cause__
-        found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._results]
-        for i, is_owned in enumerate(self._owned):
-            if not is_owned:
-                found[i] = _compact(found[i])
-        return found
-
-
 class Given(NamedTuple):
     """What a graph is given.
 
@@ -123,113 +71,81 @@ class Given(NamedTuple):
     number: Value | None = None
 
 
-class Compiled:
-    """Some results of steps, as a graph that a service runs.
+class _Translated:
+    """Some results of steps, as blobs of a graph.
 
     Args:
-        steps: In order, as for `Program`.
+        graph: The graph.
+        steps: In order.
         given: What is given.
         outputs: Positions of the results, which are steps'.
-        capture: As for `actorflow.Graph`.
+        is_placed: Whether results are to live where their steps say.
 
     Attributes:
         graph: The graph.
         feeds: Its sources, with their positions among what is given.
         fetches: A blob for each result, or a tuple of them for one of several values.
+        fetched: All of these blobs.
+    Raises:
+        GraphError: if there is no such graph.
     """
 
     def __init__(
-        self,
-        steps: Sequence[Step],
-        given: Sequence[Given],
-        outputs: Sequence[int],
-        capture: bool,
+        self, graph: Graph, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int], is_placed: bool
     ) -> None:
-        self.graph = graph = Graph("arrays", capture=capture)
-        made = _Translated(graph, steps, given, outputs, is_placed=True)
-        self.feeds = [(i, blob) for i, blob in enumerate(made.given) if isinstance(blob, Blob)]
-        self.fetches = [made.result(i) for i in outputs]
-        self._step_of = made.step_of
-
-    @property
-    def fetched(self) -> list[Blob]:
-        """All blobs that are fetched."""
-        return [*dict.fromkeys(blob for each in self.fetches for blob in _several(each))]
-
-    @property
-    def profiles(self) -> dict[int, list[OpProfile]]:
-        """Profiles of the ops, by the position of the step that each was made for."""
-        found: dict[int, list[OpProfile]] = {}
-        for op in self.graph.ops:
-            profile = self.graph.engine.profile.get(op.id)
-            if profile is not None:
-                found.setdefault(self._step_of(op), []).append(profile)
-        return found
-
-    def step_of(self, error: OpError) -> int:
-        """The position of the step whose op has failed."""
-        op = next((op for op in self.graph.ops if op.name == error.op.name), None)
-        return self._step_of(op) if op is not None else -1
-
-
-class _Translated:
-    """Steps, as ops of a graph.
-
-    Args:
-        graph: The graph.
-        steps, outputs: As for `Program`.
-        given: What is given.
-        is_placed: Whether results are to live where their steps say.
-
-    Attributes:
-        given: Blobs of what is given, and numbers.
-        blobs: Of the steps that the outputs need, by position.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        steps: Sequence[Step],
-        given: Sequence[Given],
-        outputs: Sequence[int],
-        is_placed: bool = False,
-    ) -> None:
-        self._graph = graph
-        self.given: list[Any] = [
+        self.graph = graph
+        self._given: list[Any] = [
             each.number if each.number is not None else graph.blob(f"x{i}", *(each.spec or _OBJECT), each.place)
             for i, each in enumerate(given)
         ]
-        self._places = [step.place or HOST for step in steps]
         self._is_placed = is_placed
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = reached(steps, outputs)
         known: dict[Any, Any] = {}
-        self.blobs: list[Any] = []
+        self._blobs: list[Any] = []
         for i, step in enumerate(steps):
-            self.blobs.append(self._blob(step, step.place or HOST, known) if i in needed else None)
+            self._blobs.append(self._blob(step, step.place or HOST, known) if i in needed else None)
             self._ends.append(graph.size)
+        self.feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
+        self.fetches = [self._result(self._blobs[i], steps[i].place or HOST) for i in outputs]
+        self.fetched = [*dict.fromkeys(blob for each in self.fetches for blob in _several(each))]
 
-    def step_of(self, op: Op) -> int:
+    def results(self, values: Result | Mapping[Blob, Any]) -> list[Any]:
+        """The results, from the values of the blobs."""
+        return [tuple([values[x] for x in each]) if isinstance(each, tuple) else values[each] for each in self.fetches]
+
+    def position(self, op: Op) -> int:
         """The position of the step that an op was made for."""
         return min(bisect_right(self._ends, op.id), len(self._ends) - 1)
 
-    def result(self, i: int) -> Any:
-        """A result by its position, as a blob that the graph computes, where its value is to live; of several, all."""
-        found, place = self.blobs[i], self._places[i]
-        if isinstance(found, tuple):
-            return tuple([self._at_place(each, place) for each in found])
-        return self._at_place(found, place)
+    def _by_step(self, profile_of: Callable[[int], OpProfile | None]) -> dict[int, list[OpProfile]]:
+        found: dict[int, list[OpProfile]] = {}
+        for op in self.graph.ops:
+            profile = profile_of(op.id)
+            if profile is not None:
+                found.setdefault(self.position(op), []).append(profile)
+        return found
+
+    def _result(self, found: Any, place: Place) -> Any:
+        """A result as a blob that the graph computes, where its value is to live; of several, all."""
+        if not self._is_placed:
+            return found
+        return (
+            tuple([self._at_place(x, place) for x in found])
+            if isinstance(found, tuple)
+            else self._at_place(found, place)
+        )
 
     def _at_place(self, value: Any, place: Place) -> Blob:
-        with self._graph.at(place):
-            blob = as_blob(self._graph, value)  # numbers are part of the graph
+        with self.graph.at(place):
+            blob = as_blob(self.graph, value)  # numbers are part of the graph
             if blob.producers and blob.place == place:
                 return blob  # a fed blob is never fetched as it was fed
-            moved: Blob = self._graph.apply(Reshape(blob.shape), blob)
+            moved: Blob = self.graph.apply(Reshape(blob.shape), blob)
         return moved
 
     def _blob(self, step: Step, place: Place, known: dict[Any, Any]) -> Any:
-        inputs = [self.blobs[each] if each >= 0 else self.given[-1 - each] for each in step.reads]
+        inputs = [self._blobs[each] if each >= 0 else self._given[-1 - each] for each in step.reads]
         if not step.op.pure:
             return self._made(step, place, inputs)
         key = (step.op, step.params, step.shape, step.dtype, place, *map(_key, inputs))
@@ -245,22 +161,81 @@ class _Translated:
             return inputs[0]
         if step.op is TRANSFER and self._is_placed:
             return self._at_place(inputs[0], place)
-        with self._graph.at(place):
+        with self.graph.at(place):
             return self._computed(step, place, inputs)
 
     def _computed(self, step: Step, place: Place, inputs: list[Any]) -> Any:
         if place is not HOST:
-            return translate(self._graph, step, inputs)
+            return translate(self.graph, step, inputs)
         spec = TensorSpec(step.shape, step.dtype)
         if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
-            found = translate(self._graph, step, inputs)
-            if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self.blobs):
+            found = translate(self.graph, step, inputs)
+            if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self._blobs):
                 return found  # what is given has no producers
         results: tuple[TensorSpec, ...] = (spec,)
         if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
             results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
         operation = Recorded(_call_of(step), results)
-        return self._graph.apply(operation, *[as_blob(self._graph, each) for each in inputs], name=step.name)
+        return self.graph.apply(operation, *[as_blob(self.graph, each) for each in inputs], name=step.name)
+
+
+class Program(_Translated):
+    """Some results of steps, computed by the thread that calls it; arguments are those of `_Translated`.
+
+    Attributes:
+        profiles: Of the ops, by the position of the step that each was made for.
+    """
+
+    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int]) -> None:
+        super().__init__(Graph("arrays", trace_capacity=1), steps, given, outputs, is_placed=False)
+        self._owned = [steps[i].op.elementwise or steps[i].op.into for i in outputs]
+        owned = {blob for blob, is_owned in zip(self.fetches, self._owned, strict=True) if is_owned}
+        self.program = CallersProgram(self.graph, [blob for _, blob in self.feeds], self.fetched, owned)
+        self.profiles = self._by_step(self.program.profiles.get)
+        slots = {blob: i for i, blob in enumerate(self.fetched)}
+        self._slots = self.results(slots)  # positions of what is fetched
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The results, as `CallersProgram` computes them.
+
+        Args:
+            values: What is given.
+        Raises:
+            StepError: if a step fails.
+        """
+        try:
+            fetched = self.program([values[i] for i, _ in self.feeds])
+        except CallError as error:
+            if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
+                raise error.__cause__.__cause__ from None
+            raise StepError(self.position(error.op)) from error.__cause__
+        found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._slots]
+        for i, is_owned in enumerate(self._owned):
+            if not is_owned:
+                found[i] = _compact(found[i])
+        return found
+
+
+class Compiled(_Translated):
+    """Some results of steps, as a graph that a service runs.
+
+    Args:
+        steps, given, outputs: As for `_Translated`.
+        capture: As for `actorflow.Graph`.
+    """
+
+    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int], capture: bool) -> None:
+        super().__init__(Graph("arrays", capture=capture), steps, given, outputs, is_placed=True)
+
+    @property
+    def profiles(self) -> dict[int, list[OpProfile]]:
+        """Profiles of the ops, by the position of the step that each was made for."""
+        return self._by_step(self.graph.engine.profile.get)
+
+    def step_of(self, error: OpError) -> int:
+        """The position of the step whose op has failed."""
+        op = next((op for op in self.graph.ops if op.name == error.op.name), None)
+        return self.position(op) if op is not None else -1
 
 
 def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
@@ -295,10 +270,6 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 def _key(each: Any) -> Any:
     return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
-
-
-def _owns(step: Step) -> bool:
-    return step.op.elementwise or step.op.into
 
 
 def _calibrate() -> int:
