@@ -16,19 +16,19 @@ class _Quiet(threading.local):
     def __init__(self) -> None:
         context = copy_context()
         context.run(np.seterr, all="ignore")
-        #: Raises `RuntimeError` in a function that it calls itself.
-        self.run = context.run
-        self.is_in = False
+        self.run: Callable[..., Any] = context.run
 
     def call(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-        """Call a function, also in one that is called so."""
-        if self.is_in:
-            return function(*arguments)
-        self.is_in = True
+        """Call a function that may be, or make, such a call itself: a context is entered once."""
+        run, self.run = self.run, _called
         try:
-            return self.run(function, *arguments)
+            return run(function, *arguments)
         finally:
-            self.is_in = False
+            self.run = run
+
+
+def _called(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return function(*arguments, **options)
 
 
 quiet = _Quiet()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.record.primitives import elementwise_primitive
+from actorflow.array.record.primitives import Primitive, elementwise_primitive
+from actorflow.array.record.record import record
 from actorflow.array.record.steps import Step
 from actorflow.array.transforms.program import Given, Program
 from actorflow.ops import elementwise as ew
@@ -223,6 +224,26 @@ def test_programs_of_many_sizes_hold_little_memory() -> None:
                 y = w @ (w @ x) - x
                 assert float(xp.sum(w @ (w @ y) + x)) == 4.0 * size
     assert pool.held_bytes < 8 << 20
+
+
+def test_an_operation_of_a_program_may_use_arrays_itself() -> None:
+    calls = []
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        calls.append(x)
+        part = xp.asarray(x)
+        part[0] = part[1] * 2.0 + float(xp.sum(part[1:]))
+        return part.to_numpy().copy()
+
+    own = Primitive("own", compute)
+    with xp.session(run_ahead=False):
+        for k in range(3):
+            x = xp.asarray(np.arange(4.0) + k)
+            y = record(own, ((x + 1.0)._node,), x.shape, x.dtype)
+            expected = np.arange(4.0) + k + 1.0
+            expected[0] = expected[1] * 2.0 + expected[1:].sum()
+            assert ((y * 2.0 - x) / 4.0).to_numpy().tolist() == ((expected * 2.0 - x.to_numpy()) / 4.0).tolist()
+        assert len(calls) == 3  # none again, as one whose program has failed is
 
 
 def test_a_program_names_the_step_that_failed() -> None:
