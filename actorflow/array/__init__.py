@@ -3,6 +3,9 @@
 The package is a namespace of the Python Array API standard, 2024.12, with its extensions `linalg` and `fft`. In all
 examples ``xp`` is this package, ``af`` is `actorflow` and ``np`` is NumPy.
 
+A function that is "as" one of NumPy's has its arguments of the same names, and no others; dtypes are those of the
+standard, and results are arrays. ``device`` says where a new one is to live: that of `at` if left out, else the CPU.
+
 Example:
     >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
     >>> y = xp.sqrt(x * x + 3.0) / 2.0  # recorded

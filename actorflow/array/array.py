@@ -45,10 +45,11 @@ def _operators(
     op = elementwise_primitive(kind())
 
     def left(self: Array, other: Any, /) -> Array:
-        return binary(op, self, other) if type(other) is Array or _is_operand(other) else NotImplemented
+        kind = type(other)
+        return binary(op, self, other) if kind is Array or kind is float or _is_operand(other) else NotImplemented
 
     def right(self: Array, other: Any, /) -> Array:
-        return binary(op, other, self) if _is_operand(other) else NotImplemented
+        return binary(op, other, self) if type(other) is float or _is_operand(other) else NotImplemented
 
     def in_place(self: Array, other: Any, /) -> Array:
         return self._in_place(symbol, binary(op, self, other)) if _is_operand(other) else NotImplemented

@@ -23,16 +23,10 @@ __all__ = [
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: npt.DTypeLike | None = None, device: Any = None) -> Array:
-    """The frequencies that the elements of an `fft` of ``n`` points with distance ``d`` belong to.
+    """As `numpy.fft.fftfreq`: the frequencies of the elements of an `fft` of ``n`` points with distance ``d``.
 
-    Args:
-        n: Number of points, positive.
-        d: Distance between two, in seconds say; the frequencies are in cycles per this unit.
-        dtype: Real and floating, float64 if left out.
-        device: Where the array is to live; that of `at` if left out.
     Raises:
-        ShapeError, DTypeError: if ``n`` or ``dtype`` is out of range.
-    Source: `numpy.fft.fftfreq`.
+        ShapeError, DTypeError: if ``n`` is not positive, or ``dtype`` not real and floating.
     Example:
         >>> xp.fft.fftfreq(4, d=0.5)
         Array([ 0. ,  0.5, -1. , -0.5], dtype=float64)
@@ -41,10 +35,8 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: npt.DTypeLike | None = None, de
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: npt.DTypeLike | None = None, device: Any = None) -> Array:
-    """The frequencies that the elements of an `rfft` belong to.
+    """As `numpy.fft.rfftfreq`: the frequencies of the elements of an `rfft`. Errors: those of `fftfreq`.
 
-    Arguments and errors: those of `fftfreq`.
-    Source: `numpy.fft.rfftfreq`.
     Example:
         >>> xp.fft.rfftfreq(4, d=0.5)
         Array([0. , 0.5, 1. ], dtype=float64)

@@ -25,7 +25,8 @@ from actorflow.array.record.record import (
     called,
     failure,
 )
-from actorflow.array.structures import MOST_STEPS, Description, Structure, describe, structures
+from actorflow.array.record.steps import Description, describe
+from actorflow.array.structures import MOST_STEPS, Structure, structures
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
@@ -93,6 +94,8 @@ class Job:
     Attributes:
         parts: What is computed one after the other.
         claimed_bytes: What its values may take at most, under a budget.
+        is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
+            somebody does: else it would hold the room of what comes before it.
         is_served: Whether the service computes it.
         interrupt: What has interrupted the service, for the thread that waits.
     """
@@ -100,6 +103,7 @@ class Job:
     def __init__(self, session: JobSession, asked: set[int]) -> None:
         self.asked = asked
         self.claimed_bytes = 0
+        self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
         self.parts: list[Steps | Run] = []
@@ -401,6 +405,7 @@ class Run:
         if not await self._compute_some(service, outputs) and len(outputs) > 1:
             for i in outputs:  # the failure may concern only some of them
                 await self._compute_some(service, [i])
+        self._let_go()
 
     async def _compute_some(self, service: Service, outputs: Sequence[int]) -> bool:
         """Compute some of the results of accelerators; return whether that went well."""
@@ -431,11 +436,11 @@ class Run:
         description = self.description
         self.form = None
         self.form = form = self.structure.compiled(service, description, outputs, self._session.capture)
-        values, fetched = description.values(), form.fetched
+        values = description.values()
         begin_ns = perf_counter_ns()
-        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, fetched)
+        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, form.fetched)
         self.elapsed_ns += perf_counter_ns() - begin_ns
-        return [tuple([result[x] for x in each]) if isinstance(each, tuple) else result[each] for each in form.fetches]
+        return form.results(result)
 
     def fail(self, error: BaseException) -> None:
         """Note why there are no values."""

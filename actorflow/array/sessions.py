@@ -8,9 +8,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
+from math import prod
 from operator import attrgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+import numpy as np
 
 from actorflow.array.jobs import Job, Run
 from actorflow.array.memory import DeviceMemory, Memory
@@ -28,10 +31,10 @@ from actorflow.array.record.record import (
 )
 from actorflow.array.structures import name_of, note
 from actorflow.devices import DeviceOptions
+from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
 from actorflow.runtime.interrupts import Guard, check_interrupt
-from actorflow.spec import TensorSpec
 from actorflow.threads import forget_in_child, new_condition
 from actorflow.trace.counters import OpProfile
 
@@ -236,10 +239,12 @@ class Session(Evaluator):
             OutOfMemoryError: if there is no room even then.
         """
         memory = self.memory
+        size_bytes = prod(shape) * dtype.itemsize
+        if size_bytes < POOLED_BYTES and not self.is_limited:
+            return np.empty(shape, dtype)
         with Guard(self._changed) as guard:
             if not self.is_limited:
                 return memory.take(shape, dtype)
-            size_bytes = TensorSpec(shape, dtype).size_bytes
             # Records need room for their values, too.
             if self._has_room(size_bytes) or (Record.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)
@@ -311,9 +316,11 @@ class Session(Evaluator):
     def _drain(self, guard: Guard) -> None:
         """Compute all that was recorded and can still be asked for, where it fits, with the lock held."""
         nodes = self._take_pending()
-        while True:
+        last: Job | None = None
+        while last is None or last in self._jobs or not last.is_full:
             job = self._begin(nodes, [])
             if job is not None:
+                last = job
                 self._run(job)
             if self._jobs:
                 self._changed.wait(guard.wait_s)
@@ -376,15 +383,19 @@ class Session(Evaluator):
 
         A record that nobody asks for is left, as if nothing had been recorded.
         """
-        for collects in (False, True):
-            if collects:
-                gc.collect()
-            with self._changed:
-                memory = self.memory_of(node)
-                if memory.fits(need_bytes):
-                    return None
-        job, node.unit = node.unit, None
-        return memory.no_room(node.name, need_bytes) if node.number in job.asked else None
+        job: Job = node.unit
+        is_asked = node.number in job.asked
+        if is_asked or not job.is_full:
+            for collects in (False, True):
+                if collects:
+                    gc.collect()
+                with self._changed:
+                    memory = self.memory_of(node)
+                    if memory.fits(need_bytes):
+                        return None
+            job.is_full = True
+        node.unit = None
+        return memory.no_room(node.name, need_bytes) if is_asked else None
 
     def _begin(self, roots: Sequence[Record], asked: Sequence[Record]) -> Job | None:
         """The job that computes records; None if what they need is being computed, or nothing is to do."""

@@ -7,22 +7,20 @@ key. What differs from step to step is given to it, like values: numbers, bounds
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import DType, Numbered, Primitive
-from actorflow.array.record.record import HOST, SEVERAL, OpStep, Origin, Record
-from actorflow.array.transforms.cache import RecentCache
-from actorflow.place import Place
+from actorflow.array.record.record import HOST, Record
+from actorflow.array.record.steps import Description, Entry, Part, steps_of
+from actorflow.runtime.recent import RecentCache
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
-    from actorflow.array.transforms.program import Compiled, Program
+    from actorflow.array.transforms.program import Compiled, Given, Program
     from actorflow.runtime.service import Service
 
 #: Structures that are kept, and the lines that begin some.
@@ -34,96 +32,6 @@ _FEWEST = 16
 MOST_STEPS = 512
 #: Most graphs that differ in numbers alone; beyond that, the numbers are fed.
 _MOST_VARIANTS = 4
-
-
-#: One operation of a structure, or its name if it is given, as the first of what it reads; its further arguments, or
-#: the slot where they are given; shape and dtype of its result; slots of what it reads; where it is computed, None for
-#: the host. What is given has slots from -1 on downwards, the operations count from 0. A plain tuple, since one is made
-#: whenever records are planned.
-Entry = tuple[Any, Any, tuple[int, ...], DType, tuple[int, ...], Place | None]
-
-
-class Description(NamedTuple):
-    """Records, as a structure and what differs.
-
-    Attributes:
-        entries: The operations.
-        given: Records and constants that are read; operations, and parameters.
-        produced: Records whose values are wanted, by position.
-        key: The same for all records of one structure.
-        is_placed: Whether some of them are on accelerators.
-    """
-
-    entries: list[Entry]
-    given: list[Any]
-    produced: dict[int, Record]
-    key: Hashable
-    is_placed: bool
-
-    def values(self) -> list[Any]:
-        """The values that are read."""
-        return [
-            each.value if type(each) is Record else each.whole.value[each.part] if type(each) is _Part else each  # type: ignore[index]
-            for each in self.given
-        ]
-
-
-class _Part(NamedTuple):
-    """A result of an operation with several that was computed before."""
-
-    whole: Record
-    part: int
-    spec: TensorSpec
-    place: Place
-
-
-def describe(nodes: Sequence[Record], wanted: set[Record], is_placed: bool = False) -> Description:
-    """The structure of records, of which these are wanted: what an array shows, and what others than these read."""
-    slots: dict[Any, int] = {}
-    given: list[Any] = []
-    types: list[Any] = []
-    entries: list[Entry] = []
-    produced: dict[int, Record] = {}
-
-    def give(key: Any, value: Any, kind: Any = None) -> int:
-        slot = slots.get(key)
-        if slot is None:
-            given.append(value)
-            types.append(kind)
-            slot = slots[key] = -len(given)
-        return slot
-
-    for i, node in enumerate(nodes):
-        row: list[int] = []
-        for each in node.inputs:
-            slot = slots.get(id(each))
-            if slot is None:
-                kind: Any = each.shape, each.dtype
-                if is_placed:
-                    kind = (*kind, each.place if type(each) is Record else None)
-                    if each.dtype == SEVERAL:
-                        assert isinstance(each, Record)
-                        part = _Part(each, node.params[0], TensorSpec(node.shape, node.dtype), each.place)
-                        row.append(give((id(each), part.part), part, (part.spec, part.place)))
-                        continue
-                if type(each) is Record or each.size > 1:
-                    slot = give(id(each), each, kind)
-                else:  # equal numbers are one
-                    slot = slots[id(each)] = give((kind, each.tobytes()), each, kind)  # type: ignore[union-attr]
-            row.append(slot)
-        slots[id(node)] = i
-        op: Any = node.op
-        params: Any = node.params
-        if not op.pure:
-            params = give(id(params), params)
-        elif op.view and not params and not is_placed:
-            row.insert(0, give(op, op))
-            op = op.name
-        place = node.place if node.place is not HOST or op is TRANSFER else None
-        entries.append((op, params, node.shape, node.dtype, tuple(row), place))
-        if node in wanted or node.is_held():
-            produced[i] = node
-    return Description(entries, given, produced, (tuple(entries), tuple(types), tuple(produced)), is_placed)
 
 
 def name_of(entry: Entry) -> str:
@@ -144,8 +52,6 @@ class Structure:
         program: What computes them; None if it was not needed yet, or the service does.
     """
 
-    _given = Primitive("given", lambda op, *inputs: op.compute(*inputs), view=True)
-
     def __init__(self, is_large: bool) -> None:
         self.is_large = is_large
         self.times_met = 0
@@ -158,33 +64,20 @@ class Structure:
         if self.program is None:
             from actorflow.array.transforms.program import Program
 
-            entries, given = description.entries, description.given
-            types = [TensorSpec(x.shape, x.dtype) if isinstance(x, Record | np.ndarray) else None for x in given]
-            found = [len(given) + i for i in description.produced]
-            program = Program([*self._steps(entries, len(given))], types, found)
-            self.program = program
+            types = [_given(each) for each in description.given]
+            self.program = Program([*steps_of(description.entries)], types, [*description.produced])
         self.repeats = repeats
 
     def compiled(self, service: Service, description: Description, outputs: Sequence[int], capture: bool) -> Compiled:
         """The graph of some results, which a service keeps."""
-        from actorflow.array.transforms.program import Compiled, Given
+        from actorflow.array.transforms.program import Compiled
 
         given = description.given
         numbers = self._numbers(description) if description.is_placed else {}
 
         def make() -> Compiled:
-            types = []
-            for i, each in enumerate(given):
-                if type(each) is _Part:
-                    types.append(Given(each.spec, each.place))
-                elif isinstance(each, Record | np.ndarray):
-                    place = each.place if isinstance(each, Record) else HOST
-                    types.append(Given(TensorSpec(each.shape, each.dtype), place, each if i in numbers else None))  # type: ignore[arg-type]
-                else:
-                    types.append(Given(None))
-            steps = [*self._steps(description.entries, len(given))]
-            places = [entry[-1] or HOST for entry in description.entries]
-            return Compiled(steps, places, types, [len(given) + i for i in outputs], capture)
+            types = [_given(each, i in numbers) for i, each in enumerate(given)]
+            return Compiled([*steps_of(description.entries)], types, outputs, capture)
 
         return service.kept((description.key, tuple(outputs), tuple(numbers.items())), make)
 
@@ -196,16 +89,17 @@ class Structure:
             self._variants.add(tuple(numbers.values()))
         return numbers if tuple(numbers.values()) in self._variants else {}
 
-    def _steps(self, entries: Sequence[Entry], first: int) -> Iterator[OpStep]:
-        """The steps of the program."""
-        for op, params, shape, dtype, row, _ in entries:
-            reads = [-1 - slot if slot < 0 else first + slot for slot in row]
-            if isinstance(op, str):
-                op = self._given
-            elif isinstance(params, int):
-                reads = [-1 - params, *reads]
-                op, params = Numbered(op, shape, dtype), ()
-            yield OpStep(op, tuple(reads), params, shape, dtype, _NOWHERE)
+
+def _given(each: Any, is_number: bool = False) -> Given:
+    """The type of what is given."""
+    from actorflow.array.transforms.program import Given
+
+    if isinstance(each, Part):
+        return Given(each.spec, each.place)
+    if not isinstance(each, Record | np.ndarray):
+        return Given(None)
+    place = each.place if isinstance(each, Record) else HOST
+    return Given(TensorSpec(each.shape, each.dtype), place, each if is_number else None)  # type: ignore[arg-type]
 
 
 def note(
@@ -227,10 +121,6 @@ def note(
         profile.calls += calls
         profile.total_ns += total_ns * own_ns // whole_ns
         profile.last_ns = sum([each.last_ns for each in own])
-
-
-#: The node that errors name: a program has none, as operations that fail are computed again one by one.
-_NOWHERE: Origin = (describe.__code__, 0)
 
 
 class Structures:

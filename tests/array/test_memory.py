@@ -190,6 +190,19 @@ def test_what_cannot_fit_is_an_error_and_the_session_goes_on() -> None:
         assert session.peak_bytes <= 3 * ONE
 
 
+def test_what_has_no_room_and_is_not_asked_for_is_left() -> None:
+    with xp.session(memory_budget=8 * ONE, run_ahead=False):
+        x = xp.asarray(np.ones((5, 512, 512)))
+        y = x + 1.0
+        with pytest.raises(af.OutOfMemoryError, match="a new array needs"):
+            xp.asarray(np.ones((4, 512, 512)))
+        assert not y._node.done
+        total = xp.sum(x)
+        del x
+        assert float(total) == 5 * 512 * 512
+        assert float(xp.sum(y)) == 2 * 5 * 512 * 512  # where there is room for it now
+
+
 def test_what_another_session_reads_counts_though_no_array_shows_it() -> None:
     """Its values must all be there at once, and do not fit; the budget knows of no array that needs them."""
     size = 100_000

@@ -289,6 +289,37 @@ def test_a_budget_holds_for_each_device() -> None:
         assert session.memory_of(held[0]._node).pool.peak_bytes <= 8 * mib
 
 
+@pytest.mark.parametrize("uploads", [1, 2, 3, 6, 7])
+def test_what_is_computed_together_takes_no_more_of_a_budget_than_line_by_line(uploads: int) -> None:
+    """Each upload and what is computed from it takes 3 MiB, and all uploads are begun with the first sum."""
+    mib = 2**20
+    with xp.session(memory_budget=8 * mib, run_ahead=False) as session:
+        total = xp.asarray(0.0, device="sim:0")
+        for _ in range(uploads):
+            total = total + xp.sum(xp.square(xp.asarray(np.ones((512, 256)), device="sim:0")) * 2.0)
+        assert float(total) == uploads * 2 * 512 * 256
+        assert session.memory_of(total._node).pool.peak_bytes < 3.1 * mib
+
+
+def test_uploads_ahead_of_what_has_no_room_leave_it_free() -> None:
+    mib = 2**20
+    with xp.session(memory_budget=8 * mib, run_ahead=False) as session:
+        held = xp.zeros((3 * 512, 256), device="sim:0") + 1.0
+        held.wait()
+        sums = []
+        for i in range(5):
+            batch = xp.asarray(np.full((512, 256), float(i)), device="sim:0")
+            sums.append(xp.sum(xp.concat([batch] * 5)))
+        del batch
+        with pytest.raises(af.OutOfMemoryError, match="a new array needs"):
+            xp.asarray(np.ones((9 * 512, 256)))  # what was recorded is computed first, and its first sum takes 6 MiB
+        assert session.memory_of(held._node).pool.held_bytes < 4.1 * mib
+        with pytest.raises(af.OutOfMemoryError, match="on sim:0: concat needs"):
+            sums[0].wait()
+        del held
+        assert [float(each) for each in sums[1:]] == [5.0 * 512 * 256 * i for i in range(1, 5)]
+
+
 def test_a_device_that_has_no_room_says_so() -> None:
     with xp.session(devices={"sim:0": af.devices.SimOptions(memory_bytes=1 << 20)}):
         x = xp.ones((1 << 15,), device="sim:0")

@@ -15,18 +15,20 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.record.primitives import elementwise_primitive
-from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.program import Program, _device
+from actorflow.array.record.primitives import Primitive, elementwise_primitive
+from actorflow.array.record.record import record
+from actorflow.array.record.steps import Step
+from actorflow.array.transforms.program import Given, Program
 from actorflow.ops import elementwise as ew
 from actorflow.ops.step import StepError
+from actorflow.runtime.caller import callers_device
 from actorflow.spec import TensorSpec
 from tests.support.numbers import with_specials as numbers
 
 #: Around the size up to which an operation is computed in its line, and around that of memory that is used again.
 SHAPES = [(3, 4), (0, 5), (), (128, 128), (129, 129), (1, 200)]
 
-Step = tuple[str, int, int]
+Call = tuple[str, int, int]
 _UNARY: dict[str, Callable[[Any, Any], Any]] = {
     "exp": lambda ns, x: ns.exp(x),
     "scaled": lambda ns, x: x * 0.5,
@@ -46,13 +48,13 @@ _BINARY: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> list[Step]:
+def programs(draw: st.DrawFn) -> list[Call]:
     names = st.sampled_from([*_UNARY, *_BINARY])
     count = draw(st.integers(1, 8))
     return [(draw(names), draw(st.integers(0, i + 1)), draw(st.integers(0, i + 1))) for i in range(count)]
 
 
-def run(program: list[Step], ns: Any, x: Any, y: Any) -> list[Any]:
+def run(program: list[Call], ns: Any, x: Any, y: Any) -> list[Any]:
     values = [x, y]
     for name, i, j in program:
         found = _UNARY[name](ns, values[i]) if name in _UNARY else _BINARY[name](ns, values[i], values[j])
@@ -62,7 +64,7 @@ def run(program: list[Step], ns: Any, x: Any, y: Any) -> list[Any]:
 
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans())
 def test_what_is_computed_in_its_line_is_what_is_computed_later(
-    program: list[Step], shape: tuple[int, ...], dtype: str, specials: bool
+    program: list[Call], shape: tuple[int, ...], dtype: str, specials: bool
 ) -> None:
     a, b = (numbers(shape, dtype, seed, specials) for seed in (0, 1))
     with np.errstate(all="ignore"):
@@ -79,7 +81,7 @@ def test_what_is_computed_in_its_line_is_what_is_computed_later(
 
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans())
 def test_programs_compute_what_records_compute(
-    program: list[Step], shape: tuple[int, ...], dtype: str, specials: bool
+    program: list[Call], shape: tuple[int, ...], dtype: str, specials: bool
 ) -> None:
     def loss(weights: dict[str, Any], y: Any) -> Any:
         values = run(program, xp, weights["x"], y)
@@ -214,7 +216,7 @@ def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() ->
 
 
 def test_programs_of_many_sizes_hold_little_memory() -> None:
-    pool = _device().memory
+    pool = callers_device().memory
     for size in range(1_600, 2_000, 2):
         for _ in range(3):
             with xp.session(run_ahead=False):
@@ -224,17 +226,33 @@ def test_programs_of_many_sizes_hold_little_memory() -> None:
     assert pool.held_bytes < 8 << 20
 
 
+def test_an_operation_of_a_program_may_use_arrays_itself() -> None:
+    calls = []
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        calls.append(x)
+        part = xp.asarray(x)
+        part[0] = part[1] * 2.0 + float(xp.sum(part[1:]))
+        return part.to_numpy().copy()
+
+    own = Primitive("own", compute)
+    with xp.session(run_ahead=False):
+        for k in range(3):
+            x = xp.asarray(np.arange(4.0) + k)
+            y = record(own, ((x + 1.0)._node,), x.shape, x.dtype)
+            expected = np.arange(4.0) + k + 1.0
+            expected[0] = expected[1] * 2.0 + expected[1:].sum()
+            assert ((y * 2.0 - x) / 4.0).to_numpy().tolist() == ((expected * 2.0 - x.to_numpy()) / 4.0).tolist()
+        assert len(calls) == 3  # none again, as one whose program has failed is
+
+
 def test_a_program_names_the_step_that_failed() -> None:
     add = elementwise_primitive(ew.Sum())
-    origin = (test_a_program_names_the_step_that_failed.__code__, 0)
     kind = np.dtype(np.float64)
-    steps = [
-        OpStep(add, (0, 1), (), (2,), kind, origin),
-        OpStep(add, (2, np.ones(3)), (), (2,), kind, origin),
-        OpStep(add, (2, np.ones(2)), (), (2,), kind, origin),
-    ]
-    values, types = [np.zeros(2), np.ones(2)], [TensorSpec((2,), kind)] * 2
-    assert Program(steps, types, [4])(values)[0].tolist() == [2.0, 2.0]
+    steps = [Step(add, (), (2,), kind, reads) for reads in ((-1, -2), (0, -3), (0, -4))]
+    values = [np.zeros(2), np.ones(2), np.ones(3), np.ones(2)]
+    types = [Given(TensorSpec(x.shape, kind)) for x in values]
+    assert Program(steps, types, [2])(values)[0].tolist() == [2.0, 2.0]
     with pytest.raises(StepError) as caught:
-        Program(steps, types, [4, 3])(values)
+        Program(steps, types, [2, 1])(values)
     assert caught.value.step == 1

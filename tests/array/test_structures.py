@@ -15,7 +15,6 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.array.jobs import Run
 from actorflow.array.record.record import Record
-from actorflow.array.transforms import program
 from actorflow.plan import fuse
 from tests.support.numbers import with_specials as numbers
 
@@ -105,7 +104,6 @@ def test_what_comes_again_has_the_values_of_each_operation_by_itself(
 def test_loops_compute_what_numpy_does(
     shape: tuple[int, ...], dtype: str, known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "_LEAST_FUSED", 1)
     monkeypatch.setattr(fuse, "LARGE_BYTES", 0)
 
     def step(ns: Any, x: Any, y: Any, rate: float) -> Any:
@@ -123,7 +121,7 @@ def test_loops_compute_what_numpy_does(
 
 
 def _names(unit: Any) -> list[str]:
-    return [op.what for op in unit.structure.program._program.ops]
+    return [op.what for op in unit.structure.program.program.ops]
 
 
 def train(ns: Any, x: Any, weights: list[Any], steps: int, rate: float) -> list[Any]:

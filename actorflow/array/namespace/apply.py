@@ -60,13 +60,8 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The matrix product over the last two axes; the others broadcast. A vector is a row on the left, a column right.
+    """As `numpy.matmul`.
 
-    Args:
-        x1: Shape (..., rows, inner), or (inner,); numeric.
-        x2: Shape (..., inner, columns), or (inner,).
-    Returns:
-        Shape (..., rows, columns), without the axes that vectors do not have.
     Raises:
         ShapeError: if the lengths along which is summed differ, or an array is 0-d.
     Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.
@@ -80,8 +75,9 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     a, b = x1._node, x2._node
     if a.dtype != b.dtype:
         return product_of(x1, x2)
-    columns = b.shape[1:]
-    if len(a.shape) == 2 and len(columns) < 2 and b.shape and a.dtype.char in "fdFD" and not Record.dry_runs:
+    is_there = a.value is not None and b.value is not None
+    if is_there and len(a.shape) == 2 and 1 <= len(b.shape) <= 2 and a.dtype.char in "fdFD":
+        columns = b.shape[1:]
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
         work = max(a.size * columns[0] >> 7 if columns else 0, a.size + b.size >> 1)
         found = at_once(product, a.evaluator, work, a.value, b.value)
@@ -117,19 +113,8 @@ def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
     return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
 
 
-def applied_to_both(x1: Array, x2: Any, make: Callable[..., Operation], *params: Any) -> Array:
-    """The same for an operation that reads two arrays, of any dtypes."""
-    kind = Record.array_type
-    if type(x1) is not kind or type(x2) is not kind:
-        found: Array = apply(make(*params), x1, x2)
-        return found
-    one, other = x1._node, x2._node
-    (spec,), primitive = _made(make, params, one.shape, one.dtype, other.shape, other.dtype)
-    return record(primitive, (one, other), spec.shape, spec.dtype, (), one.evaluator, one.size)
-
-
 def applied_to_all(xs: Sequence[Array], make: Any, *params: Any) -> Array:
-    """The same for an operation that reads several arrays."""
+    """The same for an operation that reads several arrays; any others are as for `applied`."""
     kind = Record.array_type
     nodes = tuple([x._node for x in xs if type(x) is kind])
     types: list[Any] = []

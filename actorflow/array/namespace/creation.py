@@ -19,6 +19,7 @@ from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange, is_fixed
 from actorflow.ops import elementwise as ew
 from actorflow.place import Place
+from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def made_on(device: _Device, array: Array) -> Array:
 
 
 def asarray(obj: Any, /, *, dtype: _DType = None, device: _Device = None, copy: bool | None = None) -> Array:
-    """An array of numbers, of nested sequences, or of another library's array on the CPU.
+    """An array of numbers, of nested sequences, or of another library's array on the CPU, as `numpy.asarray`.
 
     Args:
         obj: The numbers. An array of this package is returned itself, unless its dtype or ``copy`` asks for another.
@@ -84,19 +85,13 @@ def _entered(what: str, value: Value, kind: np.dtype[Any], device: _Device, copy
             )
         return made_on(device, given(value, evaluator))
     target = evaluator.buffer(value.shape, kind)
-    with np.errstate(all="ignore"):
-        np.copyto(target, value, casting="unsafe")
+    quiet.run(np.copyto, target, value, "unsafe")
     return made_on(device, given(target, evaluator, counted=True))
 
 
 def array(obj: Any, /, dtype: _DType = None, *, device: _Device = None, copy: bool | None = True) -> Array:
-    """An array of numbers, as NumPy's function of this name: a copy, unless ``copy`` says otherwise. See `asarray`.
+    """An array of numbers, as `numpy.array`: a copy, unless ``copy`` says otherwise. See `asarray`.
 
-    Args:
-        obj: The numbers, nested sequences of them, or an array.
-        dtype: Of the elements; that of ``obj`` if left out.
-        device: Where the array is to live, as for `asarray`.
-        copy: As for `asarray`; None copies only what has to be.
     Example:
         >>> xp.array([[1, 2], [3, 4]], "float32")
         Array([[1., 2.],
@@ -130,8 +125,6 @@ def _unpacked(values: Sequence[Any]) -> Any:
 def from_numpy(value: npt.ArrayLike) -> Array:
     """An array with a copy of NumPy's elements; waits for room in the session's memory budget.
 
-    Args:
-        value: The numbers.
     Raises:
         OutOfMemoryError: if there is none even after all that was recorded has been computed.
     Example:
@@ -145,12 +138,8 @@ def from_numpy(value: npt.ArrayLike) -> Array:
 
 
 def from_dlpack(x: Any, /, *, device: _Device = None, copy: bool | None = None) -> Array:
-    """An array of another library, by DLPack.
+    """An array of another library on the CPU, by DLPack; ``device`` and ``copy`` are as for `asarray`.
 
-    Args:
-        x: What has ``__dlpack__``, of the CPU.
-        device: Where the array is to live; that of `at` if left out.
-        copy: As for `asarray`.
     Raises:
         GraphError, DTypeError: if memory cannot be shared as asked, or is not of numbers.
     Example:
@@ -179,13 +168,8 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def full(
     shape: int | Sequence[int], fill_value: complex | Array, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """An array with the same number everywhere.
+    """As `numpy.full`; ``fill_value`` may be an array without axes, which is computed when it is needed.
 
-    Args:
-        shape: Length of each axis.
-        fill_value: The number; of an array with no axes it is computed when it is needed.
-        dtype: By default that of the number.
-        device: Where the array is to live; that of `at` if left out.
     Raises:
         ShapeError, DTypeError: if a length is negative, or the dtype is none of the standard's.
     Example:
@@ -207,14 +191,8 @@ def full(
 
 
 def zeros(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros, float64 unless said otherwise.
+    """As `numpy.zeros`; errors are those of `full`.
 
-    Args:
-        shape: Length of each axis.
-        dtype: Of the elements.
-        device: Where the array is to live; that of `at` if left out.
-    Raises:
-        ShapeError, DTypeError: if a length is negative, or the dtype is none of the standard's.
     Example:
         >>> xp.zeros((2, 3))
         Array([[0., 0., 0.],
@@ -224,9 +202,8 @@ def zeros(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device =
 
 
 def ones(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of ones, float64 unless said otherwise.
+    """As `numpy.ones`; errors are those of `full`.
 
-    Arguments and errors: those of `zeros`.
     Example:
         >>> xp.ones((2, 2), dtype="int32")
         Array([[1, 1],
@@ -236,9 +213,8 @@ def ones(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = 
 
 
 def empty(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros: contents are never undefined here.
+    """An array of zeros: contents are never undefined here. As `zeros`.
 
-    Arguments and errors: those of `zeros`.
     Example:
         >>> xp.empty(3)
         Array([0., 0., 0.], dtype=float64)
@@ -247,13 +223,8 @@ def empty(shape: int | Sequence[int], *, dtype: _DType = None, device: _Device =
 
 
 def full_like(x: Array, /, fill_value: complex, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array with the same number everywhere, of the shape and, unless said otherwise, the dtype of ``x``.
+    """As `numpy.full_like`, on the device of ``x`` unless another one is named.
 
-    Args:
-        x: The array that says shape, dtype and device.
-        fill_value: The number.
-        dtype: Another dtype.
-        device: Another device.
     Raises:
         DTypeError: if the dtype is none of the standard's.
     Example:
@@ -269,14 +240,8 @@ def full_like(x: Array, /, fill_value: complex, *, dtype: _DType = None, device:
 
 
 def zeros_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of zeros, of the shape and, unless said otherwise, the dtype of ``x``.
+    """As `numpy.zeros_like`, on the device of ``x`` unless another one is named. Errors: those of `full_like`.
 
-    Args:
-        x: The array that says shape, dtype and device.
-        dtype: Another dtype.
-        device: Another device.
-    Raises:
-        DTypeError: if the dtype is none of the standard's.
     Example:
         >>> xp.zeros_like(xp.asarray([1, 2, 3]))
         Array([0, 0, 0], dtype=int64)
@@ -285,9 +250,8 @@ def zeros_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> 
 
 
 def ones_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
-    """An array of ones, of the shape and, unless said otherwise, the dtype of ``x``.
+    """As `numpy.ones_like`, on the device of ``x`` unless another one is named. Errors: those of `full_like`.
 
-    Arguments and errors: those of `zeros_like`.
     Example:
         >>> xp.ones_like(xp.asarray([[1, 2], [3, 4]]))
         Array([[1, 1],
@@ -299,7 +263,6 @@ def ones_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> A
 def empty_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> Array:
     """An array of zeros, as `zeros_like`: contents are never undefined here.
 
-    Arguments and errors: those of `zeros_like`.
     Example:
         >>> xp.empty_like(xp.asarray([1, 2, 3]))
         Array([0, 0, 0], dtype=int64)
@@ -310,16 +273,8 @@ def empty_like(x: Array, /, *, dtype: _DType = None, device: _Device = None) -> 
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """Numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``.
+    """As `numpy.arange`: numbers from ``start`` on, ``step`` apart, before ``stop``; one argument alone is ``stop``.
 
-    Args:
-        start: The first number.
-        stop: What is not reached.
-        step: The distance, which may be negative.
-        dtype: By default int64, or float64 where a number is a float.
-        device: Where the array is to live; that of `at` if left out.
-    Returns:
-        Array with one axis.
     Raises:
         ShapeError: if ``step`` is 0.
     Example:
@@ -341,17 +296,8 @@ def arange(
 def linspace(
     start: complex, stop: complex, /, num: int, *, dtype: _DType = None, device: _Device = None, endpoint: bool = True
 ) -> Array:
-    """``num`` numbers at equal distances from ``start`` to ``stop``.
+    """As `numpy.linspace`: ``num`` numbers, which must be given, at equal distances from ``start`` to ``stop``.
 
-    Args:
-        start: The first number.
-        stop: The last one, or what would follow it without ``endpoint``.
-        num: How many.
-        dtype: By default float64, or complex128.
-        device: Where the array is to live; that of `at` if left out.
-        endpoint: Whether ``stop`` is the last number.
-    Returns:
-        Array of shape (num,).
     Raises:
         ShapeError, DTypeError: if ``num`` is negative, or the dtype is none of the standard's.
     Example:
@@ -368,14 +314,8 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: _DType = None, device: _Device = None
 ) -> Array:
-    """A matrix with ones on a diagonal, ``k`` to the right of the main one, and zeros elsewhere.
+    """As `numpy.eye`.
 
-    Args:
-        n_rows: Number of rows.
-        n_cols: Number of columns; as many if left out.
-        k: The diagonal, to the right of the main one.
-        dtype: Of the elements, float64 if left out.
-        device: Where the array is to live; that of `at` if left out.
     Raises:
         ShapeError, DTypeError: if a number is negative, or the dtype is none of the standard's.
     Example:
@@ -389,13 +329,8 @@ def eye(
 
 
 def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
-    """The coordinates of all points of a grid; "xy" exchanges the first two axes, "ij" does not.
+    """As `numpy.meshgrid`, a list of arrays.
 
-    Args:
-        arrays: Vectors of one dtype.
-        indexing: "xy" or "ij".
-    Returns:
-        An array for each, of the grid's shape.
     Raises:
         ShapeError, DTypeError: if one is not a vector, or the dtypes differ.
     Gradient: the sum of g over what was repeated.
@@ -461,13 +396,8 @@ def _drawn(op: Primitive, shape: int | Sequence[int], seed: int | None, *params:
 
 
 def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, seed: int | None = None) -> Array:
-    """float32 numbers of a normal distribution.
+    """float32 numbers of a normal distribution; the same ``seed`` gives the same numbers, None gives others each time.
 
-    Args:
-        shape: Length of each axis.
-        mean: Of the distribution.
-        std: Its standard deviation, not negative.
-        seed: The same one gives the same numbers; None gives others each time.
     Raises:
         GraphError: if ``std`` is negative.
     Example:
@@ -481,14 +411,10 @@ def randn(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, se
 
 
 def randb(shape: int | Sequence[int], probability: float, *, seed: int | None = None) -> Array:
-    """float32 ones with a probability, and zeros.
+    """float32 ones with a probability, and zeros; ``seed`` is as for `randn`.
 
-    Args:
-        shape: Length of each axis.
-        probability: Of a one.
-        seed: As for `randn`.
     Raises:
-        ShapeError: if the probability is out of range.
+        ShapeError: if the probability is not from 0 to 1.
     Example:
         >>> mask = xp.randb(1000, 0.25, seed=1)
         >>> print(mask.dtype, 0.2 < float(xp.mean(mask)) < 0.3)

@@ -82,14 +82,10 @@ _FUNCTIONS.update(add=add, where=_function(rows.Where, "where"))
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    """``x`` kept within bounds, in its own dtype; None leaves a side open.
+    """As `numpy.clip`, in the dtype of ``x``; None leaves a side open.
 
     Integers within bounds that are floating are floating, as in NumPy: there may be no integer between them.
 
-    Args:
-        x: Any shape, real.
-        min: Least value: a number, or an array that broadcasts with ``x``.
-        max: Largest value, likewise.
     Raises:
         ShapeError, DTypeError: if the bounds do not fit.
     Gradient: g where ``x`` is within the bounds, else 0; for a bound g where it is the result and ``x`` is not.

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow import ops
-from actorflow.array.namespace.apply import applied_to, applied_to_both, prepared
+from actorflow.array.namespace.apply import applied_to, applied_to_all, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
-from actorflow.array.record.record import Evaluator, Input, Lease, Record, given, quiet, record, replace, shown
+from actorflow.array.record.record import Evaluator, Input, Lease, Record, compact, given, record, replace, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
+from actorflow.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -30,10 +31,18 @@ def read_index(x: Array, key: Any) -> Array:
     """
     node = x._node
     parts = key if type(key) is tuple else (key,)
+    value, evaluator = node.value, node.evaluator
+    if value is not None and evaluator.at_once and not Record.dry_runs and Record.placing is None and _is_basic(parts):
+        try:
+            found: Any = value[parts]
+        except IndexError:  # it is said as always
+            pass
+        else:
+            return shown(compact(found) if type(found) is np.ndarray else np.array(found), evaluator)
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
     if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
-        return applied_to_both(x, key, Take, 0)
+        return applied_to_all((x, key), Take, 0)
     plain = _plain(parts, len(node.shape))
     if plain is not None:
         return applied_to(x, Slice, plain)
@@ -58,18 +67,20 @@ def write_at_once(x: Array, key: Any, value: Any) -> bool:
     evaluator, found = node.evaluator, node.value
     if not evaluator.at_once or type(found) is not np.ndarray or Record.dry_runs or Record.placing is not None:
         return False
-    plain = _plain(key if type(key) is tuple else (key,), len(node.shape))
+    parts = key if type(key) is tuple else (key,)
     try:
-        if plain is None or found[numpy_key(plain)].size > evaluator.at_once:
+        if not _is_basic(parts) or found[parts].size > evaluator.at_once:
             return False
         written = value._node.value if type(value) is Record.array_type else value_of(value, node.dtype)
-        if type(written) is not np.ndarray or not np.can_cast(written.dtype, node.dtype, "same_kind"):
+        if type(written) is not np.ndarray or not (
+            written.dtype is node.dtype or np.can_cast(written.dtype, node.dtype, "same_kind")
+        ):
             return False
         if found.base is None and found.flags.writeable and _references(x) == _alone(node.lease is not None):
-            quiet.run(_put, found, numpy_key(plain), written)
+            quiet.run(_put, found, parts, written)
         elif node.size <= evaluator.at_once:
             copy = found.copy()
-            quiet.run(_put, copy, numpy_key(plain), written)
+            quiet.run(_put, copy, parts, written)
             replace(x, shown(copy, evaluator))
         else:
             return False
@@ -146,6 +157,18 @@ def _are_integers(parts: tuple[Any, ...]) -> bool:
     return True
 
 
+def _is_basic(parts: tuple[Any, ...]) -> bool:
+    """Return whether NumPy takes a key, if it is right, without a look at elements, and as it is meant here."""
+    for part in parts:
+        kind = type(part)
+        if kind is slice:
+            if not (type(part.start) in _ENDS and type(part.stop) in _ENDS and type(part.step) in _ENDS):
+                return False
+        elif kind not in _PLAIN:
+            return False
+    return True
+
+
 def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
     """A key without arrays, as `parsed` gives it; None for others, right or wrong."""
     found: list[Any] = []
@@ -168,17 +191,12 @@ def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
 
 
 _ENDS = (int, type(None))
+_PLAIN = (int, type(None), type(...))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The elements at these indices of an axis, which a one-dimensional array need not name.
+    """As `numpy.take`, along an axis that a one-dimensional array need not name.
 
-    Args:
-        x: At least one axis, any dtype.
-        indices: Integers; negative ones count from the end.
-        axis: The axis that they are of.
-    Returns:
-        Array of the shape of ``x``, with that of ``indices`` in the place of the axis.
     Raises:
         ShapeError, DTypeError: if the arrays do not fit.
         OpError: where the value is asked for, if an index is out of range.
@@ -191,21 +209,12 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """
     if axis is None and len(node_of("take", "x", x).shape) != 1:
         raise ShapeError(f"take: axis must be given for shape {x.shape}")
-    return applied_to_both(x, indices, Take, axis or 0)
+    return applied_to_all((x, indices), Take, axis or 0)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each line along an axis, the elements at the indices of the same line of ``indices``.
+    """As `numpy.take_along_axis`, with the last axis by default. Errors: those of `take`.
 
-    Args:
-        x: At least one axis, any dtype.
-        indices: The shape of ``x`` but for the axis, or one that broadcasts with it; integers.
-        axis: The axis, counted from the end if negative.
-    Returns:
-        Array of the shape of ``indices``, broadcast, and the dtype of ``x``.
-    Raises:
-        ShapeError, DTypeError: if the arrays do not fit.
-        OpError: where the value is asked for, if an index is out of range.
     Gradient: g, added where its elements were taken from.
     Example:
         >>> x = xp.asarray([[10, 30, 20], [5, 4, 6]])

@@ -35,13 +35,10 @@ Shape = tuple[int, ...]
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
-    """The array repeated along new axes and along those of length 1, to this shape.
+    """As `numpy.broadcast_to`.
 
-    Args:
-        x: Any shape and dtype.
-        shape: Length of each axis of the result.
     Raises:
-        ShapeError: if ``x`` does not broadcast to it.
+        ShapeError: if ``x`` does not broadcast to this shape.
     Gradient: the sum of g over what was repeated.
     Example:
         >>> xp.broadcast_to(xp.asarray([1, 2]), (2, 2))
@@ -52,12 +49,10 @@ def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
-    """The shape that arrays of these shapes broadcast to.
+    """As `numpy.broadcast_shapes`.
 
-    Args:
-        shapes: Lengths of axes.
     Raises:
-        ShapeError: if they do not.
+        ShapeError: if they do not broadcast.
     Example:
         >>> xp.broadcast_shapes((3, 1), (4,), ())
         (3, 4)
@@ -66,10 +61,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
-    """The arrays, all of the shape that they broadcast to.
+    """As `numpy.broadcast_arrays`, a list of arrays.
 
-    Args:
-        arrays: Of any dtypes.
     Raises:
         ShapeError: if they do not broadcast.
     Gradient: the sum of g over what was repeated.
@@ -91,12 +84,8 @@ def reshape(
     *,
     copy: bool | None = None,  # noqa: ARG001  makes no difference: arrays are values of their own
 ) -> Array:
-    """The elements in another shape; one length may be -1, and is what the others leave.
+    """As `numpy.reshape`; one length may be -1. ``copy`` makes no difference: each array is a value of its own.
 
-    Args:
-        x: Any shape and dtype.
-        shape: The new shape.
-        copy: Makes no difference: each array is a value of its own.
     Raises:
         ShapeError: if the number of elements does not fit.
     Gradient: g in the shape of ``x``.
@@ -109,11 +98,8 @@ def reshape(
 
 
 def expand_dims(x: Array, /, axis: int = 0) -> Array:
-    """The array with a new axis of length 1, at this position of the result.
+    """As `numpy.expand_dims`, with the first axis by default.
 
-    Args:
-        x: Any shape and dtype.
-        axis: The position; a negative one counts from the end of the result.
     Raises:
         AxisError: if the result has no such axis.
     Gradient: g in the shape of ``x``.
@@ -125,11 +111,8 @@ def expand_dims(x: Array, /, axis: int = 0) -> Array:
 
 
 def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
-    """The array without these axes, which have length 1.
+    """As `numpy.squeeze`, of axes that are named.
 
-    Args:
-        x: Any shape and dtype.
-        axis: One axis or several, negative ones counted from the end.
     Raises:
         ShapeError: if ``x`` has no such axis, or it is not of length 1.
     Gradient: g in the shape of ``x``.
@@ -141,11 +124,8 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
-    """The array with its axes in another order.
+    """As `numpy.permute_dims`; all axes are named.
 
-    Args:
-        x: Any shape and dtype.
-        axes: For each axis of the result, the axis of ``x`` that it is.
     Raises:
         ShapeError: if ``axes`` is not a permutation of the axes.
     Gradient: g with the inverse permutation.
@@ -157,13 +137,10 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """The arrays joined along an axis; flattened first if that is None.
+    """As `numpy.concat`; None for ``axis`` joins the flattened arrays.
 
-    Args:
-        arrays: One or more of one shape but for the axis; they are promoted to one dtype.
-        axis: The axis, counted from the end if negative.
     Raises:
-        ShapeError, DTypeError: if they do not fit.
+        ShapeError, DTypeError: if they do not fit, or there are none.
     Gradient: g taken apart.
     Example:
         >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4], [5, 6]])])
@@ -177,13 +154,10 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
 
 
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    """The arrays, all of one shape, along a new axis at this position of the result.
+    """As `numpy.stack`.
 
-    Args:
-        arrays: One or more of one shape; they are promoted to one dtype.
-        axis: Position of the new axis; a negative one counts from the end of the result.
     Raises:
-        ShapeError, DTypeError: if the shapes differ, or the dtypes have none in common.
+        ShapeError, DTypeError: if the shapes differ, the dtypes have none in common, or there are none.
     Gradient: g taken apart.
     Example:
         >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])], axis=1)
@@ -194,11 +168,8 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """The matrices with zeros above a diagonal.
+    """As `numpy.tril`.
 
-    Args:
-        x: Shape (..., rows, columns), any dtype.
-        k: The diagonal, to the right of the main one.
     Raises:
         ShapeError: if ``x`` has less than two axes.
     Gradient: g with the same zeros.
@@ -212,9 +183,8 @@ def tril(x: Array, /, *, k: int = 0) -> Array:
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """The matrices with zeros below a diagonal.
+    """As `numpy.triu`. Errors and gradient: those of `tril`.
 
-    Arguments, errors and gradient: those of `tril`.
     Example:
         >>> xp.triu(xp.ones((3, 3)))
         Array([[1., 1., 1.],
@@ -234,11 +204,8 @@ def _triangle(name: str, x: Array, k: int) -> Array:
 
 
 def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """The elements in reverse order along axes; along all if none is named.
+    """As `numpy.flip`.
 
-    Args:
-        x: Any shape and dtype.
-        axis: One axis or several, negative ones counted from the end.
     Raises:
         AxisError: if ``x`` does not have the axes.
     Gradient: g, turned back.
@@ -251,12 +218,8 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """Each element repeated along an axis, or of the flattened array; an array of counts is computed at once.
+    """As `numpy.repeat`; an array of counts is computed at once.
 
-    Args:
-        x: Any shape and dtype.
-        repeats: How often, for all or for each part along the axis.
-        axis: The axis, counted from the end if negative.
     Raises:
         ShapeError: if ``x`` does not have the axis, or as many parts as there are counts.
     Gradient: the sum of g over what was repeated.

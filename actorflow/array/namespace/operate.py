@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import copysign
+from math import copysign, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +19,11 @@ from actorflow.array.record.primitives import (
     elementwise_primitive,
     reduction_primitive,
 )
-from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, quiet, record, shown
+from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record, shown
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.shaping import Reduction
+from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec, broadcast_shapes
 
 if TYPE_CHECKING:
@@ -162,11 +163,27 @@ def at_once(function: Callable[..., Any] | None, evaluator: Evaluator, work: int
         return None
 
 
+def _quickly(op: ElementwisePrimitive, evaluator: Evaluator, work: int, *values: Any) -> Array | None:
+    """The same for an operation on elements, of any number of axes; the values are there."""
+    if work > evaluator.at_once or op.ufunc is None or Record.dry_runs or Record.placing is not None:
+        return None
+    try:
+        found = quiet.run(op.ufunc, *values)
+    except Exception:  # noqa: BLE001  likewise
+        return None
+    if type(found) is not np.ndarray:
+        found = np.asarray(found)
+    elif not found.flags.c_contiguous:
+        found = found.copy()
+    return shown(found, evaluator)
+
+
 def unary(op: ElementwisePrimitive, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
-    if node.shape:
-        found = at_once(op.returns, node.evaluator, node.size, node.value)
+    value = node.value
+    if value is not None:
+        found = _quickly(op, node.evaluator, node.size, value)
         if found is not None:
             return found
     dtype = op.dtype(node.dtype)
@@ -178,38 +195,41 @@ def unary(op: ElementwisePrimitive, x: Array) -> Array:
 def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
     """Record an operation on each pair of elements; one of the two may be a number."""
     kind = Record.array_type
-    if type(x1) is kind:
-        a = x1._node
-        if type(x2) is kind:
-            b = x2._node
-            if a.shape and a.shape == b.shape:
-                found = at_once(op.returns, a.evaluator, a.size, a.value, b.value)
-                if found is not None:
-                    return found
-            shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
-            dtype = op.dtype(a.dtype, b.dtype)
-            if not shape and is_there(a) and is_there(b):
-                return _of_numbers(op, (a, b), dtype, a.evaluator)
-            return record(op, (a, b), shape, dtype, (), a.evaluator)
+    if type(x1) is not kind:
+        b = node_of(op.name, "one of the arguments", x2)
+        c = constant(op.name, x1, b.dtype)
+        return _with_constant(op, b, (c, b), c, c, b.value)
+    a = x1._node
+    if type(x2) is not kind:
         c = constant(op.name, x2, a.dtype)
-        if a.shape and not c.ndim:
-            found = at_once(op.returns, a.evaluator, a.size, a.value, c)
-            if found is not None:
-                return found
-        return _with_constant(op, a, (a, c), c)
-    b = node_of(op.name, "one of the arguments", x2)
-    c = constant(op.name, x1, b.dtype)
-    if b.shape and not c.ndim:
-        found = at_once(op.returns, b.evaluator, b.size, c, b.value)
+        return _with_constant(op, a, (a, c), c, a.value, c)
+    b = x2._node
+    shape, left, right = a.shape, a.value, b.value
+    if shape != b.shape:
+        shape = broadcast(op.name, shape, b.shape)
+    if left is not None and right is not None:
+        found = _quickly(op, a.evaluator, a.size if shape is a.shape else prod(shape), left, right)
         if found is not None:
             return found
-    return _with_constant(op, b, (c, b), c)
+    dtype = op.dtype(a.dtype, b.dtype)
+    if not shape and is_there(a) and is_there(b):
+        return _of_numbers(op, (a, b), dtype, a.evaluator)
+    return record(op, (a, b), shape, dtype, (), a.evaluator)
 
 
 def _with_constant(
-    op: ElementwisePrimitive, node: Record, inputs: tuple[Record, Value] | tuple[Value, Record], c: Value
+    op: ElementwisePrimitive,
+    node: Record,
+    inputs: tuple[Record, Value] | tuple[Value, Record],
+    c: Value,
+    left: Value | None,
+    right: Value | None,
 ) -> Array:
     shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
+    if left is not None and right is not None:
+        found = _quickly(op, node.evaluator, node.size if shape is node.shape else prod(shape), left, right)
+        if found is not None:
+            return found
     dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
     if not shape and is_there(node):
         return _of_numbers(op, inputs, dtype, node.evaluator)

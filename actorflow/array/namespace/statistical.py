@@ -44,15 +44,8 @@ def _accumulated(kind: type[Reduction], x: Array, axis: Axis, dtype: npt.DTypeLi
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
-    """The sum over axes; all of them if none is named. Integers are added up in 64 bits.
+    """As `numpy.sum`, with options by name. Integers are added up in 64 bits.
 
-    Args:
-        x: Any shape, numeric or bool.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        dtype: Of the result, and of what is added up.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Array of the remaining shape.
     Raises:
         AxisError: if ``x`` does not have the axes.
     Gradient: g for every element.
@@ -65,9 +58,8 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, k
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
-    """The product over axes; all of them if none is named. Integers are multiplied in 64 bits.
+    """As `numpy.prod`, with options by name. Integers are multiplied in 64 bits. Errors: those of `sum`.
 
-    Arguments, result and errors: those of `sum`.
     Gradient: g times the product of all other elements.
     Example:
         >>> xp.prod(xp.asarray([[1, 5], [7, 2]]), axis=1)
@@ -77,14 +69,8 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, 
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The greatest element over axes, or NaN where there is one.
+    """As `numpy.max`, with options by name: NaN where there is one.
 
-    Args:
-        x: Any shape, real.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Array of the remaining shape and the dtype of ``x``.
     Raises:
         ShapeError: if ``x`` does not have the axes, or nothing along them.
         DTypeError: if ``x`` is not real.
@@ -97,9 +83,8 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The least element over axes, or NaN where there is one.
+    """As `numpy.min`, with options by name: NaN where there is one. Errors and gradient: those of `max`.
 
-    Arguments, result, errors and gradient: those of `max`.
     Example:
         >>> xp.min(xp.asarray([[1, 5], [7, 2]]), axis=0)
         Array([1, 2], dtype=int64)
@@ -112,16 +97,8 @@ def _truth(x: Array) -> Array:
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """True where all elements over axes are true, or not zero.
+    """As `numpy.all`, with options by name. Errors: those of `sum`.
 
-    Args:
-        x: Any shape and dtype.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Array of the remaining shape, bool.
-    Raises:
-        AxisError: if ``x`` does not have the axes.
     Example:
         >>> print(xp.all(xp.asarray([[1, 0], [2, 3]]), axis=1))
         [False  True]
@@ -130,9 +107,8 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """True where any element over axes is true, or not zero.
+    """As `numpy.any`, with options by name. Errors: those of `sum`.
 
-    Arguments, result and errors: those of `all`.
     Example:
         >>> print(xp.any(xp.asarray([[0, 0], [2, 0]]), axis=1))
         [False  True]
@@ -141,11 +117,8 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The number of elements over axes that are not zero.
+    """As `numpy.count_nonzero`, with options by name; int64. Errors: those of `sum`.
 
-    Arguments and errors: those of `all`.
-    Returns:
-        Array of the remaining shape, int64.
     Example:
         >>> print(xp.count_nonzero(xp.asarray([[0, 1], [2, 3]]), axis=1))
         [1 2]
@@ -162,16 +135,9 @@ def _count(x: Array, axis: Axis, correction: float = 0.0) -> Array | float:
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The arithmetic mean over axes.
+    """As `numpy.mean`, with options by name; integers and bools count as float64. NaN of nothing.
 
-    Args:
-        x: Any shape; integers and bools count as float64.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Array of the remaining shape and the dtype of ``x``; NaN of nothing.
-    Raises:
-        AxisError: if ``x`` does not have the axes.
+    Errors: those of `sum`.
     Gradient: g / number of elements for every element.
     Example:
         >>> xp.mean(xp.asarray([[1.0, 5.0], [7.0, 2.0]]), axis=1)
@@ -186,15 +152,8 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The mean of the squared distances from the mean, with ``count - correction`` in the denominator.
+    """As `numpy.var`, with options by name; integers and bools count as float64.
 
-    Args:
-        x: Any shape, real; integers and bools count as float64.
-        axis: One axis or several, negative ones counted from the end; by default all.
-        correction: 1 for the unbiased variance of a sample.
-        keepdims: Keep the axes, with length 1.
-    Returns:
-        Array of the remaining shape and the dtype of ``x``.
     Raises:
         AxisError: if ``x`` does not have the axes.
         DTypeError: if ``x`` is complex.
@@ -214,9 +173,8 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """The square root of the variance; see `var`.
+    """As `numpy.std`, with options by name: the root of `var`, whose errors it has.
 
-    Arguments, result and errors: those of `var`.
     Gradient: through the mean, too; 0 for equal numbers.
     Example:
         >>> print(xp.std(xp.asarray([1.0, 3.0, 1.0, 3.0])))
@@ -248,13 +206,8 @@ def _cumulated(make: type[Operation], x: Array, axis: int | None, dtype: npt.DTy
 def cumulative_sum(
     x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
 ) -> Array:
-    """The sums of all elements up to each one along an axis; from 0 on with ``include_initial``.
+    """As `numpy.cumulative_sum`.
 
-    Args:
-        x: At least one axis, numeric or bool.
-        axis: The axis, counted from the end if negative; an array with one axis needs none.
-        dtype: Of the result; by default that of ``x``, for integers and bools one of 64 bits.
-        include_initial: Begin with the sum of nothing: the axis is longer by 1.
     Raises:
         ShapeError: if ``x`` does not have the axis, or none is named and there are several.
     Gradient: the sums of g from the other end.
@@ -268,9 +221,8 @@ def cumulative_sum(
 def cumulative_prod(
     x: Array, /, *, axis: int | None = None, dtype: npt.DTypeLike | None = None, include_initial: bool = False
 ) -> Array:
-    """The products of all elements up to each one along an axis; from 1 on with ``include_initial``.
+    """As `numpy.cumulative_prod`. Errors: those of `cumulative_sum`.
 
-    Arguments, result and errors: those of `cumulative_sum`.
     Example:
         >>> xp.cumulative_prod(xp.asarray([1, 2, 3, 4]))
         Array([ 1,  2,  6, 24], dtype=int64)
@@ -281,16 +233,8 @@ def cumulative_prod(
 def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
-    """The differences of neighbours along an axis, ``n`` times over.
+    """As `numpy.diff`, with options by name; of bools, whether neighbours differ.
 
-    Args:
-        x: At least one axis, numeric or bool.
-        axis: The axis, counted from the end if negative.
-        n: How often, not negative; each time the axis is shorter by 1.
-        prepend: Put before ``x`` along the axis.
-        append: Put behind it.
-    Returns:
-        Array of the dtype of ``x``; of bools, whether neighbours differ.
     Raises:
         ShapeError: if ``x`` does not have the axis, or ``prepend`` or ``append`` does not fit.
         GraphError: if ``n`` is negative.
@@ -315,14 +259,8 @@ def diff(
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The index of the first greatest element along an axis, or of the flattened array.
+    """As `numpy.argmax`, with options by name; int64.
 
-    Args:
-        x: Any shape, real or bool.
-        axis: The axis, counted from the end if negative; None for the flattened array.
-        keepdims: Keep the axis, with length 1.
-    Returns:
-        Array of the remaining shape, int64.
     Raises:
         ShapeError: if ``x`` does not have the axis, or nothing along it.
         DTypeError: if ``x`` is complex.
@@ -334,9 +272,8 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The index of the first least element along an axis, or of the flattened array.
+    """As `numpy.argmin`, with options by name; int64. Errors: those of `argmax`.
 
-    Arguments, result and errors: those of `argmax`.
     Example:
         >>> print(xp.argmin(xp.asarray([[1, 5], [7, 2]])))
         0
@@ -356,15 +293,13 @@ def _position(kind: type[Reduction], x: Array, axis: int | None, keepdims: bool)
 
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in order along an axis.
+    """As `numpy.sort`, with options by name: stable unless ``stable`` is false, NaN after all numbers.
 
     Args:
         x: At least one axis, any dtype.
         axis: The axis, counted from the end if negative.
         descending: Whether the greatest is first.
         stable: Whether equal elements keep their order; False may be faster.
-    Returns:
-        Array of the type of ``x``; NaN comes after all numbers.
     Raises:
         ShapeError: if ``x`` does not have the axis.
     Gradient: g, in the order of ``x``.
@@ -377,11 +312,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The indices that put the elements in order along an axis.
+    """As `numpy.argsort`, with the options and errors of `sort`; int64.
 
-    Arguments and errors: those of `sort`.
-    Returns:
-        Array of the shape of ``x``, int64.
     Example:
         >>> x = xp.asarray([30, 10, 20])
         >>> order = xp.argsort(x)
@@ -427,12 +359,8 @@ def _value(name: str, x: Array) -> Value:
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
-    """The indices of the elements that are not zero, one array per axis, which are computed at once.
+    """As `numpy.nonzero`, computed at once.
 
-    Args:
-        x: At least one axis, any dtype.
-    Returns:
-        Arrays of int64, all of one length.
     Raises:
         ShapeError: for a 0-d array.
     Example:
@@ -447,13 +375,8 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
 
 
 def unique_all(x: Array, /) -> UniqueAll:
-    """The distinct elements, in order, where each is first, which one each element is, and how many there are.
+    """As `numpy.unique_all`, computed at once, as the shape depends on the values; each NaN is an element of its own.
 
-    Computed at once, as the shape depends on the values.
-    Args:
-        x: Any shape and dtype; each NaN is an element of its own.
-    Returns:
-        The named tuple ``values``, ``indices``, ``inverse_indices`` (of the shape of ``x``) and ``counts``.
     Raises:
         OpError: if the computation of ``x`` failed.
     Example:
@@ -465,12 +388,8 @@ def unique_all(x: Array, /) -> UniqueAll:
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
-    """The distinct elements, in order, and how many of each there are.
+    """As `numpy.unique_counts`, computed at once; see `unique_all`.
 
-    Computed at once, as the shape depends on the values.
-    Arguments and errors: those of `unique_all`.
-    Returns:
-        The named tuple ``values``, ``counts``.
     Example:
         >>> values, counts = xp.unique_counts(xp.asarray([7, 3, 7, 7]))
         >>> print(values, counts)
@@ -480,12 +399,8 @@ def unique_counts(x: Array, /) -> UniqueCounts:
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
-    """The distinct elements, in order, and which one each element is.
+    """As `numpy.unique_inverse`, computed at once; see `unique_all`.
 
-    Computed at once, as the shape depends on the values.
-    Arguments and errors: those of `unique_all`.
-    Returns:
-        The named tuple ``values``, ``inverse_indices``.
     Example:
         >>> values, inverse = xp.unique_inverse(xp.asarray([7, 3, 7, 7]))
         >>> print(values, xp.take(values, inverse))
@@ -495,12 +410,8 @@ def unique_inverse(x: Array, /) -> UniqueInverse:
 
 
 def unique_values(x: Array, /) -> Array:
-    """The distinct elements, in order.
+    """As `numpy.unique_values`, computed at once; see `unique_all`. In order.
 
-    Computed at once, as the shape depends on the values.
-    Arguments and errors: those of `unique_all`.
-    Returns:
-        Array with one axis.
     Example:
         >>> xp.unique_values(xp.asarray([7, 3, 7, 7]))
         Array([3, 7], dtype=int64)

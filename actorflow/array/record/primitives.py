@@ -125,9 +125,13 @@ class ElementwisePrimitive(Primitive):
 
     Args:
         operation: The operation. Arrays have the dtypes of its NumPy function, or those that its row says.
+
+    Attributes:
+        ufunc: NumPy's function that computes it; None if there is none, or its results have other dtypes.
     """
 
     elementwise = True
+    ufunc: np.ufunc | None = None
 
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
@@ -135,7 +139,8 @@ class ElementwisePrimitive(Primitive):
         #: The dtype of the result for those of the inputs; DTypeError if it has none.
         self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
         if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
-            self.returns = partial(operation.function, order="C")
+            self.ufunc = operation.function
+            self.returns = partial(self.ufunc, order="C")
         super().__init__(
             operation.function_name, operation.into if operation.function else self._by_kernel, prompt=True
         )

@@ -8,18 +8,17 @@ so a record that can no longer be asked for goes away by itself, together with w
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 from math import prod
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from actorflow.array.record.primitives import PART, DType, Primitive, Value, as_
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
+from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -205,31 +205,6 @@ Error = OpError | OutOfMemoryError
 Origin = tuple[CodeType, int]
 
 
-class OpStep(NamedTuple):
-    """One operation apart from its record: part of a unit, or of a recipe.
-
-    Attributes:
-        op: The operation.
-        arguments: Positions of its inputs among the values that there are; in a recipe also constants.
-        params: Its further arguments.
-        shape: Shape of the result.
-        dtype: Dtype of the result.
-        origin: Where it was recorded.
-    """
-
-    op: Primitive
-    arguments: tuple[Any, ...]
-    params: tuple[Any, ...]
-    shape: tuple[int, ...]
-    dtype: DType
-    origin: Origin
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return self.op.name
-
-
 class Evaluator:
     """Keeper of records. This class is a dry run, which computes nothing; `Session` computes.
 
@@ -367,28 +342,6 @@ def record(
     return array
 
 
-class _Quiet(threading.local):
-    """Calls functions where nothing warns of infinities and the like; far quicker than `np.errstate`."""
-
-    def __init__(self) -> None:
-        context = copy_context()
-        context.run(np.seterr, all="ignore")
-        #: Raises `RuntimeError` in a function that it calls itself.
-        self.run = context.run
-        self.is_in = False
-
-    def call(self, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-        """Call a function, also in one that is called so."""
-        if self.is_in:
-            return function(*arguments)
-        self.is_in = True
-        try:
-            return self.run(function, *arguments)
-        finally:
-            self.is_in = False
-
-
-quiet = _Quiet()
 #: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
 COPIED_BYTES = 65_536
 

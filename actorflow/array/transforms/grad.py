@@ -12,7 +12,6 @@ from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.record.record import Record, tracing
 from actorflow.array.transforms.backward import pull_back
-from actorflow.array.transforms.cache import RecentCache
 from actorflow.array.transforms.calls import (
     Arguments,
     NotArraysError,
@@ -26,6 +25,7 @@ from actorflow.array.transforms.calls import (
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import copy
+from actorflow.runtime.recent import RecentCache
 
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64
@@ -101,7 +101,6 @@ def value_and_grad(
             found = _Differentiated.of(function, arguments, positions, has_aux)
             if cache:
                 found.check_arguments_only(name)
-                found.bind()
                 recipes.put(key, found)
         if short is not None:
             of_arrays.put(short, found)
@@ -186,8 +185,9 @@ class _Differentiated(NamedTuple):
             slopes = _slopes(value, wanted)
             others, nesting = flatten(aux)
             results = _distinct([value, *slopes, *[each for each in others if is_array(each)]], stand_ins)
+        gradients = range(1, 1 + len(slopes))
         return cls(
-            Recipe(inputs, [x._node for x in results], stand_ins.first),
+            Recipe(inputs, [x._node for x in results], stand_ins.first, gradients),
             next((node for node in asked if node.number < stand_ins.first), None),
             [i for i, leaf in enumerate(arguments.leaves) if is_array(leaf)],
             [([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans],
@@ -202,10 +202,6 @@ class _Differentiated(NamedTuple):
                 f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
                 "cache=True later calls would not see another one in its place; make it an argument"
             )
-
-    def bind(self) -> None:
-        """Prepare for further calls."""
-        self.recipe.bind(range(1, 1 + sum([sum(flags) for flags, _ in self.grads])))
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
         value, *rest = self.recipe(arrays)

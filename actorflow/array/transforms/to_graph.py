@@ -11,7 +11,8 @@ from actorflow import ops
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive
-from actorflow.array.record.record import OpStep, Record, site_of, tracing
+from actorflow.array.record.record import Record, site_of, tracing
+from actorflow.array.record.steps import Step
 from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
 from actorflow.array.transforms.recipe import needed
 from actorflow.errors import DTypeError
@@ -82,6 +83,7 @@ def to_graph(
         for node in nodes:
             inputs = [known.get(each, each.value) if isinstance(each, Record) else each for each in node.inputs]
             known[node] = translate(graph, node, inputs)
+            _locate(known[node], inputs, node)
         blobs = [as_blob(graph, known.get(node, node.value)) for node in results]  # some are made of numbers alone
     for blob, title in zip(blobs, _result_names(nesting), strict=True):
         with graph.at("cpu"):
@@ -107,8 +109,8 @@ def _result_names(nesting: Structure) -> list[str]:
     return [path for i, part in enumerate(nesting.parts) for path in paths(part, f"result{i}")]
 
 
-def translate(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
-    """An op for a record; it has the operation's name, and as its place of creation the line that recorded it.
+def translate(graph: Graph, node: Record | Step, inputs: list[Any]) -> Any:
+    """An op for a record; it has the operation's name.
 
     Args:
         graph: Where it is made.
@@ -117,12 +119,6 @@ def translate(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     Returns:
         The blob of its result; a tuple for an operation with several.
     """
-    found = _translated(graph, node, inputs)
-    _locate(found, inputs, node)
-    return found
-
-
-def _translated(graph: Graph, node: Record | OpStep, inputs: list[Any]) -> Any:
     op = node.op
     assert op is not None
     if op is PART:
@@ -153,7 +149,7 @@ def as_blob(graph: Graph, each: Any) -> Blob:
     return found
 
 
-def _constant(graph: Graph, node: Record | OpStep, op: Primitive, inputs: list[Any]) -> Blob:
+def _constant(graph: Graph, node: Record | Step, op: Primitive, inputs: list[Any]) -> Blob:
     """An op for what reads nothing: a number everywhere, random numbers, or an array that is computed now."""
     spec, params = TensorSpec(node.shape, node.dtype), node.params
     operation: Operation
@@ -173,7 +169,7 @@ def _seed(inputs: list[Any]) -> int:
     return int(inputs[0][0]) << 64 | int(inputs[0][1])
 
 
-def _locate(found: Any, inputs: list[Any], node: Record | OpStep) -> None:
+def _locate(found: Any, inputs: list[Any], node: Record) -> None:
     """Give what was made for a record the line of the user's code that recorded it."""
     site = site_of(node.origin)
     known = {id(each) for each in inputs}
