@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,10 @@ from actorflow.spec import TensorSpec
 _LANE = "inbound"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Transfer(Stage):
     """`Pipeline.to`."""
 
-    kind: ClassVar[str] = "to"
+    kind = "to"
 
     place: Place
     graph: Graph | None
@@ -258,9 +257,6 @@ class _TransferActor(StageActor):
         self._flight.clear()
         if self._allowance is not None:
             self._allowance.forget(self.wake)
-
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
 
     @property
     def held(self) -> int:
