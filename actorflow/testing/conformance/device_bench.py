@@ -37,7 +37,7 @@ class DeviceBench:
     """Bench on which one device is checked."""
 
     def __init__(
-        self, place: Place, options: DeviceOptions | None, patience_s: float, fail: Callable[[Device], object] | None
+        self, place: Place, options: DeviceOptions | None, patience_s: float, fail: Callable[[Device], Any] | None
     ) -> None:
         self.place = place
         self.options = options
