@@ -47,8 +47,8 @@ class BranchStart(Stage):
     def build(self, build: Build, state: Any) -> StageActor:
         port = build.ports[self]
         assert isinstance(port, _StartActor)
-        if state is not None:
-            port.begin_behind(state)
+        if state is not None:  # items up to this one have been through the branch
+            port.start = port.last = port.frozen = _Passed(state, None, None)
         return port
 
 
@@ -92,10 +92,6 @@ class _StartActor(StageActor):
         self.stats.actor = split
         self._split = split
         self.start = self.last = self.frozen = _Passed(number - 1, None, None)
-
-    def begin_behind(self, number: int) -> None:
-        """Items up to this one have been through the branch."""
-        self.start = self.last = self.frozen = _Passed(number, None, None)
 
     @property
     def has_room(self) -> bool:

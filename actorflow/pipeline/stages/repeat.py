@@ -12,21 +12,6 @@ from actorflow.pipeline.stages.passing import PassActor, bytes_of, size_of
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
-class Repeat(Stage):
-    """`Pipeline.repeat`."""
-
-    kind = "repeat"
-
-    times: int | None
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _RepeatActor(self, build, state)
-
-    def front_build(self, build: Build, done: int) -> Build:
-        """Settings for building the stages in front once more."""
-        return replace(build, epoch=build.epoch * (self.times or 1) + done)
-
-
 class _RepeatActor(PassActor):
     """Builds the stages in front again when they have ended."""
 
@@ -73,6 +58,19 @@ class _RepeatActor(PassActor):
     def freeze(self, position: Any) -> Any:
         source, at, done = position
         return [done, source.freeze(at)]
+
+
+class Repeat(Stage):
+    """`Pipeline.repeat`."""
+
+    kind = "repeat"
+    actor_type = _RepeatActor
+
+    times: int | None
+
+    def front_build(self, build: Build, done: int) -> Build:
+        """Settings for building the stages in front once more."""
+        return replace(build, epoch=build.epoch * (self.times or 1) + done)
 
 
 @dataclass(eq=False)

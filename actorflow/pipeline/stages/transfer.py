@@ -278,8 +278,5 @@ def _host_bytes(value: Any) -> int:
     """Bytes that the arrays of an item will take on a device."""
     if isinstance(value, np.ndarray | np.generic):
         return 0 if value.dtype.hasobject else value.nbytes
-    if isinstance(value, Mapping):
-        return sum(_host_bytes(part) for part in value.values())
-    if isinstance(value, tuple | list):
-        return sum(_host_bytes(part) for part in value)
-    return 0
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return sum(map(_host_bytes, parts))
