@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.devices import Device, Fence, Lane, open_device
+from actorflow.devices import Device, Fence, Lane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.testing.conformance.device_bench import (
@@ -289,11 +289,8 @@ async def _not_early_in_threads(bench: DeviceBench) -> None:
         fence.add_waiter(lambda: waiters.append(1))
         await bench.in_thread(gate.began.wait, "work begins, and waiting for that")
         await turns()
-        early = [
-            name
-            for name, is_early in (("done", fence.done), ("passed()", ends.told), ("a waiter", waiters))
-            if is_early
-        ]
+        told = {"done": fence.done, "passed()": ends.told, "a waiter": waiters}
+        early = [name for name, is_early in told.items() if is_early]
         expect(not early, "nothing is told while the work still runs", f"{' and '.join(early)} came before the end")
         gate.open()
         await ends.until(fence)
@@ -439,7 +436,6 @@ async def _told(bench: DeviceBench, device: Device) -> None:
 @ERRORS.requires("waiters", "waiters of failed work are called")
 async def _waiters_of_failed(bench: DeviceBench, device: Device) -> None:
     called = asyncio.Event()
-
     fence = device.lane("main").submit(fail, Planted(), nothing, False)
     fence.add_waiter(called.set)
     await bench.until(called, "a waiter on the fence of work that raised is called")
@@ -519,10 +515,7 @@ async def _loop_closed(bench: DeviceBench, device: Device) -> None:
 @RELEASE.requires("work", "when work has been told, the lane keeps neither it nor its argument nor its end alive")
 async def _release_work(bench: DeviceBench, device: Device) -> None:
     class Thing:
-        def work(self, _: Any) -> None:
-            """Nothing."""
-
-        def wait(self) -> None:
+        def work(self, *_: Any) -> None:
             """Nothing."""
 
     lane, ends = device.lane("main"), Ends(bench)
@@ -530,7 +523,7 @@ async def _release_work(bench: DeviceBench, device: Device) -> None:
     async def use() -> list[weakref.ref[Any]]:
         argument, held = Thing(), Thing()
         fence = lane.submit(held.work, argument, ends, True)
-        fence.add_waiter(held.wait)
+        fence.add_waiter(held.work)
         await ends.until(fence)
         await turns()
         ends.told.clear()
@@ -566,7 +559,7 @@ async def _release_array(bench: DeviceBench, device: Device) -> None:
 async def _finishes(bench: DeviceBench) -> None:
     ends = Ends(bench)
     source, target = pattern(LARGE, 4), np.zeros(LARGE.shape, LARGE.dtype)
-    device = _open(bench)
+    device = bench.open()
     lane, array = device.lane("main"), device.allocate(LARGE)
     keep_busy(bench, device, lane)
     fences = [
@@ -575,8 +568,7 @@ async def _finishes(bench: DeviceBench) -> None:
         *[lane.submit(nothing, i, ends, i == 29) for i in range(2, 30)],
     ]
     device.close()
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     await ends.until(*fences)
     await turns()
     told = [fence.argument for fence in ends.told]
@@ -588,25 +580,22 @@ async def _finishes(bench: DeviceBench) -> None:
 
 @CLOSE.requires("unused", "a device that was opened and never used can be closed")
 async def _unused(bench: DeviceBench) -> None:
-    device = _open(bench)
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
-    device = _open(bench)
+    device = bench.open()
+    await bench.close(device)
+    device = bench.open()
     device.lane("main")
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
 
 
 @CLOSE.requires("threads", "after close() and join() no thread of the device is left")
 async def _threads(bench: DeviceBench) -> None:
     await bench.in_thread(lambda: None, "nothing")
     before = set(threading.enumerate())
-    device = _open(bench)
+    device = bench.open()
     for name in ("inbound", "main", "outbound"):
         keep_busy(bench, device, device.lane(name), 1)
         await bench.passes(device.lane(name).submit(nothing, None, nothing, True))
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     left = [thread.name for thread in threading.enumerate() if thread not in before]
     expect(not left, "no thread more than before", f"left: {left}")
 
@@ -624,18 +613,11 @@ async def _devices_apart(bench: DeviceBench, device: Device) -> None:
 
 @CLOSE.requires("forgotten", "a closed device that nobody refers to is gone")
 async def _forgotten(bench: DeviceBench) -> None:
-    device = _open(bench)
+    device = bench.open()
     await bench.passes(device.lane("main").submit(nothing, None, nothing, True))
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     await turns()
     reference = weakref.ref(device)
     del device
     gc.collect()
     expect(reference() is None, "no reference to it is left", "something keeps it alive")
-
-
-def _open(bench: DeviceBench) -> Device:
-    device = open_device(bench.place, bench.options)
-    device.bind(asyncio.get_running_loop())
-    return device
