@@ -100,8 +100,8 @@ class Composite(Generic[Top]):
                     f"composite {self.name!r} has its variables in graph {variable.graph.root.name!r} "
                     f"and cannot be built in graph {root.name!r}"
                 )
-        before = {"bottom": self.bottom, "top": self.top, "scope": self.scope, "_variables": dict(self._variables)}
-        with root._store.all_or_nothing(partial(vars(self).update, before)):
+        before = self.bottom, self.top, dict(self._variables), self.scope
+        with root._store.all_or_nothing(partial(self._restore, *before)):
             with root.unique_subgraph(self.name) as scope:
                 self.scope = self.scope or scope
                 top = as_blobs(self.build(*bottom, training=training))
@@ -109,6 +109,11 @@ class Composite(Generic[Top]):
                 raise GraphError(f"{type(self).__name__}.build() must return blobs")
         self.bottom, self.top = bottom, top
         return cast(Top, top[0] if len(top) == 1 else top)
+
+    def _restore(
+        self, bottom: tuple[Blob, ...], top: tuple[Blob, ...], variables: dict[str, Variable], scope: Graph | None
+    ) -> None:
+        self.bottom, self.top, self._variables, self.scope = bottom, top, variables, scope
 
     def variable(
         self,
