@@ -10,7 +10,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from actorflow.checkpoint.file import DamagedError, unreadable, write_atomically, write_file
 from actorflow.errors import CheckpointError
@@ -18,13 +18,6 @@ from actorflow.errors import CheckpointError
 STRUCTURE, TENSORS = "graph.json", "weights.safetensors"
 #: Most bytes that are read at once while the table of contents is looked for; that of two members is far smaller.
 _LONGEST_TABLE = 1 << 17
-
-
-class Members(NamedTuple):
-    """Members of a file."""
-
-    structure: bytes
-    tensors: bytes
 
 
 def write(path: Path, structure: bytes, arrays: Mapping[str, Any]) -> None:
@@ -54,9 +47,11 @@ def write(path: Path, structure: bytes, arrays: Mapping[str, Any]) -> None:
         raise CheckpointError(f"{path}: the graph cannot be written: {error}") from error
 
 
-def read(path: Path) -> Members:
+def read(path: Path) -> tuple[bytes, bytes]:
     """Read a file, which may be anything; blocks.
 
+    Returns:
+        What the graph is, and the tensors.
     Raises:
         CheckpointError: if it cannot be read; `DamagedError` if it is not such a file.
     """
@@ -67,7 +62,7 @@ def read(path: Path) -> Members:
         raise unreadable(path, error) from error
 
 
-def _read(path: Path, opened: io.BufferedReader) -> Members:
+def _read(path: Path, opened: io.BufferedReader) -> tuple[bytes, bytes]:
     size_bytes = opened.seek(0, io.SEEK_END)
     try:
         file: Any = _Opened(opened)
@@ -84,7 +79,7 @@ def _read(path: Path, opened: io.BufferedReader) -> Members:
             if sum(max(member.file_size, member.compress_size) for member in members) > size_bytes:
                 raise ValueError(f"expected members that fit into {size_bytes} bytes")
             file.most = size_bytes
-            return Members(archive.read(STRUCTURE), archive.read(TENSORS))
+            return archive.read(STRUCTURE), archive.read(TENSORS)
     except OSError:
         raise
     except Exception as error:

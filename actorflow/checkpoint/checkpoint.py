@@ -61,19 +61,17 @@ def _check(value: Any, where: str) -> None:
 _T = TypeVar("_T")
 
 
-class Snapshot(NamedTuple):
-    """Values of a graph between two frames."""
+def write(path: Path, values: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write the values of variables by name, wherever they are, and what the file says besides; blocks.
 
-    arrays: dict[str, Any]  # values of the variables by name, wherever they are
-    metadata: dict[str, str]  # what the file says besides
-
-    def save(self, path: Path) -> None:
-        """Write the file; blocks; raises CheckpointError if it cannot be written."""
-        arrays = {name: to_numpy(array) for name, array in self.arrays.items()}
-        try:
-            write_atomically(path, lambda temporary: write_file(temporary, arrays, self.metadata))
-        except OSError as error:
-            raise CheckpointError(f"{path}: the checkpoint cannot be written: {error}") from error
+    Raises:
+        CheckpointError: if it cannot be written.
+    """
+    arrays = {name: to_numpy(value) for name, value in values.items()}
+    try:
+        write_atomically(path, lambda temporary: write_file(temporary, arrays, metadata))
+    except OSError as error:
+        raise CheckpointError(f"{path}: the checkpoint cannot be written: {error}") from error
 
 
 async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
@@ -131,7 +129,7 @@ def save_checkpoint_sync(graph: Graph, path: str | os.PathLike[str], position: P
     variables, text = _saved(root, position)
     frame = next_frame(root)
     metadata = metadata_of(root, variables, frame=str(frame), position=text)
-    Snapshot({variable.name: variable.held for variable in variables}, metadata).save(Path(path))
+    write(Path(path), {variable.name: variable.held for variable in variables}, metadata)
 
 
 class PendingSnapshot(NamedTuple):
@@ -147,8 +145,8 @@ class PendingSnapshot(NamedTuple):
         Raises:
             CheckpointError, GraphError: as for `save_checkpoint`.
         """
-        arrays = dict(zip(self.names, await self.values, strict=True))
-        await to_the_end(lambda: Snapshot(arrays, self.metadata).save(path))
+        values = dict(zip(self.names, await self.values, strict=True))
+        await to_the_end(lambda: write(path, values, self.metadata))
 
 
 def take_snapshot(graph: Graph, position: Position | None) -> PendingSnapshot:

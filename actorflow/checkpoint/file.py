@@ -387,15 +387,6 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False, converts
     return Values(parts, arrays, [variable for variable, home in homes.items() if home is None], problems)
 
 
-def read_after(path: Path) -> str | None:
-    """The step of the last whole checkpoint when a file was saved, "" if there was none; None where it does not say.
-
-    Raises:
-        CheckpointError: as for `find`.
-    """
-    return read_outline(path).metadata.get("after")
-
-
 def check_fit(
     what: str, found: Values, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from actorflow.checkpoint import checkpoint
-from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_after, require_format
+from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_outline, require_format
 from actorflow.errors import CheckpointError
 from actorflow.errors import whole as whole_number
 from actorflow.graph.graph import Graph, root_of
@@ -275,7 +275,10 @@ class Checkpoints:
     async def _check_first(self, files: dict[_Saved, _Files], seen: _Seen) -> None:
         """None is whole: see whether that is since the ranks ended while they saved the first one."""
         paths = [path for of_saved in files.values() for path in of_saved.values()]
-        _, after = await self._everywhere("first checkpoint", lambda: [read_after(path) for path in paths], list)
+        # Step of the last whole checkpoint when each was saved, "" if there was none; None where it does not say.
+        _, after = await self._everywhere(
+            "first checkpoint", lambda: [read_outline(path).metadata.get("after") for path in paths], list
+        )
         ranks = _together(seen)
         newest = self._ordered(ranks)[-1]
         missing = ", ".join(str(rank) for rank in range(newest.size) if rank not in ranks[newest])

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "actorflow graph", 1
 #: Names that a message lists.
 _SHOWN = 10
-_LONGEST_TEXT = 1 << 16
 _MOST = 1 << 63
 #: Settings of a graph, as `Graph` takes them.
 _OPTIONS: dict[str, Any] = {
@@ -381,14 +380,14 @@ def load_sync(
 def _load(path: Path, names: Names, limits: Mapping[str, Any]) -> Graph:
     """Read a file and build its graph; blocks."""
     require_format()
-    members = archive.read(path)
-    structure = _parsed_structure(path, members.structure)
+    described, content = archive.read(path)
+    structure = _parsed_structure(path, described)
     if (structure["format"], structure["version"]) != (FORMAT, VERSION):
         version = f"{structure['format']!r:.40}, version {structure['version']!r:.40}"
         raise CheckpointError(f"{path}: expected {FORMAT!r}, version {VERSION}, got {version}", page="files")
     _check_names(path, structure, names)
-    tensors = parsed(path, members.tensors).tensors
-    del members
+    tensors = parsed(path, content).tensors
+    del described, content
     builder = _Builder(path, structure, tensors, names)
     with _read_as(path):
         graph = builder.build()

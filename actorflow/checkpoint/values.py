@@ -405,10 +405,10 @@ class Reader:
             "body": lambda written, _: self.bodies[_text(written)],
             "bytes": lambda written, _: bytes.fromhex(written),
             "complex": self._complex,
-            "dict": self._dict,
+            "dict": lambda written, depth: dict([_pair(each) for each in self._tuple(written, depth)]),
             "dtype": lambda written, _: dtype_of(written),
             "ellipsis": lambda *_: ...,
-            "float": self._float,
+            "float": lambda written, _: struct.unpack("<d", bytes.fromhex(written))[0],
             "function": self._function,
             "length": lambda written, _: Length.of_formula(written),
             "list": lambda written, depth: [*self._tuple(written, depth)],
@@ -457,13 +457,6 @@ class Reader:
         if not isinstance(written, list) or len(written) > _LONGEST:
             raise ValueError(f"expected at most {_LONGEST} values, got {written!r:.200}")
         return tuple([self.read(each, depth + 1) for each in written])
-
-    def _dict(self, written: Any, depth: int) -> dict[Any, Any]:
-        return dict([_pair(each) for each in self._tuple(written, depth)])
-
-    def _float(self, written: Any, depth: int) -> float:
-        (found,) = struct.unpack("<d", bytes.fromhex(written))
-        return float(found)
 
     def _complex(self, written: Any, depth: int) -> complex:
         real, imag = self._tuple(written, depth)

@@ -93,8 +93,8 @@ def save_weights_sync(scope: Graph | Composite, path: str | os.PathLike[str]) ->
     weights = _storable(scope)
     root = next(iter(weights)).graph.root
     checkpoint.check_at_rest(root, "saved")
-    arrays = {name: variable.held for variable, name in weights.items()}
-    checkpoint.Snapshot(arrays, checkpoint.metadata_of(root, ())).save(Path(path))
+    values = {name: variable.held for variable, name in weights.items()}
+    checkpoint.write(Path(path), values, checkpoint.metadata_of(root, ()))
 
 
 async def load_weights(

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -394,7 +395,6 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     return demo(
         DemoOptions(
-            data=arguments.data,
             data_dir=arguments.data_dir,
             epochs=arguments.epochs or {"digits": 20, "fashion-mnist": 1}[arguments.data],
             batch=arguments.batch,
@@ -413,14 +413,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return doctor(as_json=arguments.json)
 
 
-def _positive(text: str) -> int:
-    return _at_least(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _at_least(text, 0)
-
-
 def _seconds(text: str) -> float:
     try:
         number = float(text)
@@ -432,7 +424,7 @@ def _seconds(text: str) -> float:
 
 
 def _port(text: str) -> int:
-    if (number := _at_least(text, 0)) > 65535:
+    if (number := _natural(text)) > 65535:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {number}")
     return number
 
@@ -445,3 +437,6 @@ def _at_least(text: str, low: int) -> int:
     if number < low:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least {low}, got {text!r}")
     return number
+
+
+_positive, _natural = partial(_at_least, low=1), partial(_at_least, low=0)

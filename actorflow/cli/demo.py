@@ -17,12 +17,11 @@ from rich.table import Table
 
 from actorflow import nn, ops
 from actorflow.cli.page import serve_page
-from actorflow.cli.terminal import cancel_on_interrupt
+from actorflow.cli.terminal import run_until_interrupt
 from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.errors import DataError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
-from actorflow.loop import run
 
 #: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
 _IN_FLIGHT = 2
@@ -141,8 +140,7 @@ def time_table(graph: Graph, elapsed_s: float) -> Table:
 class DemoOptions:
     """Arguments of the command line."""
 
-    data: str  # ``digits`` or ``fashion-mnist``
-    data_dir: Path | None  # directory of the Fashion-MNIST files
+    data_dir: Path | None  # directory of the Fashion-MNIST files; None for the digits
     epochs: int  # how often to go through the train images
     batch: int  # images per step
     seed: int  # of weights, dropout, order and the digits' split
@@ -163,30 +161,19 @@ def demo(options: DemoOptions) -> int:
         KeyboardInterrupt: after Ctrl-C, when everything has been closed.
     """
     console = Console(highlight=False, soft_wrap=True)
-    data = _load(options)
+    data = digits(seed=options.seed) if options.data_dir is None else fashion_mnist(options.data_dir)
     training = Training(data.standardized(), epochs=options.epochs, batch=options.batch, seed=options.seed)
     height, width = data.train.images.shape[1:3]
     console.print(
         f"{data.name}: {len(data.train):,} train and {len(data.test):,} test images of {height}x{width}; "
         f"network of {training.weight_count:,} weights; seed {options.seed}"
     )
-    try:
-        run(_run(options, training, console))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
+    run_until_interrupt(_run(options, training, console))
     return 0
-
-
-def _load(options: DemoOptions) -> Dataset:
-    if options.data == "digits":
-        return digits(seed=options.seed)
-    assert options.data_dir is not None
-    return fashion_mnist(options.data_dir)
 
 
 async def _run(options: DemoOptions, training: Training, console: Console) -> None:
     async with AsyncExitStack() as stack:
-        stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(training.graph)
         if options.web:
             url = await serve_page(stack, training.graph, options.port, values=options.values)

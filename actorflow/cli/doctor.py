@@ -15,7 +15,7 @@ from typing import Any, Literal
 from actorflow import __version__
 from actorflow.core import IS_COMPILED
 from actorflow.devices import device_kind, known_kinds
-from actorflow.devices.cuda import describe_cuda
+from actorflow.devices.cuda.availability import describe_cuda, summary
 from actorflow.errors import DeviceUnavailableError, MissingExtraError, visible
 
 Status = Literal["ok", "missing", "broken"]
@@ -119,7 +119,7 @@ def _library(
     try:
         importlib.import_module(module or name)
     except Exception as error:  # noqa: BLE001  a broken library may raise anything when imported
-        return Check(name, "broken", f"{version}: {_summary(error)}", needed, f"pip install --force-reinstall {name}")
+        return Check(name, "broken", f"{version}: {summary(error)}", needed, f"pip install --force-reinstall {name}")
     return Check(name, "ok", version, needed)
 
 
@@ -127,9 +127,9 @@ def _onednn() -> Check:
     try:
         found = importlib.import_module("actorflow.ops.onednn.library").libdnnl()
     except MissingExtraError as error:
-        return Check("onednn", "missing", _summary(error), advice="pip install 'actorflow[onednn]', for its kernels")
+        return Check("onednn", "missing", summary(error), advice="pip install 'actorflow[onednn]', for its kernels")
     except Exception as error:  # noqa: BLE001  a broken library may raise anything
-        return Check("onednn", "broken", _summary(error), advice="pip install --force-reinstall onednn-cpu-gomp")
+        return Check("onednn", "broken", summary(error), advice="pip install --force-reinstall onednn-cpu-gomp")
     return Check("onednn", "ok", f"{found.version}, {found.path}")
 
 
@@ -138,7 +138,7 @@ def _blas() -> Check:
         import numpy  # noqa: F401, ICN001  loads its BLAS
         from threadpoolctl import threadpool_info
     except ImportError as error:
-        return Check("blas", "broken", _summary(error), advice="install numpy and threadpoolctl")
+        return Check("blas", "broken", summary(error), advice="install numpy and threadpoolctl")
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     if not pools:
         return Check(
@@ -162,7 +162,7 @@ def _devices() -> Iterator[Check]:
         try:
             device = device_kind(kind)
         except DeviceUnavailableError as error:
-            yield Check(f"device {kind}", "broken", _summary(error))
+            yield Check(f"device {kind}", "broken", summary(error))
         else:
             yield Check(f"device {kind}", "ok", f"{device.__module__}.{device.__qualname__}")
 
@@ -176,10 +176,5 @@ def _mpi() -> Check:
         importlib.import_module("mpi4py").rc.initialize = False  # starting MPI is not needed to ask for its name
         library = importlib.import_module("mpi4py.MPI").Get_library_version()
     except Exception as error:  # noqa: BLE001  without an MPI library mpi4py raises RuntimeError, not ImportError
-        return Check("mpi", "broken", f"mpi4py {version}: {_summary(error)}", advice="pip install 'actorflow[mpi]'")
+        return Check("mpi", "broken", f"mpi4py {version}: {summary(error)}", advice="pip install 'actorflow[mpi]'")
     return Check("mpi", "ok", f"mpi4py {version}, {' '.join(library.split())[:60]}")
-
-
-def _summary(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"{type(error).__name__}: {text.splitlines()[0]}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 from contextlib import AsyncExitStack
 
+from actorflow.cli.app import DEFAULT_PORT
 from actorflow.graph.graph import Graph
-
-#: Port of the page where none is asked for.
-USUAL_PORT = 8080
 
 
 async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None, *, values: bool = False) -> str:
@@ -23,7 +21,7 @@ async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None, *, v
     from actorflow.web import serve  # aiohttp is not loaded where no page is wanted
 
     try:
-        view = await stack.enter_async_context(serve(graph, port=USUAL_PORT if port is None else port, values=values))
+        view = await stack.enter_async_context(serve(graph, port=DEFAULT_PORT if port is None else port, values=values))
     except OSError as error:
         if port is not None or error.errno != errno.EADDRINUSE:
             raise

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from actorflow.cli.page import serve_page
 from actorflow.cli.source import SourceOptions, kind_of, open_models
-from actorflow.cli.terminal import Name, cancel_on_interrupt, count_text, output
+from actorflow.cli.terminal import Name, count_text, output, run_until_interrupt
 from actorflow.errors import GraphError, ShapeError, did_you_mean, visible
 from actorflow.graph.nodes import Blob, Op, Variable
-from actorflow.loop import at_once, run
+from actorflow.loop import at_once
 from actorflow.ops.fills import Constant
 from actorflow.ops.operation import Cost
 from actorflow.plan.lengths import Closed
@@ -89,16 +89,12 @@ def show(
     else:
         _print(console, model, specs, rows, kinds, total)
     if page:
-        try:
-            run(_serve(model, port, console))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
+        run_until_interrupt(_serve(model, port, console))
     return 0
 
 
 async def _serve(model: Model, port: int | None, console: Console) -> None:
     async with AsyncExitStack() as stack:
-        stack.enter_context(cancel_on_interrupt())
         await stack.enter_async_context(model.graph)
         console.print(f"page: {await serve_page(stack, model.graph, port)}, until Ctrl-C", soft_wrap=True)
         await asyncio.Event().wait()

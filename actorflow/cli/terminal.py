@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,6 +16,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from actorflow.errors import visible
+from actorflow.loop import run
 
 
 @contextmanager
@@ -40,6 +42,23 @@ def cancel_on_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if before is None else before)
 
 
+def run_until_interrupt(main: Coroutine[Any, Any, None]) -> None:
+    """Run something on a loop of its own; Ctrl-C cancels it.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, when it has ended.
+    """
+
+    async def cancellable() -> None:
+        with cancel_on_interrupt():
+            await main
+
+    try:
+        run(cancellable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
+
+
 #: Cells of a name that are shown, however narrow the terminal is.
 _LEAST = 8
 #: Width of output that is not a terminal: nothing is cut off or broken there.
@@ -58,19 +77,13 @@ def output() -> Console:
 
 
 class Name:
-    """A text of one line that loses its middle where there is no room for all of it, as names differ at their ends.
+    """A text of one line that loses its middle where there is no room for all of it, as names differ at their ends."""
 
-    Args:
-        text: The text.
-        style: As rich has it.
-    """
-
-    def __init__(self, text: str, style: str = "") -> None:
+    def __init__(self, text: str) -> None:
         self._text = visible(text)
-        self._style = style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(shortened(self._text, options.max_width), self._style, no_wrap=True)
+        yield Text(shortened(self._text, options.max_width), no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = cell_len(self._text)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,17 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.cli.terminal import Name, cancel_on_interrupt, count_text, output
+from actorflow.cli.terminal import Name, count_text, output, run_until_interrupt
 from actorflow.errors import visible
-from actorflow.loop import run
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from rich.console import Console
 
     from actorflow.web.client import Address, Picture
-    from actorflow.web.wire import OpStates
 
 _STYLES = {
     NodeState.WAITING: "yellow",
@@ -157,7 +153,9 @@ def _table(picture: Picture, rows: int, width: int, *, expand: bool) -> Table:
         "calls": [f"{calls:,}" for calls in states.calls[chosen].tolist()],
         "failed": [f"{failed:,}" if failed else "" for failed in picture.failed[chosen].tolist()],
         "total": [*map(_time, total_us[chosen])],
-        **{name: [*map(_time, column[chosen])] for name, column in _times(states)},
+        "mean": [*map(_time, states.mean_us[chosen])],
+        "p50": [*map(_time, states.p50_us[chosen])],
+        "p99": [*map(_time, states.p99_us[chosen])],
         "share": [f"{us / whole_us:.1%}" for us in total_us[chosen]],
     }
     if not picture.failed.any():
@@ -176,10 +174,6 @@ def _table(picture: Picture, rows: int, width: int, *, expand: bool) -> Table:
             *[figures[header][number] for header in shown],
         )
     return table
-
-
-def _times(states: OpStates) -> list[tuple[str, npt.NDArray[np.float32]]]:
-    return [("mean", states.mean_us), ("p50", states.p50_us), ("p99", states.p99_us)]
 
 
 def _fitting(figures: dict[str, list[str]], width: int) -> list[str]:
@@ -208,10 +202,9 @@ def _title(text: str) -> Text:
 def _time(us: float) -> str:
     if us == 0:
         return "-"
-    for size_us, unit, digits in ((1e6, "s", 2), (1e3, "ms", 2)):
-        if us >= size_us:
-            return f"{us / size_us:,.{digits}f} {unit}"
-    return f"{us:.1f} us"
+    if us >= 1e6:
+        return f"{us / 1e6:,.2f} s"
+    return f"{us / 1e3:,.2f} ms" if us >= 1e3 else f"{us:.1f} us"
 
 
 def _size(size_bytes: int) -> str:
@@ -242,16 +235,8 @@ def watch(address: Address, *, rows: int) -> int:
     """
     console = output()
     show = _live if console.is_terminal else _once
-    try:
-        run(_interruptible(show(address, console, rows)))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
+    run_until_interrupt(show(address, console, rows))
     return 0
-
-
-async def _interruptible(showing: Coroutine[None, None, None]) -> None:
-    with cancel_on_interrupt():
-        await showing
 
 
 async def _once(address: Address, console: Console, rows: int) -> None:

@@ -121,12 +121,13 @@ class ImageFiles:
         chosen = np.arange(len(self))[rows]
         images: npt.NDArray[Any] = np.empty((0, *(self.size or (0, 0)), self.channels), self.dtype)
         for place, row in enumerate(chosen.reshape(-1).tolist()):
-            image = self._decoded(self.paths[row])
+            path = self.paths[row]
+            image = decoded(path, str(path), self.channels, self.fitted, upright=self._upright)
             if not place:
                 images = np.empty((chosen.size, *image.shape), self.dtype)
             elif image.shape != images.shape[1:]:
                 raise DataError(
-                    f"{self.paths[row]}: expected an image of {_sides(images[0])} pixels, as the first of its batch "
+                    f"{path}: expected an image of {_sides(images[0])} pixels, as the first of its batch "
                     f"is, got {_sides(image)}: give a size"
                 )
             if self.dtype == np.uint8:
@@ -134,10 +135,6 @@ class ImageFiles:
             else:
                 np.divide(image, self.dtype.type(255), out=images[place])
         return images if chosen.ndim else images[0]
-
-    def _decoded(self, path: Path) -> npt.NDArray[np.uint8]:
-        """One image as bytes, whatever the dtype; shape (height, width, channels)."""
-        return decoded(path, str(path), self.channels, self.fitted, upright=self._upright)
 
     def fitted(self, image: Any) -> Any:
         """The middle of an image of Pillow's, scaled to the size."""

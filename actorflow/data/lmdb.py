@@ -136,8 +136,6 @@ class LmdbImages:
 
 
 class _Labels:
-    """The labels of an LMDB database."""
-
     def __init__(self, images: LmdbImages) -> None:
         self._images = images
 
@@ -280,7 +278,9 @@ def image_label(
                 f"image_label: expected a crop_size from 1 to the size of the images, {height}x{width}, got {crop_size}"
             )
         cuts.append(Crop(crop_size) if random else CenterCrop(crop_size))
-    subtrahend = _mean_of(mean, bgr)
+    if isinstance(mean, str | Path):
+        mean = read_mean(mean, bgr=bgr)
+    subtrahend = np.asarray(0 if mean is None else mean, np.float32)
     sizes: dict[tuple[int, ...], list[AugmentationStep]] = {(height, width): [Normalize(subtrahend), *cuts]}
     if crop_size is not None:
         sizes.setdefault((crop_size, crop_size), [*cuts, Normalize(subtrahend)])
@@ -300,12 +300,6 @@ def image_label(
         sampler=order,
         transforms={images: Augmentation(steps, seed=seed)},
     )
-
-
-def _mean_of(mean: str | Path | npt.ArrayLike | None, bgr: bool) -> npt.NDArray[np.float32]:
-    if mean is None:
-        return np.zeros((), np.float32)
-    return read_mean(mean, bgr=bgr) if isinstance(mean, str | Path) else np.asarray(mean, np.float32)
 
 
 def _label(decode: Decode, record: memoryview) -> int:

@@ -161,7 +161,6 @@ class _Cut:
         return {**asdict(self.sampler), "size": self.size, "drop_last": self.drop_last}
 
     def feed(self, batch: _Batch) -> Feed:
-        """The feed of a batch."""
         epoch, number, rows, count = batch
         try:
             feed = {}
@@ -175,8 +174,6 @@ class _Cut:
 
 
 class _Epoch:
-    """The batches of an epoch."""
-
     def __init__(self, cut: _Cut, epoch: int) -> None:
         self._cut = cut
         self._epoch = epoch

@@ -217,6 +217,7 @@ class Device(ABC):
         self.options = self.options_type() if options is None else options
         self.memory = self._make_pool()
         self.memory.budget_bytes = self.options.memory_budget
+        self._staging: BufferPool | None = None
         self._lanes: dict[str, Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         forget_in_child(self)
@@ -299,7 +300,9 @@ class Device(ABC):
     @property
     def staging(self) -> BufferPool:
         """Host memory that copies from the host to this device start from, where `is_staged` says so."""
-        raise DeviceError(f"place {str(self.place)!r} has no memory for staging")
+        if self._staging is None:
+            raise DeviceError(f"place {str(self.place)!r} has no memory for staging")
+        return self._staging
 
     @property
     def pools(self) -> tuple[BufferPool, ...]:

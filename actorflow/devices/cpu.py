@@ -387,11 +387,8 @@ class CPU(Device):
     def copy_in(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
         np.copyto(target, source)
 
-    def copy_out(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        np.copyto(target, source)
-
-    def copy_peer(self, source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        np.copyto(target, source)
+    copy_out = copy_in
+    copy_peer = copy_in
 
     def upload(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return value.copy()

@@ -335,8 +335,7 @@ class _Watcher:
     def close(self) -> None:
         """Stop the thread after what it waits for."""
         self._is_closed = True
-        if self._thread is not None:
-            self._waits.put(None)
+        self._waits.put(None)
 
     def join(self) -> None:
         """After `close`: block until the thread has stopped."""
@@ -590,17 +589,29 @@ class _Shelf:
         self.free: deque[tuple[Any, Uses]] = deque()
 
 
-class StreamBucket(Bucket):
-    """Source of the buffers of one slot of a program, to which they are given back."""
+class _CommonBucket(Bucket):
+    """Bucket for the buffers of a variable, which frames of any program may still use."""
 
-    __slots__ = ("_shelf", "_stream_pool", "lane", "users")
+    __slots__ = ("_shelf", "_stream_pool", "users")
 
-    def __init__(self, pool: StreamPool, spec: TensorSpec, lane: StreamLane, users: tuple[StreamLane, ...]) -> None:
+    def __init__(self, pool: StreamPool, spec: TensorSpec, users: Iterable[StreamLane]) -> None:
         super().__init__(pool, spec)
         self._stream_pool = pool
         self._shelf = pool.shelf(spec)
-        self.lane = lane
         self.users = users  # all lanes whose work uses it
+
+    def give_back(self, buffer: Any) -> None:
+        self._stream_pool.give_back(self.spec, buffer, self.users)
+
+
+class StreamBucket(_CommonBucket):
+    """Source of the buffers of one slot of a program, to which they are given back."""
+
+    __slots__ = ("lane",)
+
+    def __init__(self, pool: StreamPool, spec: TensorSpec, lane: StreamLane, users: tuple[StreamLane, ...]) -> None:
+        super().__init__(pool, spec, users)
+        self.lane = lane
 
     def take(self) -> Any:
         return self._stream_pool.take(self.spec, self.lane)
@@ -616,27 +627,10 @@ class StreamBucket(Bucket):
         except OutOfMemoryError:
             return self.take()
 
-    def give_back(self, buffer: Any) -> None:
-        self._stream_pool.give_back(self.spec, buffer, self.users)
-
-
-class _CommonBucket(Bucket):
-    """Bucket for the buffers of a variable, which frames of any program may still use."""
-
-    __slots__ = ("_shelf", "_stream_pool", "_users")
-
-    def __init__(self, pool: StreamPool, spec: TensorSpec, users: Iterable[StreamLane]) -> None:
-        super().__init__(pool, spec)
-        self._stream_pool = pool
-        self._shelf = pool.shelf(spec)
-        self._users = users
-
-    def give_back(self, buffer: Any) -> None:
-        self._stream_pool.give_back(self.spec, buffer, self._users)
-
 
 def _take_behind(free: deque[tuple[Any, Uses]], lane: StreamLane) -> Any:
-    buffer, uses = min(free, key=_work_ahead)
+    # The one for which the least work is to be waited for.
+    buffer, uses = min(free, key=lambda entry: sum(max(0, number - user.completed) for user, number in entry[1]))
     del free[bisect_left(free, id(buffer), key=_rank)]
     for user, number in uses:
         lane.wait_until(user, number)
@@ -646,11 +640,6 @@ def _take_behind(free: deque[tuple[Any, Uses]], lane: StreamLane) -> Any:
 def _rank(entry: tuple[Any, Uses]) -> int:
     """Rank of a free buffer: of those that it may take, a lane always takes the same."""
     return id(entry[0])
-
-
-def _work_ahead(entry: tuple[Any, Uses]) -> int:
-    """Amount of work that a lane would wait for that takes a free buffer."""
-    return sum(max(0, number - user.completed) for user, number in entry[1])
 
 
 def keep(free: deque[tuple[Any, Uses]], is_kept: Callable[[Uses], bool]) -> None:

@@ -187,7 +187,7 @@ class Graph:
             flag("capture", capture),
             flag("fuse", fuse),
             world,
-            options.capacity_of(trace_capacity),
+            1 << (whole("trace_capacity", trace_capacity, 1, 1 << 32) - 1).bit_length(),
             whole("max_plans", max_plans, 1),
         )
         self._check_finite = options.finite_check_of(check_finite)

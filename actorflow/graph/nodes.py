@@ -27,9 +27,6 @@ from actorflow.spec import TensorSpec, may_equal
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
-
-#: Ids taken, number of scopes, inputs, outputs, and what an op knows of them, before a connection.
-_Before = tuple[int, int, tuple["Blob", ...], tuple["Blob", ...], bool, tuple[TensorSpec, ...] | None]
 _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
 #: Where the library's own lines are, which errors leave out.
@@ -333,11 +330,11 @@ class Op(Node):
     """
 
     __slots__ = (
-        "_connected",
         "_inferred",
         "attempts",
         "hints",
         "inputs",
+        "is_connected",
         "lane",
         "of",
         "operation",
@@ -367,11 +364,11 @@ class Op(Node):
         self.priority = priority
         self.inputs: tuple[Blob, ...] = ()
         self.outputs: tuple[Blob, ...] = ()
-        self._connected = not operation.arguments
+        self.is_connected = not operation.arguments  # whether the inputs have been
         self._inferred: tuple[TensorSpec, ...] | None = None
         if isinstance(operation, Function):  # which says its outputs whatever its inputs are
             self._inferred = operation.infer()
-        elif self._connected:
+        elif self.is_connected:
             self._infer()
 
     def __call__(self, *inputs: Blob) -> Any:
@@ -387,16 +384,11 @@ class Op(Node):
             >>> split(x)
             (<Blob 'split/out0' float32[1, 2] on cpu>, <Blob 'split/out1' float32[3, 2] on cpu>)
         """
-        before = self._begin()
-        try:
-            return self._call(inputs)
-        except BaseException:
-            self._undo(before)
-            raise
+        return self._or_undo(self._call, inputs)
 
     def _call(self, inputs: Sequence[Blob]) -> Any:
         self._check_no_outputs()
-        if inputs or not self._connected:
+        if inputs or not self.is_connected:
             self._connect_inputs(inputs)
         if self._inferred is None:
             raise GraphError(f"{self._where()} does not say what its outputs are: give outputs= or connect blobs by >>")
@@ -413,12 +405,7 @@ class Op(Node):
         blobs = as_blobs(inputs)
         if blobs is None:
             return NotImplemented
-        before = self._begin()
-        try:
-            self._connect_inputs(blobs)
-        except BaseException:
-            self._undo(before)
-            raise
+        self._or_undo(self._connect_inputs, blobs)
         return self
 
     def __rshift__(self, outputs: _Blobs) -> _Blobs:
@@ -430,18 +417,8 @@ class Op(Node):
         blobs = as_blobs(outputs)
         if blobs is None:
             return NotImplemented
-        before = self._begin()
-        try:
-            self._connect_outputs(blobs)
-        except BaseException:
-            self._undo(before)
-            raise
+        self._or_undo(self._connect_outputs, blobs)
         return outputs
-
-    @property
-    def is_connected(self) -> bool:
-        """True if the inputs have been connected."""
-        return self._connected
 
     def hides(self, blob: Blob) -> bool:
         """Return whether an output is for gradients alone, so that it is no result of the graph."""
@@ -453,30 +430,31 @@ class Op(Node):
         """True if the operation has outputs; a function may have none."""
         return bool(self._inferred)
 
-    def _begin(self) -> _Before:
-        store = self.graph._store
-        if store.has_lost(self):
-            store.put_back(self)
-        return store.next_id, len(store.scopes), self.inputs, self.outputs, self._connected, self._inferred
-
-    def _undo(self, before: _Before) -> None:
-        """Leave the graph as it was before a connection that failed.
+    def _or_undo(self, connect: Callable[[Sequence[Blob]], Any], blobs: Sequence[Blob]) -> Any:
+        """Make a connection; one that fails leaves the graph as it was.
 
         An op that has no other connection leaves the graph then: in ``graph.op(...)(x)`` it was made for this one, and
         its name is free for another try. A later connection that succeeds brings it back.
         """
         store = self.graph._store
-        first_id, scopes, inputs, outputs, connected, inferred = before
-        store.undo(first_id, scopes)
-        if not inputs and not outputs:
-            store.withdraw(self)
-        self.inputs, self.outputs, self._connected, self._inferred = inputs, outputs, connected, inferred
+        if store.has_lost(self):
+            store.put_back(self)
+        first_id, scopes = store.next_id, len(store.scopes)
+        before = self.inputs, self.outputs, self.is_connected, self._inferred
+        try:
+            return connect(blobs)
+        except BaseException:
+            store.undo(first_id, scopes)
+            if before[:2] == ((), ()):
+                store.withdraw(self)
+            self.inputs, self.outputs, self.is_connected, self._inferred = before
+            raise
 
     def _where(self) -> str:
         return f"op {self.name!r} ({self.operation})"
 
     def _connect_inputs(self, blobs: Sequence[Blob]) -> None:
-        if self._connected:
+        if self.is_connected:
             given = ", ".join(blob.name for blob in self.inputs) or "none"
             raise GraphError(f"{self._where()} has its inputs already ({given})")
         self._check_blobs(blobs)
@@ -493,7 +471,7 @@ class Op(Node):
         if not isinstance(self.operation, Function):  # which has said them already
             self._infer()
         self._check_outputs(self.outputs)
-        self._connected = True
+        self.is_connected = True
         for blob in blobs:
             blob.consumers.append(self)
         self.graph._store.revision += 1
@@ -554,14 +532,9 @@ class Op(Node):
         if len(blobs) != len(self._inferred):
             raise GraphError(f"{self._where()} has {len(self._inferred)} outputs, got {len(blobs)} blobs")
         for blob, spec in zip(blobs, self._inferred, strict=True):
-            kind = (
-                ShapeError
-                if not may_equal(blob.shape, spec.shape)
-                else DTypeError
-                if blob.dtype != spec.dtype
-                else None
-            )
-            if kind is not None:
+            fits = may_equal(blob.shape, spec.shape)
+            if not fits or blob.dtype != spec.dtype:
+                kind = DTypeError if fits else ShapeError
                 raise kind(f"{self._where()} gives {spec}, blob {blob.name!r} is declared as {blob.spec}")
 
     def __repr__(self) -> str:

@@ -14,8 +14,6 @@ from actorflow.errors import GraphError, flag, seconds, time_limit, whole
 from actorflow.place import Place
 from actorflow.transport.base import Transport
 
-#: Calls that a graph keeps, at most: an address for each.
-_MOST_CALLS = 1 << 32
 #: Longest wait before a repetition that doubling leads to.
 _LONGEST_WAIT_S = 86_400.0
 
@@ -77,15 +75,11 @@ class FiniteCheck(NamedTuple):
     kernels_of_host: bool = False
 
 
-def _numpys() -> ContextVar[Any] | None:
-    """The variable in which NumPy keeps its settings; None where it has another place for them."""
-    with np.errstate(all="raise"):
-        inside = [*copy_context()]
-    return next((variable for variable in inside if variable.name == "numpy.ufunc.extobj"), None)
-
-
-#: It has no value where nobody has set any, as nearly always.
-NUMPYS = _numpys()
+with np.errstate(all="raise"):
+    _inside: list[ContextVar[Any]] = [*copy_context()]
+#: The variable in which NumPy keeps its settings; None where it has another place for them. It has no value where
+#: nobody has set any, as nearly always.
+NUMPYS = next((variable for variable in _inside if variable.name == "numpy.ufunc.extobj"), None)
 
 
 def with_numpys(check: FiniteCheck | None) -> FiniteCheck | None:
@@ -134,15 +128,6 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
     limit_s, times = time_limit("timeout", timeout, positive=True), whole("retries", retries, 0)
     backoff_s = seconds("backoff", backoff)
     return Attempts(limit_s, times, backoff_s) if times or limit_s is not None else None
-
-
-def capacity_of(calls: int) -> int:
-    """Number of calls that a graph keeps: the next power of two.
-
-    Raises:
-        GraphError: if it is out of range.
-    """
-    return 1 << (whole("trace_capacity", calls, 1, _MOST_CALLS) - 1).bit_length()
 
 
 def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any]:

@@ -63,10 +63,7 @@ def gaussian(std: float = 0.01, mean: float = 0.0, seed: int | None = None) -> I
     """
     std, mean, seed = real("gaussian: std", std, 0), real("gaussian: mean", mean), _seed_of("gaussian", seed)
 
-    def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        return _drawn("gaussian", mean + std * _stream(seed, name).standard_normal(spec.shape), name, spec)
-
-    return init
+    return _drawn("gaussian", seed, lambda stream, spec: mean + std * stream.standard_normal(spec.shape))
 
 
 def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> Initializer:
@@ -89,10 +86,7 @@ def uniform(low: float = -0.05, high: float = 0.05, seed: int | None = None) -> 
     low, seed = real("uniform: low", low), _seed_of("uniform", seed)
     high = real("uniform: high", high, low)
 
-    def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
-        return _drawn("uniform", _stream(seed, name).uniform(low, high, spec.shape), name, spec)
-
-    return init
+    return _drawn("uniform", seed, lambda stream, spec: stream.uniform(low, high, spec.shape))
 
 
 def bernoulli(probability: float = 0.5, seed: int | None = None) -> Initializer:
@@ -174,24 +168,27 @@ def _scaled(kind: str, gain: float, fan: str, distribution: str, seed: int | Non
         if value not in known:
             raise GraphError(f"{kind}: {name} must be one of {', '.join(known)}, got {value!r}")
 
-    def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
+    def draw(stream: np.random.Generator, spec: TensorSpec) -> npt.NDArray[Any]:
         std = gain / math.sqrt(max(1.0, _FANS[fan](*fans(spec.shape))))
-        stream = _stream(seed, name)
         if distribution == "normal":
-            values = std * stream.standard_normal(spec.shape)
-        else:
-            bound = math.sqrt(3.0) * std
-            values = stream.uniform(-bound, bound, spec.shape)
-        return _drawn(kind, values, name, spec)
+            return std * stream.standard_normal(spec.shape)
+        bound = math.sqrt(3.0) * std
+        return stream.uniform(-bound, bound, spec.shape)
+
+    return _drawn(kind, seed, draw)
+
+
+def _drawn(
+    kind: str, seed: int | None, draw: Callable[[np.random.Generator, TensorSpec], npt.NDArray[Any]]
+) -> Initializer:
+    """Random numbers; raises DTypeError where they would be rounded to integers, mostly to 0."""
+
+    def init(spec: TensorSpec, name: str) -> npt.NDArray[Any]:
+        if spec.dtype.kind in "biu":
+            raise _rounds(kind, name, spec)
+        return draw(_stream(seed, name), spec).astype(spec.dtype)
 
     return init
-
-
-def _drawn(kind: str, values: npt.NDArray[Any], name: str, spec: TensorSpec) -> npt.NDArray[Any]:
-    """Random numbers as a variable's value; raises DTypeError if they would be rounded to integers, mostly to 0."""
-    if spec.dtype.kind in "biu":
-        raise _rounds(kind, name, spec)
-    return values.astype(spec.dtype)
 
 
 def _rounds(kind: str, name: str, spec: TensorSpec) -> DTypeError:

@@ -415,11 +415,9 @@ class SGD(Optimizer):
             raise GraphError("SGD: nesterov needs a momentum, got 0")
 
     def operation(self, factors: Multipliers) -> SgdUpdate:
-        """`ops.SgdUpdate`."""
         return SgdUpdate(self.momentum, self.weight_decay * factors.decay, factors.rate, self.nesterov)
 
     def state_spec(self, weight: TensorSpec) -> TensorSpec:
-        """The velocity is of the weight's type."""
         return weight
 
 
@@ -466,7 +464,6 @@ class Adam(Optimizer):
         self.eps = real(f"{kind}: eps", eps, 0)
 
     def operation(self, factors: Multipliers) -> AdamUpdate:
-        """`ops.AdamUpdate`."""
         return AdamUpdate(*self.betas, self.eps, self.weight_decay * factors.decay, self._decoupled, factors.rate)
 
 
@@ -547,11 +544,9 @@ class Adagrad(Optimizer):
         self.initial = real("Adagrad: initial", initial, 0)
 
     def operation(self, factors: Multipliers) -> AdagradUpdate:
-        """`ops.AdagradUpdate`."""
         return AdagradUpdate(self.eps, self.weight_decay * factors.decay, factors.rate)
 
     def first_state(self, name: str) -> float:
-        """First value of the sums of squares."""
         return self.initial
 
 
@@ -600,10 +595,8 @@ class RMSProp(Optimizer):
         self.centered = flag("RMSProp: centered", centered)
 
     def operation(self, factors: Multipliers) -> RmsPropUpdate:
-        """`ops.RmsPropUpdate`."""
         decay = self.weight_decay * factors.decay
         return RmsPropUpdate(self.alpha, self.eps, decay, self.momentum, self.centered, factors.rate)
 
     def arguments(self, operation: Any) -> Sequence[str]:
-        """Names of the operation's inputs, which depend on its parameters."""
         return (*operation.arguments[:-1], *operation.more)

@@ -448,13 +448,15 @@ def _bind(
     free = {t.new: t for t in tensors if t.name not in placed and not (given and t.is_renamed)}
     wanted = {name: need for name, need in needs.items() if name not in bound}
     layers, modules = _by_path(wanted.values()), _by_path(free.values())
-    if any(_is_part(*sides) for sides in ((wanted, free), (layers, modules))):
+    sides: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = ((wanted, free), (layers, modules))
+    # The names of one side are all among those of the other.
+    if any(some.keys() <= others.keys() or others.keys() <= some.keys() for some, others in sides):
         bound |= {name: free[name] for name in wanted if name in free}
         return bound, _left(tensors, bound)
     pairs: dict[str, str] = {}
-    for kind in (_kind_of, _kind_without_ones):
-        here = {path: kind(own) for path, own in layers.items() if path not in pairs}
-        there = {path: kind(own) for path, own in modules.items() if path not in pairs.values()}
+    for with_ones in (True, False):
+        here = {path: _kind_of(own, with_ones) for path, own in layers.items() if path not in pairs}
+        there = {path: _kind_of(own, with_ones) for path, own in modules.items() if path not in pairs.values()}
         pairs |= _in_order(here, there)
     for path, module in pairs.items():
         bound |= {_joined(path, each): modules[module][each] for each in layers[path] if each in modules[module]}
@@ -472,22 +474,13 @@ def _by_path(parameters: Iterable[_Named]) -> dict[str, dict[str, _Named]]:
     return found
 
 
-def _is_part(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether the names of one side are all among those of the other."""
-    return some.keys() <= others.keys() or others.keys() <= some.keys()
-
-
 def _left(tensors: Sequence[_Tensor], bound: _Bound) -> list[_Tensor]:
     used = {tensor.name for tensor in bound.values()}
     return [tensor for tensor in tensors if tensor.name not in used]
 
 
-def _kind_of(own: Mapping[str, _Need | _Tensor]) -> _Kind:
-    return frozenset((name, len(each.shape)) for name, each in own.items())
-
-
-def _kind_without_ones(own: Mapping[str, _Need | _Tensor]) -> _Kind:
-    return frozenset((name, len(_without_ones(each.shape))) for name, each in own.items())
+def _kind_of(own: Mapping[str, _Need | _Tensor], with_ones: bool) -> _Kind:
+    return frozenset((n, len(each.shape if with_ones else _without_ones(each.shape))) for n, each in own.items())
 
 
 def _in_order(layers: Mapping[str, _Kind], modules: Mapping[str, _Kind]) -> dict[str, str]:

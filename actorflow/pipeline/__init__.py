@@ -1,7 +1,6 @@
 """Data pipelines on the application's own loop, made of the actors, credits and lanes that graphs are made of."""
 
-from actorflow.pipeline.calls.limiter import Limiter
-from actorflow.pipeline.calls.options import Executor, Skip
+from actorflow.pipeline.calls.options import Executor, Limiter, Skip
 from actorflow.pipeline.loader import Feeding, live_loaders
 from actorflow.pipeline.pipeline import Pipeline, concat, interleave, merge, source, zip_
 from actorflow.pipeline.stages.collate import pad, stack, unstack

@@ -25,7 +25,6 @@ from actorflow.threads import forget_in_child
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from actorflow.graph.nodes import Blob
     from actorflow.pipeline.stages.actor import StageActor
 
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, TypeVar, Unpack, overload
 
 from actorflow.errors import PipelineError, flag, shown, text
@@ -487,12 +488,7 @@ def _check_branch(label: Any, made: Any, port: BranchStart) -> None:
 
 def unique_name(name: str, names: set[str]) -> str:
     """A name for a stage that none of ``names`` is."""
-    if name not in names:
-        return name
-    number = 2
-    while f"{name}#{number}" in names:
-        number += 1
-    return f"{name}#{number}"
+    return next(each for each in chain([name], (f"{name}#{number}" for number in count(2))) if each not in names)
 
 
 def _name_of(fn: Any) -> str:

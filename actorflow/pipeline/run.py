@@ -98,7 +98,6 @@ class Run:
         self.ended_ns: int | None = None
         self.is_lost = False  # true in the child of a fork, where the run is its parent's
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closing: set[asyncio.Task[Any]] = set()
         self._lanes: list[WorkerLane] = []
         self._turn_ns = 0
 
@@ -188,21 +187,14 @@ class Run:
     # -- what stages start --------------------------------------------------------------------------------------
 
     def start_task(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run a coroutine as a task that ends with the run. Its context is a copy of the application's."""
+        """Run a coroutine as a task that the run waits for. Its context is a copy of the application's."""
         task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def start_closing(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run a coroutine that closes what the user's code has open. The run waits for it, and does not cancel it."""
-        task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
-        self._closing.add(task)
-        task.add_done_callback(self._ended)
-
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        self._closing.discard(task)
         if task.cancelled():
             ended_with(task)
 
@@ -230,7 +222,6 @@ class Run:
         self._outlet.wake()
         if self.loop.is_closed():  # in the middle: its tasks never go on
             self._tasks.clear()
-            self._closing.clear()
         for actor in self.actors:
             actor.stop()
         for lane in self._lanes:
@@ -242,8 +233,8 @@ class Run:
 
     async def tasks_ended(self) -> None:
         """After `stop`: wait until the tasks have ended."""
-        while left := self._tasks | self._closing:
-            await wait_out(left)
+        while self._tasks:
+            await wait_out([*self._tasks])
 
     async def closed(self) -> None:
         """After `stop`: wait until nothing runs any more."""

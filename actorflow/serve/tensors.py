@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,8 +177,3 @@ def to_json(tensor: Tensor, array: _Array) -> Steps[list[bytes]]:
         yield
     pieces.append(b"]")
     return pieces
-
-
-def named(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Tensors by their names."""
-    return {tensor.name: tensor for tensor in tensors}

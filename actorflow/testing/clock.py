@@ -6,7 +6,7 @@ import asyncio
 import math
 import selectors
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVarTuple
 from weakref import WeakSet
 
@@ -108,37 +108,22 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._calls_in_threads -= 1
 
 
-class _ClockSelector(selectors.BaseSelector):
+class _ClockSelector(selectors.DefaultSelector):
     """The system's selector, except that waiting for a time lets the loop's clock jump there."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
         self._loop = loop
-        self._selector = selectors.DefaultSelector()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout <= 0:
-            return self._selector.select(timeout)
+            return super().select(timeout)
         if self._loop.is_at_work:
-            return self._selector.select(None)  # whatever its end leads to comes before the next timer
-        events = self._selector.select(0)
+            return super().select(None)  # whatever its end leads to comes before the next timer
+        events = super().select(0)
         if not events:
             self._loop.advance(timeout)
         return events
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._selector.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._selector.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._selector.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._selector.get_map()
-
-    def close(self) -> None:
-        self._selector.close()
 
 
 def sleep_in_thread(loop: asyncio.AbstractEventLoop, lane: Lane, delay_s: float) -> None:

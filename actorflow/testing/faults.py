@@ -171,36 +171,16 @@ class _Faulty(OpActor):
                 injection.raise_error()
 
 
-class _FaultyKernel(_Faulty, KernelActor):
-    __slots__ = ("injections",)
+def _struck(kind: type[Any], method: str) -> type[Any]:
+    """A kind of actor that injections strike where it does its work: in a method."""
+    work = getattr(kind, method)
 
-    def compute(self, frame: Frame) -> None:
-        self.strike(frame)
-        super().compute(frame)
+    def strike_first(actor: _Faulty, frame: Frame) -> None:
+        actor.strike(frame)
+        work(actor, frame)
 
-
-class _FaultyFunction(_Faulty, FunctionActor):
-    __slots__ = ("injections",)
-
-    def compute(self, frame: Frame) -> None:
-        self.strike(frame)
-        super().compute(frame)
-
-
-class _FaultyStreamKernel(_Faulty, StreamKernelActor):
-    __slots__ = ("injections",)
-
-    def launch(self, frame: Frame) -> None:
-        self.strike(frame)
-        super().launch(frame)
-
-
-class _FaultyStreamFunction(_Faulty, StreamFunctionActor):
-    __slots__ = ("injections",)
-
-    def launch(self, frame: Frame) -> None:
-        self.strike(frame)
-        super().launch(frame)
+    fields = {"__slots__": ("injections",), method: strike_first}
+    return type(f"_Faulty{kind.__name__}", (_Faulty, kind), fields)
 
 
 class _FaultyAsync(_Faulty, AsyncActor):
@@ -228,11 +208,11 @@ def _delay(actor: OpActor, frame: Frame, delay_s: float) -> None:
 
 
 class _FaultyBuilder(Builder):
-    kernel_kind = _FaultyKernel
-    function_kind = _FaultyFunction
+    kernel_kind = _struck(KernelActor, "compute")
+    function_kind = _struck(FunctionActor, "compute")
     async_kind = _FaultyAsync
-    stream_kernel_kind = _FaultyStreamKernel
-    stream_function_kind = _FaultyStreamFunction
+    stream_kernel_kind = _struck(StreamKernelActor, "launch")
+    stream_function_kind = _struck(StreamFunctionActor, "launch")
 
     injections: tuple[Injection, ...] = ()
 

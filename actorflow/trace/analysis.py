@@ -231,14 +231,10 @@ def _of(recording: Recording, row: int) -> tuple[str, int]:
 
 
 def _frames(recording: Recording) -> Frames | None:
-    inside = recording.frame >= 0
-    if not inside.any():
+    everything = recording.frames()
+    numbers, starts, ends = (column[everything[0] >= 0] for column in everything)
+    if not len(numbers):
         return None
-    numbers, of = np.unique(recording.frame[inside], return_inverse=True)
-    starts = np.full(len(numbers), np.iinfo(np.int64).max)
-    ends = np.full(len(numbers), np.iinfo(np.int64).min)
-    np.minimum.at(starts, of, recording.start_ns[inside])
-    np.maximum.at(ends, of, recording.end_ns[inside])
     latencies = ends - starts
     begins, reached = _busy(starts, ends)
     p50, p99 = np.quantile(latencies, [0.5, 0.99]).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -64,14 +64,8 @@ OpProfile = core.Profile
 class SegmentProfile:
     """Calls of one segment, ops that are launched as one (``af.Graph(..., capture=True)``), by how they were launched.
 
-    Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses.
-
-    Attributes:
-        ops: Names of the ops.
-        calls: Calls so far.
-        captures: Calls that were captured, and replayed at once.
-        replays: Calls that launched what was captured before.
-        refusal: Why the device cannot capture it; None if it can, as far as is known.
+    Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses. The
+    attributes are those of `actorflow.trace.statistics.SegmentStatistics`.
     """
 
     ops: tuple[str, ...]
@@ -181,11 +175,8 @@ class Scalars:
 
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
-        self.series: dict[str, deque[tuple[int, float]]] = {}
+        self.series: defaultdict[str, deque[tuple[int, float]]] = defaultdict(lambda: deque(maxlen=limit))
 
     def add(self, name: str, frame: int, value: Any) -> None:
         """Append one value."""
-        series = self.series.get(name)
-        if series is None:
-            series = self.series[name] = deque(maxlen=self.limit)
-        series.append((frame, float(value)))
+        self.series[name].append((frame, float(value)))

@@ -11,6 +11,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,7 @@ class _Spans:
         Raises:
             AttributeError, TypeError, ValueError, OverflowError: if that is not what it should be.
         """
-        *columns, errors = zip(*sorted(self.rows, key=_end), strict=True)
+        *columns, errors = zip(*sorted(self.rows, key=itemgetter(1)), strict=True)
         start_us, end_us, track, node, frame = map(np.array, columns)
         origin_us = 0.0 if about is not None else float(start_us.min())
         if not max(np.abs(start_us - origin_us).max(), np.abs(end_us - origin_us).max()) <= _MOST_US:
@@ -221,7 +222,3 @@ def _finite(value: Any) -> float:
     if not math.isfinite(number := float(value)):
         raise ValueError(f"expected a number, got {value}")
     return number
-
-
-def _end(row: _Row) -> float:
-    return row[1]

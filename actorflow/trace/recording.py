@@ -105,12 +105,7 @@ class Recording(Calls):
             yield _counter(value)
 
     def _frame_events(self) -> Iterator[str]:
-        numbers, of = np.unique(self.frame, return_inverse=True)
-        starts = np.full(len(numbers), np.iinfo(np.int64).max)
-        ends = np.zeros(len(numbers), np.int64)
-        np.minimum.at(starts, of, self.start_ns)
-        np.maximum.at(ends, of, self.end_ns)
-        for number, start, end in _rows(numbers, starts, ends):
+        for number, start, end in _rows(*self.frames()):
             axes = self.lengths.get(number, ())
             yield from _pair(f'"frame {number}"', "frame", number + 1, _FRAMES, start, end, number, None, axes)
 

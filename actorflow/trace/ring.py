@@ -99,6 +99,15 @@ class Calls:
         mask[[*self.errors]] = True
         return mask
 
+    def frames(self) -> tuple[_Ints, _Ints, _Ints]:
+        """Numbers of the frames, ascending, and when the first call of each began and its last one ended."""
+        numbers, of = np.unique(self.frame, return_inverse=True)
+        limits = np.iinfo(np.int64)
+        starts, ends = np.full(len(numbers), limits.max), np.full(len(numbers), limits.min)
+        np.minimum.at(starts, of, self.start_ns)
+        np.maximum.at(ends, of, self.end_ns)
+        return numbers, starts, ends
+
 
 def in_brief(error: BaseException) -> str:
     """Text of an error as a trace keeps it: its type and the first line of its message, shortened."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 from opentelemetry import context as contexts
@@ -27,14 +27,12 @@ from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerPr
 from actorflow.errors import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opentelemetry.context import Context
 
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Node, Op
     from actorflow.spec import Lengths
-    from actorflow.trace.ring import Calls, Trace
+    from actorflow.trace.ring import Trace
 
 _log = logging.getLogger("actorflow")
 _Arguments = ParamSpec("_Arguments")
@@ -230,7 +228,8 @@ class FrameSpans:
             longest = np.argsort(-(calls.end_ns - calls.start_ns)[chosen], kind="stable")[: self._calls_left]
             chosen = np.sort(chosen[longest])
         self._calls_left -= len(chosen)
-        for node, track, start_ns, end_ns in _columns(calls, chosen):
+        columns = (column[chosen].tolist() for column in (calls.node, calls.track, calls.start_ns, calls.end_ns))
+        for node, track, start_ns, end_ns in zip(*columns, strict=True):
             made = self._start(self._by_frame.node(node), frame.trace.tracks[track], start_ns)
             made.end(end_ns + self._offset_ns)
         made_calls = self._by_frame.max_calls - self._calls_left
@@ -282,8 +281,3 @@ def _note(span: Span, error: BaseException | None, time_ns: int | None = None) -
         said = {"exception.type": named, "exception.message": message}
         span.add_event("exception", said, timestamp=time_ns)
     span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {message}"))
-
-
-def _columns(calls: Calls, rows: Any) -> Iterator[tuple[int, int, int, int]]:
-    columns = calls.node, calls.track, calls.start_ns, calls.end_ns
-    return zip(*[column[rows].tolist() for column in columns], strict=True)

@@ -74,24 +74,16 @@ def _families(name: str, graph: Graph) -> Iterator[Family]:
     in_flight = [([name], engine.frames.in_flight)]
     yield Family("Gauge", "actorflow_frames_in_flight", "Frames that run now.", ["graph"], in_flight)
     profiles = [(op.name, engine.profile[op.id]) for op in graph.ops if op.id in engine.profile]
-    for what, meaning, samples in (
-        (
-            "calls",
-            "Calls of an op that have ended well.",
-            [([name, op], profile.calls) for op, profile in profiles if profile.calls],
-        ),
-        (
-            "failures",
-            "Calls of an op that have failed, repeated or not.",
-            [([name, op], profile.failed) for op, profile in profiles if profile.failed],
-        ),
-        (
-            "seconds",
-            "Wall time of the calls of an op that have ended well.",
-            [([name, op], profile.total_ns / 1e9) for op, profile in profiles if profile.calls],
-        ),
-    ):
-        yield Family("Counter", f"actorflow_op_{what}", meaning, ["graph", "op"], samples)
+    labels = ["graph", "op"]
+    called = [([name, op], profile) for op, profile in profiles if profile.calls]
+    counts = [(of, profile.calls) for of, profile in called]
+    yield Family("Counter", "actorflow_op_calls", "Calls of an op that have ended well.", labels, counts)
+    failed = [([name, op], profile.failed) for op, profile in profiles if profile.failed]
+    meaning = "Calls of an op that have failed, repeated or not."
+    yield Family("Counter", "actorflow_op_failures", meaning, labels, failed)
+    times = [(of, profile.total_ns / 1e9) for of, profile in called]
+    meaning = "Wall time of the calls of an op that have ended well."
+    yield Family("Counter", "actorflow_op_seconds", meaning, labels, times)
     memory = [
         ([name, device["place"], kind], device[kind])
         for device in memory_of(engine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -133,22 +133,17 @@ class Tail(Generic[_T]):
         """Count new items; returns whether there are any."""
         if not self.items or self.items[-1] is self._newest:
             return False
-        for item in reversed(self.items):
-            if item is self._newest:
-                break
-            self.total += 1
+        self.total += self._uncounted()
         self._newest = self.items[-1]
         return True
 
     def since(self, total: int) -> Sequence[_T]:
         """Items counted since `total` was this, as far as the deque still has them; none that came after `advance`."""
-        uncounted = 0
-        for item in reversed(self.items):
-            if item is self._newest:
-                break
-            uncounted += 1
-        end = len(self.items) - uncounted
+        end = len(self.items) - self._uncounted()
         return list(islice(self.items, max(0, end - (self.total - total)), end))
+
+    def _uncounted(self) -> int:
+        return sum(1 for _ in takewhile(lambda item: item is not self._newest, reversed(self.items)))
 
 
 class Position(NamedTuple):

@@ -64,10 +64,9 @@ offset type    meaning
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,10 +74,11 @@ import numpy.typing as npt
 from actorflow.errors import text_of
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.spec import Length, said
-from actorflow.trace.counters import NodeNote, NotFiniteRecord
+from actorflow.trace.counters import FailureRecord, NodeNote
 from actorflow.trace.ring import Calls, EndedRequest, Trace
 from actorflow.trace.values import ValueStatistics
 from actorflow.web.http import to_json
+from actorflow.web.pictures import finite
 
 #: Header of a binary message: type, count, base, seq, time, revision, count of ops of which calls have failed.
 HEADER = struct.Struct("<IIIIdII")
@@ -110,21 +110,6 @@ class OpStates(NamedTuple):
     def take(self, rows: npt.NDArray[np.intp]) -> OpStates:
         """Some of the ops."""
         return OpStates._make(column[rows] for column in self)
-
-
-class FailedFrame(Protocol):
-    """A failed frame, as ``engine.errors`` holds them."""
-
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def frame(self) -> int: ...
-    @property
-    def op_id(self) -> int | None: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def not_finite(self) -> NotFiniteRecord | None: ...
 
 
 def encode_states(
@@ -202,7 +187,7 @@ def encode_vitals(report: Mapping[str, Any], time_s: float) -> str:
 def encode_status(
     now: Mapping[str, Any],
     curves: Mapping[str, Sequence[tuple[int, float]]],
-    failures: Iterable[FailedFrame],
+    failures: Iterable[FailureRecord],
     notes: Iterable[NodeNote],
     *,
     base: int,
@@ -234,7 +219,7 @@ def encode_status(
     return to_json(message)
 
 
-def _failure(failure: FailedFrame) -> dict[str, Any]:
+def _failure(failure: FailureRecord) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "time": failure.time_s,
         "frame": failure.frame,
@@ -253,7 +238,7 @@ def _failure(failure: FailedFrame) -> dict[str, Any]:
 
 def _held(values: ValueStatistics) -> dict[str, Any]:
     """What an array held; a figure of elements that are finite is null where there are none."""
-    figures = {name: _finite(getattr(values, name)) for name in ("minimum", "maximum", "mean", "std")}
+    figures = {name: finite(getattr(values, name)) for name in ("minimum", "maximum", "mean", "std")}
     return {
         "shape": values.shape,
         "dtype": str(values.dtype),
@@ -265,7 +250,7 @@ def _held(values: ValueStatistics) -> dict[str, Any]:
 
 def columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float | None]]:
     """Frames and values of a curve; a value that is not finite becomes None, as JSON has none."""
-    return [frame for frame, _ in points], [_finite(value) for _, value in points]
+    return [frame for frame, _ in points], [finite(value) for _, value in points]
 
 
 def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) -> str:
@@ -276,10 +261,6 @@ def encode_control(state: Mapping[str, Any], command: Mapping[str, Any] | None) 
 def encode_heartbeat(states: int, status: int) -> str:
     """The ``heartbeat`` message: the numbers of the latest states and status messages."""
     return json.dumps({"type": "heartbeat", "states": states, "status": status})
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 class EncodedGraph(NamedTuple):

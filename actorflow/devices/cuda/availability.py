@@ -63,7 +63,7 @@ def load_cupy(place: Place) -> Any:
             raise DeviceUnavailableError(f"place {str(place)!r}: there is neither CuPy {what}") from error
         raise DeviceUnavailableError(f"place {str(place)!r} needs CuPy: {advice}") from error
     except Exception as error:  # a broken installation may raise anything
-        raise DeviceUnavailableError(f"place {str(place)!r}: CuPy does not load: {_summary(error)}") from error
+        raise DeviceUnavailableError(f"place {str(place)!r}: CuPy does not load: {summary(error)}") from error
 
 
 def check_cuda(place: Place) -> None:
@@ -108,7 +108,7 @@ def describe_cuda() -> list[CudaFinding]:
         return [CudaFinding(name, "missing", detail, f"pip install 'actorflow[{_extra(driver)}]'")]
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
         advice = f"pip install --force-reinstall 'actorflow[{_extra(driver_version())}]'"
-        return [CudaFinding(name, "broken", f"CuPy does not load: {_summary(error)}", advice)]
+        return [CudaFinding(name, "broken", f"CuPy does not load: {summary(error)}", advice)]
     problem = _problem(cupy)
     if problem is not None:
         what, advice = problem
@@ -123,9 +123,9 @@ def _examine(cupy: Any, index: int) -> CudaFinding:
             total = int(cupy.arange(8).sum())  # compiles and runs kernels
         properties = cupy.cuda.runtime.getDeviceProperties(index)
     except Exception as error:  # noqa: BLE001  CuPy and CUDA raise many kinds; one broken device must not hide others
-        major = _major(cupy.cuda.runtime.runtimeGetVersion())
+        major = cupy.cuda.runtime.runtimeGetVersion() // 1000
         advice = f"if a library of CUDA was not found: pip install 'cupy-cuda{major}x[ctk]'"
-        return CudaFinding(name, "broken", f"CuPy {cupy.__version__}: {_summary(error)}", advice)
+        return CudaFinding(name, "broken", f"CuPy {cupy.__version__}: {summary(error)}", advice)
     if total != 28:
         return CudaFinding(name, "broken", f"computed {total} where 28 is right")
     memory = properties["totalGlobalMem"] / 2**30
@@ -135,7 +135,7 @@ def _examine(cupy: Any, index: int) -> CudaFinding:
 def _problem(cupy: Any) -> tuple[str, str] | None:
     """Why CuPy sees no device at all, and what to do; None if it sees some."""
     runtime = cupy.cuda.runtime
-    wanted = _major(runtime.runtimeGetVersion())
+    wanted = runtime.runtimeGetVersion() // 1000
     driver = driver_version()
     try:
         count = runtime.getDeviceCount()
@@ -147,7 +147,7 @@ def _problem(cupy: Any) -> tuple[str, str] | None:
         elif driver[0] < wanted:
             return _too_old(driver, wanted)
         else:
-            return f"CUDA does not start: {_summary(error)}", "look at the driver with nvidia-smi"
+            return f"CUDA does not start: {summary(error)}", "look at the driver with nvidia-smi"
     if count == 0:
         return "there is a driver, but no CUDA device", "check that CUDA_VISIBLE_DEVICES does not hide it"
     return None
@@ -169,14 +169,11 @@ def _extra(driver: tuple[int, int] | None) -> str:
     return f"cuda{major}"
 
 
-def _major(version: int) -> int:
-    return version // 1000
-
-
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _summary(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
+    """Its type, and the first line of its text."""
     text = str(error).strip() or type(error).__name__
     return f"{type(error).__name__}: {text.splitlines()[0]}"

@@ -66,25 +66,16 @@ class CudaSegment(segment.Segment):
         assert stream is not None
         try:
             stream.begin_capture()
-        except (RuntimeError, NotImplementedError) as error:
-            raise _refusal(error) from error
-        try:
-            self.launch(argument)
-        except BaseException as error:
-            with suppress(runtime.CUDARuntimeError):  # it says that the capture is invalid
-                stream.end_capture()  # or the stream would go on capturing
-            if not isinstance(error, Exception):
+            try:
+                self.launch(argument)
+            except BaseException:
+                with suppress(runtime.CUDARuntimeError):  # it says that the capture is invalid
+                    stream.end_capture()  # or the stream would go on capturing
                 raise
-            raise _refusal(error) from error
-        try:
             self._graph = stream.end_capture()
-        except runtime.CUDARuntimeError as error:
-            raise _refusal(error) from error
+        except Exception as error:
+            raise CaptureRefusedError(f"{type(error).__name__}: {error}") from error
 
     def replay(self) -> None:
         assert self._graph is not None
         self._graph.launch(self._stream)
-
-
-def _refusal(error: Exception) -> CaptureRefusedError:
-    return CaptureRefusedError(f"{type(error).__name__}: {error}")

@@ -21,7 +21,6 @@ from actorflow.devices.cuda.capture import CudaSegment
 from actorflow.devices.cuda.memory import LateRelease
 from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, is_idle
 from actorflow.devices.cuda.transfer import as_device_array
-from actorflow.devices.memory import BufferPool
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
@@ -75,6 +74,7 @@ class CudaDevice(StreamDevice):
         self._late = LateRelease(self._current_stream, self._marks)
         super().__init__(place, options)
         self._events = EventPool(self.cupy, self.index)
+        # Page-locked memory of the host; copies from and to it run without the host.
         self._staging = memory.PinnedPool(partial(memory.allocate_pinned, self.cupy, self.index), self._copy_lanes)
         self._service: CudaStream | None = None
         self._compiler = WorkerLane(f"{place}-compiler", computes=False)
@@ -170,11 +170,6 @@ class CudaDevice(StreamDevice):
 
     def is_array(self, value: Any) -> bool:
         return isinstance(value, self.cupy.ndarray) and value.data.device_id == self.index
-
-    @property
-    def staging(self) -> BufferPool:
-        """Page-locked memory of the host; copies from and to it run without the host."""
-        return self._staging
 
     # -- copies -------------------------------------------------------------------------------------------------
 

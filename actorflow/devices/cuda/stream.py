@@ -51,48 +51,38 @@ class CudaEvent(Event):
         failure: What went wrong, if anything did.
     """
 
-    __slots__ = ("_begin", "_failure", "_has_passed", "_pool", "raw")
+    __slots__ = ("_begin", "_pool", "failure", "has_passed", "raw")
 
     def __init__(self, pool: EventPool, raw: Any | None, begin: Any | None, failure: str | None) -> None:
         self._pool = pool
         self.raw = raw
         self._begin = begin
-        self._failure = failure
-        self._has_passed = False
+        self.failure = failure  # of work in front of the mark, as far as it is known
+        self.has_passed = False  # whether `query` has said True before
 
     def __del__(self) -> None:
         # What was launched behind an event waits for the record that there was then, so it may be recorded anew.
-        if self._failure is None and self.raw is not None:
+        if self.failure is None and self.raw is not None:
             timed = self._begin is not None
             self._pool.give_back(self.raw, timed)
             if timed:
                 self._pool.give_back(self._begin, timed)
 
-    @property
-    def has_passed(self) -> bool:
-        """True if `query` has said True before."""
-        return self._has_passed
-
-    @property
-    def failure(self) -> str | None:
-        """Failure of work in front of the mark, as far as it is known."""
-        return self._failure
-
     def query(self) -> bool:
-        if self._has_passed:
+        if self.has_passed:
             return True
         self._raise_failure()
         assert self.raw is not None
         runtime = self._pool.cupy.cuda.runtime
         status = runtime.eventQuery(self.raw.ptr)
         if status == _SUCCESS:
-            self._has_passed = True
+            self.has_passed = True
             return True
         error = _clear(runtime, status)
         if status == _NOT_READY:
             return False
-        self._failure = _describe(self._pool.index, error)
-        raise DeviceError(self._failure) from error
+        self.failure = _describe(self._pool.index, error)
+        raise DeviceError(self.failure) from error
 
     def synchronize(self) -> None:
         self._raise_failure()
@@ -101,8 +91,8 @@ class CudaEvent(Event):
         try:
             runtime.eventSynchronize(self.raw.ptr)
         except runtime.CUDARuntimeError as error:
-            self._failure = _describe(self._pool.index, error)
-            raise DeviceError(self._failure) from error
+            self.failure = _describe(self._pool.index, error)
+            raise DeviceError(self.failure) from error
 
     def elapsed_ns(self, before: Event | None) -> int:
         """Nanoseconds of the device's time since the stream began the work in front of the mark; 0 if not timed.
@@ -118,8 +108,8 @@ class CudaEvent(Event):
             return 0  # the next mark tells what is wrong
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise DeviceError(self._failure)
+        if self.failure is not None:
+            raise DeviceError(self.failure)
 
 
 class CudaStream(Stream):

@@ -181,10 +181,6 @@ class SimDevice(StreamDevice):
     def is_array(self, value: Any) -> bool:
         return isinstance(value, SimArray) and value.place == self.place
 
-    @property
-    def staging(self) -> BufferPool:
-        return self._staging
-
     def copy_in(self, source: npt.NDArray[Any], target: SimArray) -> None:
         self._copy("copy_in", source, target)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from actorflow.devices.sim.memory import SimArray
@@ -45,22 +45,6 @@ def current_stream() -> SimStream:
     if not _currents.streams:
         raise DeviceError("no simulated stream is current: launch work inside `with stream.current():`")
     return _currents.streams[-1]
-
-
-class _Current:
-    __slots__ = ("_stream",)
-
-    def __init__(self, stream: SimStream) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> SimStream:
-        _currents.streams.append(self._stream)
-        return self._stream
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _currents.streams.pop()
 
 
 class SimEvent(Event):
@@ -212,8 +196,13 @@ class SimStream(Stream):
         self._awaited: list[SimEvent] = []
         self._is_closed = False
 
-    def current(self) -> _Current:
-        return _Current(self)
+    @contextmanager
+    def current(self) -> Iterator[SimStream]:
+        _currents.streams.append(self)
+        try:
+            yield self
+        finally:
+            _currents.streams.pop()
 
     def launch(self, function: Function, reads: Arrays, writes: Arrays, *, cost_ns: int, name: str) -> Launch | None:
         """Have the device do something behind all that was launched here before; returns at once.

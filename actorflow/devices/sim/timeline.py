@@ -62,12 +62,7 @@ class Timeline:
         self._name = name
         self._heap: list[tuple[int, int, Work]] = []
         self._thread: threading.Thread | None = None
-        self._is_closing = False
-
-    @property
-    def is_closing(self) -> bool:
-        """True if nothing may be launched any more."""
-        return self._is_closing
+        self.is_closing = False  # nothing may be launched any more
 
     def push(self, work: Work) -> None:
         """Launch work. The caller holds the lock of ``changed``.
@@ -88,7 +83,7 @@ class Timeline:
     def close(self) -> None:
         """Stop after the work that was launched, which takes no modelled time any more. Idempotent."""
         with self.changed:
-            self._is_closing = True
+            self.is_closing = True
             self.changed.notify_all()
 
     def join(self) -> None:
@@ -98,7 +93,7 @@ class Timeline:
 
     def forget_parent(self) -> None:
         """This is the child of a fork, which does not have the thread: nothing that was launched is done."""
-        self._is_closing = True
+        self.is_closing = True
         self._thread = None
         self._heap.clear()
 
@@ -116,12 +111,12 @@ class Timeline:
         with self.changed:
             while True:
                 if not self._heap:
-                    if self._is_closing:
+                    if self.is_closing:
                         return None
                     self.changed.wait()
                     continue
                 left_ns = self._heap[0][0] - self.clock()
-                if left_ns <= 0 or self._is_closing:
+                if left_ns <= 0 or self.is_closing:
                     return heappop(self._heap)[2]
                 self.changed.wait(left_ns / 1e9)
 
@@ -228,14 +223,11 @@ class Launch(Work):
         except DeviceError as error:
             return WorkFailure(self._stream, self._by, error)
         except BaseException as error:  # noqa: BLE001  an event carries it to the host
-            return self._failed(error)
+            failed = DeviceError(f"{self._by} failed with {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            failed.work = self._label
+            return WorkFailure(self._stream, self._by, failed)
         return None
-
-    def _failed(self, cause: BaseException) -> WorkFailure:
-        error = DeviceError(f"{self._by} failed with {type(cause).__name__}: {cause}")
-        error.__cause__ = cause
-        error.work = self._label
-        return WorkFailure(self._stream, self._by, error)
 
 
 class Mark(Work):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import INLINE_NS
@@ -36,11 +36,10 @@ _SENT_NS = 4_000_000
 _MOST_SENT = 64
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Call(Stage):
     """A stage that calls a function."""
 
-    keeps_marks: ClassVar[bool] = True
+    keeps_marks = True
 
     options: Options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -124,7 +124,7 @@ class ExpandActor(CallActor):
             elif not self.run.loop.is_closed():
                 aclose = getattr(iterator, "aclose", None)
                 if aclose is not None:
-                    self.run.start_closing(self._aclose(aclose), self.stats.name)
+                    self.run.start_task(self._aclose(aclose), self.stats.name)
         except BaseException as error:  # noqa: BLE001  nothing is left to be told
             self.report(error)
 
@@ -139,24 +139,18 @@ class ExpandActor(CallActor):
             self.report(error)  # as above
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Expand(Call):
     """`Pipeline.flat_map`."""
 
     kind = "flat_map"
 
     def for_processes(self) -> Callable[[Any], Any]:
-        return _Listed(self.options.fn)
+        return partial(_listed, self.options.fn)
 
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
         return ExpandActor(*args, **kwargs)
 
 
-class _Listed:
-    """A function with the items of what it returns in a list: an iterator cannot be sent."""
-
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
-        self._fn = fn
-
-    def __call__(self, item: Any) -> list[Any]:
-        return list(iterated(self._fn(item)))
+def _listed(fn: Callable[[Any], Any], item: Any) -> list[Any]:
+    """The items of what a function returns, in a list: an iterator cannot be sent."""
+    return list(iterated(fn(item)))

@@ -464,7 +464,6 @@ def _map_actor(*args: Any, is_filter: bool, **kwargs: Any) -> MapActor:
     return kind(*args, **kwargs, is_filter=is_filter)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Map(Call):
     """`Pipeline.map`."""
 
@@ -474,24 +473,18 @@ class Map(Call):
         return _map_actor(*args, **kwargs, is_filter=False)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Filter(Call):
     """`Pipeline.filter`."""
 
     kind = "filter"
 
     def for_processes(self) -> Callable[[Any], Any]:
-        return _Bool(self.options.fn)
+        return partial(_is_kept, self.options.fn)
 
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
         return _map_actor(*args, **kwargs, is_filter=True)
 
 
-class _Bool:
-    """A function with a bool of what it returns, made where it is called."""
-
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
-        self._fn = fn
-
-    def __call__(self, item: Any) -> bool:
-        return bool(self._fn(item))
+def _is_kept(fn: Callable[[Any], Any], item: Any) -> bool:
+    """What a filter's function says, made a bool where it is called."""
+    return bool(fn(item))

@@ -43,7 +43,6 @@ class Request:
         self.parts = pack(items)  # the message
         self.timeout_s = timeout_s
         self.done: Callable[[Answer], None] | None = done  # called on the loop; None when nobody waits any more
-        self.worker: WorkerProcess | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -99,7 +98,6 @@ class WorkerProcess:
 
     def give(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
         """Send a request's items. Only on the loop."""
-        request.worker = self
         self.requests.append(request)
         self._unsent.extend(request.parts)
         self.watch(loop)

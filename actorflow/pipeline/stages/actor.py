@@ -209,9 +209,9 @@ class StageActor(ABC):
 
     # -- positions and counts -----------------------------------------------------------------------------------
 
-    @abstractmethod
     def freeze(self, position: Any) -> Any:
         """A position that this stage has given, as plain data: what JSON can hold, if the source's is."""
+        return self.upstream.freeze(position)
 
     @property
     def upstream(self) -> StageActor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.stages.actor import MARK, End, StageActor, Wait
@@ -18,11 +18,10 @@ from actorflow.pipeline.stages.join import JoinActor
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Branch(Stage):
     """The stage at which branches part."""
 
-    kind: ClassVar[str] = "branch"
+    kind = "branch"
 
     key: Callable[[Any], Any]  # function that gives the key of an item
     keys: tuple[Any, ...]  # keys of the branches, in order
@@ -39,26 +38,24 @@ class Branch(Stage):
         raise PipelineError(f"stage {self.name!r}: branches must come together again")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class BranchStart(Stage):
     """The beginning of one branch."""
 
-    kind: ClassVar[str] = "port"
-    keeps_marks: ClassVar[bool] = True
+    kind = "port"
+    keeps_marks = True
 
     def build(self, build: Build, state: Any) -> StageActor:
         port = build.ports[self]
         assert isinstance(port, _StartActor)
-        if state is not None:
-            port.begin_behind(state)
+        if state is not None:  # items up to this one have been through the branch
+            port.start = port.last = port.frozen = _Passed(state, None, None)
         return port
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class BranchJoin(Stage):
     """The stage at which branches come together again; ``upstream`` are the branches' last stages."""
 
-    kind: ClassVar[str] = "join"
+    kind = "join"
 
     split: Branch  # the stage at which they part
     ports: tuple[BranchStart, ...]  # their beginnings
@@ -70,12 +67,11 @@ class BranchJoin(Stage):
 
     def build(self, build: Build, state: Any) -> StageActor:
         front, number, states = (None, 0, [None] * len(self.ports)) if state is None else state
-        split = _BranchActor(self.split, build, build.front(self.split, front), number)
+        split = _BranchActor(self.split, build, front, number)
         ports = [_StartActor(split, number) for _ in self.ports]
         split.ports = ports
         inner = replace(build, ports={**build.ports, **dict(zip(self.ports, ports, strict=True))})
-        ends = [stage.build(inner, its) for stage, its in zip(self.upstream, states, strict=True)]
-        return _JoinedActor(self, build, ends, split)
+        return _JoinedActor(self, inner, states, split)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,10 +92,6 @@ class _StartActor(StageActor):
         self.stats.actor = split
         self._split = split
         self.start = self.last = self.frozen = _Passed(number - 1, None, None)
-
-    def begin_behind(self, number: int) -> None:
-        """Items up to this one have been through the branch."""
-        self.start = self.last = self.frozen = _Passed(number, None, None)
 
     @property
     def has_room(self) -> bool:
@@ -133,7 +125,8 @@ class _BranchActor(StageActor):
 
     ports: list[_StartActor]  # beginnings of the branches
 
-    def __init__(self, stage: Branch, build: Build, source: StageActor, number: int) -> None:
+    def __init__(self, stage: Branch, build: Build, front: Any, number: int) -> None:
+        source = build.front(stage, front)
         super().__init__(build.run, build.stats(stage))
         self.reads(source)
         self.turns: deque[tuple[int, _Passed]] = deque()
@@ -193,15 +186,12 @@ class _BranchActor(StageActor):
                 port.out.owner.wake()
         self.stop()
 
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
-
 
 class _JoinedActor(JoinActor):
     """Gives what the branches give, by the numbers of the items that it came of."""
 
-    def __init__(self, stage: BranchJoin, build: Build, ends: list[StageActor], split: _BranchActor) -> None:
-        super().__init__(stage, build, ends)
+    def __init__(self, stage: BranchJoin, build: Build, states: Any, split: _BranchActor) -> None:
+        super().__init__(stage, build, states)
         self._split = split
         self._number = split._number
         self._latest: _Passed | None = None

@@ -5,29 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.stages.actor import Inbox, StageActor, Wait
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class _Join(Stage):
     @property
     def shape(self) -> str:
         return f"{self.kind}({len(self.upstream)})"
 
-    def sources(self, build: Build, states: Any) -> list[StageActor]:
-        """The actors in front."""
-        states = [None] * len(self.upstream) if states is None else states
-        return [stage.build(build, state) for stage, state in zip(self.upstream, states, strict=True)]
-
 
 class JoinActor(StageActor):
     """Gives an item whenever `next_item` has one."""
 
-    def __init__(self, stage: Stage, build: Build, sources: list[StageActor]) -> None:
+    def __init__(self, stage: Stage, build: Build, states: Any) -> None:
+        fronts = [None] * len(stage.upstream) if states is None else states
+        sources = [front.build(build, state) for front, state in zip(stage.upstream, fronts, strict=True)]
         super().__init__(build.run, build.stats(stage), len(sources))
         self.reads(*sources)
         self._stage: Any = stage
@@ -74,21 +70,9 @@ class JoinActor(StageActor):
         return [inbox.source.freeze(at) for inbox, at in zip(self.inboxes, positions, strict=True)]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Zip(_Join):
-    """`zip_`."""
-
-    kind: ClassVar[str] = "zip"
-
-    strict: bool
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _ZipActor(self, build, self.sources(build, state))
-
-
 class _ZipActor(JoinActor):
-    def __init__(self, stage: Zip, build: Build, sources: list[StageActor]) -> None:
-        super().__init__(stage, build, sources)
+    def __init__(self, stage: Zip, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
         self._number = 0  # of the next item
         self.start = tuple(self.at)
 
@@ -115,22 +99,21 @@ class _ZipActor(JoinActor):
         return self.freeze_all(position)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Concat(_Join):
-    """`concat`."""
+class Zip(_Join):
+    """`zip_`."""
 
-    kind: ClassVar[str] = "concat"
+    kind = "zip"
+    actor_type = _ZipActor
 
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _ConcatActor(self, build, self.sources(build, None if state is None else state[1]), state)
+    strict: bool
 
 
 class _ConcatActor(JoinActor):
-    def __init__(self, stage: Stage, build: Build, sources: list[StageActor], state: Any) -> None:
-        super().__init__(stage, build, sources)
+    def __init__(self, stage: Concat, build: Build, state: Any) -> None:
+        super().__init__(stage, build, None if state is None else state[1])
         self._index = 0 if state is None else state[0]
-        for source in sources[: self._index]:
-            source.stop()
+        for inbox in self.inboxes[: self._index]:
+            inbox.source.stop()
         self.start = self._index, tuple(self.at)
 
     def next_item(self) -> tuple[Any, Any] | None:
@@ -139,9 +122,7 @@ class _ConcatActor(JoinActor):
             if inbox.items:
                 value = self.taken(self._index)
                 return value, (self._index, tuple(self.at))
-            if not self.has_ended(inbox):
-                return None
-            if self.is_over:
+            if not self.has_ended(inbox) or self.is_over:
                 return None
             self._index += 1
         self.finish()
@@ -152,21 +133,16 @@ class _ConcatActor(JoinActor):
         return [index, self.freeze_all(at)]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Interleave(_Join):
-    """`interleave`."""
+class Concat(_Join):
+    """`concat`."""
 
-    kind: ClassVar[str] = "interleave"
-
-    block: int
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _InterleaveActor(self, build, self.sources(build, None if state is None else state[2]), state)
+    kind = "concat"
+    actor_type = _ConcatActor
 
 
 class _InterleaveActor(JoinActor):
-    def __init__(self, stage: Interleave, build: Build, sources: list[StageActor], state: Any) -> None:
-        super().__init__(stage, build, sources)
+    def __init__(self, stage: Interleave, build: Build, state: Any) -> None:
+        super().__init__(stage, build, None if state is None else state[2])
         self._index: int = 0 if state is None else state[0]
         self._left: int = stage.block if state is None else state[1]
         self.start = self._index, self._left, tuple(self.at)
@@ -195,6 +171,15 @@ class _InterleaveActor(JoinActor):
         return [index, left, self.freeze_all(at)]
 
 
+class Interleave(_Join):
+    """`interleave`."""
+
+    kind = "interleave"
+    actor_type = _InterleaveActor
+
+    block: int
+
+
 @dataclass(slots=True, eq=False)
 class _Turn:
     """A position in a merged stream: behind what was taken of each stream, with the way to the next position."""
@@ -204,21 +189,11 @@ class _Turn:
     next: _Turn | None = None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Merge(_Join):
-    """`merge`."""
-
-    kind: ClassVar[str] = "merge"
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _MergeActor(self, build, self.sources(build, None if state is None else state[0]), state)
-
-
 class _MergeActor(JoinActor):
     """Takes from the streams in turn, as far as they have something; in what a saved position knows of, as before."""
 
-    def __init__(self, stage: Stage, build: Build, sources: list[StageActor], state: Any) -> None:
-        super().__init__(stage, build, sources)
+    def __init__(self, stage: Merge, build: Build, state: Any) -> None:
+        super().__init__(stage, build, None if state is None else state[0])
         self._known: deque[int] = deque(() if state is None else state[1])
         self._index = 0
         self.start = self._turn = _Turn(tuple(self.at), -1)
@@ -256,3 +231,10 @@ class _MergeActor(JoinActor):
             known.append(following.index)
             following = following.next
         return [self.freeze_all(position.at), known]
+
+
+class Merge(_Join):
+    """`merge`."""
+
+    kind = "merge"
+    actor_type = _MergeActor

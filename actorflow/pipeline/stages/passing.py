@@ -7,8 +7,7 @@ import sys
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from actorflow.errors import PipelineError, StageError, shown
 from actorflow.pipeline.stages.actor import MARK, StageActor, Wait
@@ -18,8 +17,9 @@ from actorflow.pipeline.stages.stage import Build, Stage
 class PassActor(StageActor):
     """Gives at most one item for each that it takes, and perhaps some at the end."""
 
-    def __init__(self, stage: Stage, build: Build, source: StageActor, *, capacity: int = 2) -> None:
-        super().__init__(build.run, build.stats(stage), capacity=capacity)
+    def __init__(self, stage: Stage, build: Build, front: Any) -> None:
+        source = build.front(stage, front)
+        super().__init__(build.run, build.stats(stage))
         self.reads(source)
         self.start = source.start
         self._stage: Any = stage
@@ -71,15 +71,12 @@ class PassActor(StageActor):
                 return
         self.finish(error)
 
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
-
 
 class _CountActor(PassActor):
     """Positions have a count of items besides the one in front."""
 
     def __init__(self, stage: Stage, build: Build, state: Any) -> None:
-        super().__init__(stage, build, build.front(stage, None if state is None else state[0]))
+        super().__init__(stage, build, None if state is None else state[0])
         self.count = 0 if state is None else state[1]
         self.start = (self.start, self.count)
 
@@ -88,18 +85,6 @@ class _CountActor(PassActor):
 
     def freeze(self, position: Any) -> Any:
         return [self.upstream.freeze(position[0]), position[1]]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Take(Stage):
-    """`Pipeline.take`."""
-
-    kind: ClassVar[str] = "take"
-
-    count: int
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _TakeActor(self, build, state)
 
 
 class _TakeActor(_CountActor):
@@ -116,17 +101,13 @@ class _TakeActor(_CountActor):
             self.finish()
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SkipFirst(Stage):
-    """`Pipeline.skip`."""
+class Take(Stage):
+    """`Pipeline.take`."""
 
-    kind: ClassVar[str] = "skip"
-    keeps_marks: ClassVar[bool] = True
+    kind = "take"
+    actor_type = _TakeActor
 
     count: int
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _SkipActor(self, build, state)
 
 
 class _SkipActor(_CountActor):
@@ -137,17 +118,14 @@ class _SkipActor(_CountActor):
             self.out.items.append((value, (at, self.count)))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Enumerate(Stage):
-    """`Pipeline.enumerate`."""
+class SkipFirst(Stage):
+    """`Pipeline.skip`."""
 
-    kind: ClassVar[str] = "enumerate"
-    keeps_marks: ClassVar[bool] = True
+    kind = "skip"
+    keeps_marks = True
+    actor_type = _SkipActor
 
-    first: int
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _EnumerateActor(self, build, state)
+    count: int
 
 
 class _EnumerateActor(_CountActor):
@@ -157,22 +135,14 @@ class _EnumerateActor(_CountActor):
         self.out.items.append(((number, value), (at, self.count)))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shard(Stage):
-    """`Pipeline.shard`."""
+class Enumerate(Stage):
+    """`Pipeline.enumerate`."""
 
-    kind: ClassVar[str] = "shard"
+    kind = "enumerate"
+    keeps_marks = True
+    actor_type = _EnumerateActor
 
-    rank: int
-    world: int
-    even: bool
-
-    @property
-    def shape(self) -> str:
-        return f"{self.kind}({self.rank} of {self.world})"
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _ShardActor(self, build, state)
+    first: int
 
 
 class _ShardActor(_CountActor):
@@ -190,23 +160,24 @@ class _ShardActor(_CountActor):
             self.out.items.append((value, (at, self.count)))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Group(Stage):
-    """The first half of `Pipeline.batch`: lists of items."""
+class Shard(Stage):
+    """`Pipeline.shard`."""
 
-    kind: ClassVar[str] = "batch"
-    keeps_marks: ClassVar[bool] = True
+    kind = "shard"
+    actor_type = _ShardActor
 
-    size: int
-    drop_last: bool
+    rank: int
+    world: int
+    even: bool
 
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _GroupActor(self, build, build.front(self, state))
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({self.rank} of {self.world})"
 
 
 class _GroupActor(PassActor):
-    def __init__(self, stage: Group, build: Build, source: StageActor) -> None:
-        super().__init__(stage, build, source)
+    def __init__(self, stage: Group, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
         self._group: list[Any] = []
         self._clean = self._last = self.start  # behind the last batch, behind the last item
 
@@ -239,25 +210,22 @@ class _GroupActor(PassActor):
         return super().held + len(self._group)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Prefetch(Stage):
-    """`Pipeline.prefetch`."""
+class Group(Stage):
+    """The first half of `Pipeline.batch`: lists of items."""
 
-    kind: ClassVar[str] = "prefetch"
-    keeps_marks: ClassVar[bool] = True
+    kind = "batch"
+    keeps_marks = True
+    actor_type = _GroupActor
 
-    count: int
-    size_bytes: int | None
-    size: Callable[[Any], int] | None
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _PrefetchActor(self, build, build.front(self, state))
+    size: int
+    drop_last: bool
 
 
 class _PrefetchActor(StageActor):
     """Takes an item out of its inbox when there is room for its bytes, so the one behind is not even asked for."""
 
-    def __init__(self, stage: Prefetch, build: Build, source: StageActor) -> None:
+    def __init__(self, stage: Prefetch, build: Build, state: Any) -> None:
+        source = build.front(stage, state)
         super().__init__(build.run, build.stats(stage), capacity=1)
         self.inboxes[0].least = None  # one item, however cheap, is all that may wait in front of the bound
         self.reads(source)
@@ -332,9 +300,6 @@ class _PrefetchActor(StageActor):
     def halt(self) -> None:
         self._buffer.clear()
 
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
-
     @property
     def queued(self) -> int:
         return super().queued + len(self._buffer)
@@ -342,6 +307,18 @@ class _PrefetchActor(StageActor):
     @property
     def room(self) -> int:
         return super().room + self._stage.count
+
+
+class Prefetch(Stage):
+    """`Pipeline.prefetch`."""
+
+    kind = "prefetch"
+    keeps_marks = True
+    actor_type = _PrefetchActor
+
+    count: int
+    size_bytes: int | None
+    size: Callable[[Any], int] | None
 
 
 def bytes_of(size: Callable[[Any], int], item: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from actorflow.errors import PipelineError
 from actorflow.pipeline.stages.actor import StageActor, Wait
@@ -12,34 +12,17 @@ from actorflow.pipeline.stages.passing import PassActor, bytes_of, size_of
 from actorflow.pipeline.stages.stage import Build, Stage
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Repeat(Stage):
-    """`Pipeline.repeat`."""
-
-    kind: ClassVar[str] = "repeat"
-
-    times: int | None
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        done = 0 if state is None else state[0]
-        front = self.front_build(build, done)
-        return _RepeatActor(self, build, front.front(self, None if state is None else state[1]), done, state is None)
-
-    def front_build(self, build: Build, done: int) -> Build:
-        """Settings for building the stages in front once more."""
-        return replace(build, epoch=build.epoch * (self.times or 1) + done)
-
-
 class _RepeatActor(PassActor):
     """Builds the stages in front again when they have ended."""
 
-    def __init__(self, stage: Repeat, build: Build, source: StageActor, done: int, is_fresh: bool) -> None:
-        super().__init__(stage, build, source)
+    def __init__(self, stage: Repeat, build: Build, state: Any) -> None:
+        done, front = (0, None) if state is None else state
+        super().__init__(stage, stage.front_build(build, done), front)
         self._build = build
         self._done = done
-        self._source = source
-        self._is_empty = is_fresh
-        self.start = (source, source.start, done)
+        self._source = self.upstream
+        self._is_empty = state is None
+        self.start = (self._source, self.start, done)
 
     def step(self, now: int) -> Wait:
         if self._stage.times == 0:
@@ -77,6 +60,19 @@ class _RepeatActor(PassActor):
         return [done, source.freeze(at)]
 
 
+class Repeat(Stage):
+    """`Pipeline.repeat`."""
+
+    kind = "repeat"
+    actor_type = _RepeatActor
+
+    times: int | None
+
+    def front_build(self, build: Build, done: int) -> Build:
+        """Settings for building the stages in front once more."""
+        return replace(build, epoch=build.epoch * (self.times or 1) + done)
+
+
 @dataclass(eq=False)
 class _Store:
     """Items kept by a cache, from run to run of one loader."""
@@ -86,11 +82,10 @@ class _Store:
     front: Any = None  # position of the stages in front, from which they come again in this order
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Cache(Stage):
     """`Pipeline.cache`."""
 
-    kind: ClassVar[str] = "cache"
+    kind = "cache"
 
     size_bytes: int | None
     size: Callable[[Any], int] | None
@@ -100,15 +95,14 @@ class Cache(Stage):
         store = build.resources.caches.get(self)
         if store is not None and (state is None or store.epoch == epoch):
             return _KeptActor(self, build, store, count)
-        source = replace(build, epoch=epoch).front(self, front)
-        return _CacheActor(self, build, source, _Store(epoch), count)
+        return _CacheActor(self, replace(build, epoch=epoch), front, _Store(epoch), count)
 
 
 class _CacheActor(PassActor):
     """The first time: keeps what passes. A run that begins in the middle computes, and keeps, what went out before."""
 
-    def __init__(self, stage: Cache, build: Build, source: StageActor, store: _Store, count: int) -> None:
-        super().__init__(stage, build, source)
+    def __init__(self, stage: Cache, build: Build, front: Any, store: _Store, count: int) -> None:
+        super().__init__(stage, build, front)
         self._store = store
         self._size = stage.size or size_of
         self._bytes = 0

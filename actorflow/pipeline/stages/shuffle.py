@@ -9,37 +9,15 @@ others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from operator import itemgetter
+from typing import Any
 
-from actorflow.pipeline.stages.actor import StageActor
 from actorflow.pipeline.stages.passing import PassActor
 from actorflow.pipeline.stages.stage import Build, Stage
 
 _BITS = (1 << 64) - 1
 #: The position before the first item.
 _START: Any = (None, 0)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shuffle(Stage):
-    """`Pipeline.shuffle`."""
-
-    kind: ClassVar[str] = "shuffle"
-    keeps_marks: ClassVar[bool] = True
-
-    size: int
-    seed: int
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return (self.seed,)
-
-    @property
-    def shape(self) -> str:
-        return f"{self.kind}({self.size}, seed={self.seed})"
-
-    def build(self, build: Build, state: Any) -> StageActor:
-        return _ShuffleActor(self, build, build.front(self, None if state is None else state[0]), state)
 
 
 class _Draws:
@@ -82,10 +60,10 @@ class _Basis:
 
 
 class _ShuffleActor(PassActor):
-    def __init__(self, stage: Shuffle, build: Build, source: StageActor, state: Any) -> None:
-        super().__init__(stage, build, source)
+    def __init__(self, stage: Shuffle, build: Build, state: Any) -> None:
+        super().__init__(stage, build, None if state is None else state[0])
         self._draws = _Draws.of(stage.seed, build.epoch)
-        self._before: Any = source.start
+        self._before: Any = self.start
         self._number = 0  # of the next item
         self._buffer: list[tuple[Any, int, Any]] = []
         self._since = 0
@@ -164,7 +142,7 @@ class _ShuffleActor(PassActor):
             else:
                 held[place] = basis.number + i, basis.came[i]
         following = basis.number + (0 if basis.is_draining else since)
-        origin, at = min(held, default=(following, None), key=_number_of)
+        origin, at = min(held, default=(following, None), key=itemgetter(0))
         if not held:
             origin = following
             at = self._before
@@ -178,5 +156,20 @@ class _ShuffleActor(PassActor):
         return super().held + len(self._buffer)
 
 
-def _number_of(entry: tuple[int, Any]) -> int:
-    return entry[0]
+class Shuffle(Stage):
+    """`Pipeline.shuffle`."""
+
+    kind = "shuffle"
+    keeps_marks = True
+    actor_type = _ShuffleActor
+
+    size: int
+    seed: int
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed,)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({self.size}, seed={self.seed})"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -68,11 +67,10 @@ class Resumable(Protocol):
         """Go to a place that `state_dict` gave, of this object or of one that was made in the same way."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Stage):
     """`source`."""
 
-    kind: ClassVar[str] = "source"
+    kind = "source"
 
     data: Any  # the sequence, iterable or function that gives the items
     sampler: Sampler | None = None  # in which order they are taken out of a sequence

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from actorflow.errors import PipelineError, whole
 from actorflow.graph.nodes import PACKAGE, Site
@@ -19,17 +18,23 @@ if TYPE_CHECKING:
     from actorflow.pipeline.stats import StageStats
 
 
+@dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """One stage of a pipeline.
+    """One stage of a pipeline; a subclass is made a dataclass like this one.
 
     Class attributes:
         kind: Name of the method that adds it.
         keeps_marks: True if it may stand in a branch.
+        actor_type: Class of its actors, unless it overrides `build`.
     """
 
     kind: ClassVar[str]
     keeps_marks: ClassVar[bool] = False
+    actor_type: ClassVar[type[Any]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False, kw_only=True)(cls)
 
     name: str  # for messages and statistics
     site: Site  # the line of user code that added it
@@ -55,7 +60,6 @@ class Stage:
         """Text that a saved position must agree with, besides that of the stages in front."""
         return self.kind
 
-    @abstractmethod
     def build(self, build: Build, state: Any) -> StageActor:
         """An actor for this stage, and for those in front of it.
 
@@ -63,6 +67,8 @@ class Stage:
             build: The run, epoch and so on.
             state: The position to go on at, as `StageActor.freeze` gave it; None for the beginning.
         """
+        actor: StageActor = self.actor_type(self, build, state)
+        return actor
 
     def on(self, *upstream: Stage) -> Stage:
         """The same stage behind other ones."""

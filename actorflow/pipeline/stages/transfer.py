@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,10 @@ from actorflow.spec import TensorSpec
 _LANE = "inbound"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Transfer(Stage):
     """`Pipeline.to`."""
 
-    kind: ClassVar[str] = "to"
+    kind = "to"
 
     place: Place
     graph: Graph | None
@@ -259,9 +258,6 @@ class _TransferActor(StageActor):
         if self._allowance is not None:
             self._allowance.forget(self.wake)
 
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
-
     @property
     def held(self) -> int:
         return super().held + len(self._flight)
@@ -282,8 +278,5 @@ def _host_bytes(value: Any) -> int:
     """Bytes that the arrays of an item will take on a device."""
     if isinstance(value, np.ndarray | np.generic):
         return 0 if value.dtype.hasobject else value.nbytes
-    if isinstance(value, Mapping):
-        return sum(_host_bytes(part) for part in value.values())
-    if isinstance(value, tuple | list):
-        return sum(_host_bytes(part) for part in value)
-    return 0
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return sum(map(_host_bytes, parts))

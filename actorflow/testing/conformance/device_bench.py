@@ -37,7 +37,7 @@ class DeviceBench:
     """Bench on which one device is checked."""
 
     def __init__(
-        self, place: Place, options: DeviceOptions | None, patience_s: float, fail: Callable[[Device], object] | None
+        self, place: Place, options: DeviceOptions | None, patience_s: float, fail: Callable[[Device], Any] | None
     ) -> None:
         self.place = place
         self.options = options
@@ -59,8 +59,7 @@ class DeviceBench:
     @asynccontextmanager
     async def device(self, place: Place | None = None, **changes: Any) -> AsyncIterator[Device]:
         """An open device on the running loop, closed at the end; ``changes`` are to its options."""
-        device = open_device(place or self.place, self.changed(**changes) if changes else self.options)
-        device.bind(asyncio.get_running_loop())
+        device = self.open(place, **changes)
         try:
             yield device
         except BaseException:
@@ -68,9 +67,19 @@ class DeviceBench:
             device.close()
             raise  # what join() would say is of no interest any more
         self.open_gates()
+        await self.close(device)
+        self._kept.clear()
+
+    def open(self, place: Place | None = None, **changes: Any) -> Device:
+        """As `device`, for checks that close it themselves."""
+        device = open_device(place or self.place, self.changed(**changes) if changes else self.options)
+        device.bind(asyncio.get_running_loop())
+        return device
+
+    async def close(self, device: Device) -> None:
+        """Close a device, and wait for its end."""
         device.close()
         await self.in_thread(device.join, "join() after close()")
-        self._kept.clear()
 
     def changed(self, **changes: Any) -> DeviceOptions:
         """The options with changes."""

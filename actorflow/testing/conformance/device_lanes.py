@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.devices import Device, Fence, Lane, open_device
+from actorflow.devices import Device, Fence, Lane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.testing.conformance.device_bench import (
@@ -28,7 +28,7 @@ from actorflow.testing.conformance.device_bench import (
     pattern,
     turns,
 )
-from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, same
+from actorflow.testing.conformance.report import Deviation, NotApplicable, Topic, expect, refusing, same
 
 #: Requirements that are checked before anything waits for work.
 SUBMIT = Topic("lanes")
@@ -57,14 +57,13 @@ def keep_busy(bench: DeviceBench, device: Device, lane: Lane, count: int = 3) ->
 
 
 @SUBMIT.requires("at_once", "submit() does not wait for the work")
-async def _at_once(bench: DeviceBench) -> None:
+async def _at_once(bench: DeviceBench, device: Device) -> None:
     bench.threads_only()
-    async with bench.device() as device:
-        gate, lane, ends = bench.gate(), device.lane("main"), Ends(bench)
-        fences = [lane.submit(gate, None, ends, True), lane.submit(nothing, None, ends, True)]
-        expect(not any(fence.done for fence in fences), "submit() returns while the work waits", "it had ended by then")
-        gate.open()
-        await ends.until(*fences)
+    gate, lane, ends = bench.gate(), device.lane("main"), Ends(bench)
+    fences = [lane.submit(gate, None, ends, True), lane.submit(nothing, None, ends, True)]
+    expect(not any(fence.done for fence in fences), "submit() returns while the work waits", "it had ended by then")
+    gate.open()
+    await ends.until(*fences)
 
 
 @LANES.requires("names", "lane(name) gives one lane per name; inbound and outbound, for copies, among them")
@@ -78,75 +77,71 @@ async def _names(device: Device) -> None:
 
 
 @LANES.requires("order", "work on one lane is done in the order of submission, each piece once")
-async def _order(bench: DeviceBench) -> None:
+async def _order(bench: DeviceBench, device: Device) -> None:
     count = 50
-    async with bench.device() as device:
-        lane, array, ends = device.lane("main"), device.allocate(SMALL), Ends(bench)
-        sources = [pattern(SMALL, i) for i in range(count)]
-        targets = [np.zeros_like(source) for source in sources]
-        called: list[int] = []
+    lane, array, ends = device.lane("main"), device.allocate(SMALL), Ends(bench)
+    sources = [pattern(SMALL, i) for i in range(count)]
+    targets = [np.zeros_like(source) for source in sources]
+    called: list[int] = []
 
-        def write(i: int) -> None:
-            called.append(i)
-            device.copy_in(sources[i], array)
+    def write(i: int) -> None:
+        called.append(i)
+        device.copy_in(sources[i], array)
 
-        def read(i: int) -> None:
-            called.append(i)
-            device.copy_out(array, targets[i])
+    def read(i: int) -> None:
+        called.append(i)
+        device.copy_out(array, targets[i])
 
-        fences = []
-        for i in range(count):
-            fences.append(lane.submit(write, i, ends, False))
-            fences.append(lane.submit(read, i, ends, i % 7 == 0))
-        await ends.until(*fences)
-        expected = [i for i in range(count) for _ in range(2)]
-        expect(
-            called == expected, f"work called in the order {expected[:8]}...", f"{called[:8]}..., {len(called)} calls"
-        )
-        expect(ends.told == fences, "the loop is told in the order of submission", "in another order")
-        for i in range(count):
-            same(targets[i], sources[i], f"what was written in front of copy {i}")
+    fences = []
+    for i in range(count):
+        fences.append(lane.submit(write, i, ends, False))
+        fences.append(lane.submit(read, i, ends, i % 7 == 0))
+    await ends.until(*fences)
+    expected = [i for i in range(count) for _ in range(2)]
+    expect(called == expected, f"work called in the order {expected[:8]}...", f"{called[:8]}..., {len(called)} calls")
+    expect(ends.told == fences, "the loop is told in the order of submission", "in another order")
+    for i in range(count):
+        same(targets[i], sources[i], f"what was written in front of copy {i}")
 
 
 @LANES.requires("independent", "work on one lane does not wait for work on another")
-async def _independent(bench: DeviceBench) -> None:
+async def _independent(bench: DeviceBench, device: Device) -> None:
     bench.threads_only()
-    async with bench.device() as device:
-        gate = bench.gate()
-        blocked = device.lane("main").submit(gate, None, nothing, True)
-        for name in ("inbound", "outbound", "main-1"):
-            await bench.passes(device.lane(name).submit(nothing, None, nothing, True), f"work on lane {name!r}")
-        expect(not blocked.done, "work on lane 'main' still waits", "it has ended")
-        gate.open()
-        await bench.passes(blocked)
+    gate = bench.gate()
+    blocked = device.lane("main").submit(gate, None, nothing, True)
+    for name in ("inbound", "outbound", "main-1"):
+        await bench.passes(device.lane(name).submit(nothing, None, nothing, True), f"work on lane {name!r}")
+    expect(not blocked.done, "work on lane 'main' still waits", "it has ended")
+    gate.open()
+    await bench.passes(blocked)
 
 
 @LANES.requires(
     "wait_held", "wait() does not wait on the host; where it says True, the lane does, for as long as it takes"
 )
-async def _wait_held(bench: DeviceBench) -> None:
+async def _wait_held(bench: DeviceBench, device: Device) -> None:
     bench.threads_only()
-    async with bench.device() as device:
-        first, second = device.lane("inbound"), device.lane("main")
-        for _ in range(3):
-            gate, began = bench.gate(), asyncio.Event()
-            tell = partial(asyncio.get_running_loop().call_soon_threadsafe, began.set)
-            held = first.submit(gate, None, nothing, True)
-            says = second.wait(held)
-            expect(not held.done, "wait() returns at once", "it waited on the host for the work's end")
-            expect(says is True or says is False, "wait() says True or False", repr(says))
-            if says:
-                behind = second.submit(partial(_call, tell), None, nothing, True)
-                try:
-                    async with asyncio.timeout(_GRACE_S):
-                        await began.wait()
-                except TimeoutError:
-                    gate.open()
-                else:
-                    raise Deviation("work behind wait(fence) begins after the fence", "it began while that still ran")
-                await bench.passes(behind, "work behind wait()")
-            gate.open()
-            await bench.passes(held)
+    first, second = device.lane("inbound"), device.lane("main")
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        gate, began = bench.gate(), asyncio.Event()
+        tell = partial(loop.call_soon_threadsafe, began.set)
+        held = first.submit(gate, None, nothing, True)
+        says = second.wait(held)
+        expect(not held.done, "wait() returns at once", "it waited on the host for the work's end")
+        expect(says is True or says is False, "wait() says True or False", repr(says))
+        if says:
+            behind = second.submit(lambda tell: tell(), tell, nothing, True)
+            try:
+                async with asyncio.timeout(_GRACE_S):
+                    await began.wait()
+            except TimeoutError:
+                gate.open()
+            else:
+                raise Deviation("work behind wait(fence) begins after the fence", "it began while that still ran")
+            await bench.passes(behind, "work behind wait()")
+        gate.open()
+        await bench.passes(held)
 
 
 @LANES.requires("wait", "where wait(fence) says True, later work of the lane runs behind the fence, on the device")
@@ -192,32 +187,31 @@ async def _wait_foreign(bench: DeviceBench) -> None:
 
 
 @LANES.requires("concurrent", "work on many lanes at once, ordered by wait() alone, gives what it gives one by one")
-async def _concurrent(bench: DeviceBench) -> None:
+async def _concurrent(bench: DeviceBench, device: Device) -> None:
     rounds = 12
-    async with bench.device() as device:
-        lanes = [device.lane(name) for name in ("inbound", "main", "main-1", "outbound")]
-        arrays = [device.upload(pattern(LARGE)) for _ in lanes]
-        sources = [pattern(LARGE, i) for i in range(rounds)]
-        targets = [np.zeros_like(source) for source in sources]
-        last: list[Fence | None] = [None] * len(arrays)
-        for i, lane in zip(range(rounds), itertools.cycle(lanes), strict=False):
-            # Each array goes from lane to lane.
-            at = (i * 3 + i // len(lanes)) % len(arrays)
-            before = last[at]
-            if before is not None:
-                await follow(bench, lane, before)
-            copy_in(device, lane, sources[i], arrays[at])
-            reader = lanes[(i + 1) % len(lanes)]
-            written = lane.submit(nothing, None, nothing, False)
-            await follow(bench, reader, written)
-            last[at] = copy_out(device, reader, arrays[at], targets[i])
-        for fence in last:
-            if fence is not None:
-                await bench.passes(fence, "a copy between lanes")
-        for lane in lanes:
-            await bench.passes(lane.submit(nothing, None, nothing, True), f"work at the end of lane {lane.name!r}")
-        for target, source in zip(targets, sources, strict=True):
-            same(target, source, "what was written in the same round")
+    lanes = [device.lane(name) for name in ("inbound", "main", "main-1", "outbound")]
+    arrays = [device.upload(pattern(LARGE)) for _ in lanes]
+    sources = [pattern(LARGE, i) for i in range(rounds)]
+    targets = [np.zeros_like(source) for source in sources]
+    last: list[Fence | None] = [None] * len(arrays)
+    for i, lane in zip(range(rounds), itertools.cycle(lanes), strict=False):
+        # Each array goes from lane to lane.
+        at = (i * 3 + i // len(lanes)) % len(arrays)
+        before = last[at]
+        if before is not None:
+            await follow(bench, lane, before)
+        copy_in(device, lane, sources[i], arrays[at])
+        reader = lanes[(i + 1) % len(lanes)]
+        written = lane.submit(nothing, None, nothing, False)
+        await follow(bench, reader, written)
+        last[at] = copy_out(device, reader, arrays[at], targets[i])
+    for fence in last:
+        if fence is not None:
+            await bench.passes(fence, "a copy between lanes")
+    for lane in lanes:
+        await bench.passes(lane.submit(nothing, None, nothing, True), f"work at the end of lane {lane.name!r}")
+    for target, source in zip(targets, sources, strict=True):
+        same(target, source, "what was written in the same round")
 
 
 @LANES.requires("closed", "submit() on a closed lane raises DeviceError")
@@ -226,15 +220,8 @@ async def _closed(bench: DeviceBench, device: Device) -> None:
     await bench.passes(lane.submit(nothing, None, nothing, True))
     lane.close()
     lane.close()
-    try:
+    with refusing(DeviceError, "from submit() on a closed lane", "the work was taken"):
         lane.submit(nothing, None, nothing, True)
-    except DeviceError:
-        return
-    raise Deviation("DeviceError from submit() on a closed lane", "the work was taken")
-
-
-def _call(function: Callable[[], object], _: Any) -> None:
-    function()
 
 
 FENCES = Topic("fences")
@@ -245,6 +232,11 @@ ERRORS = Topic("errors")
 
 class _PlantedBase(BaseException):
     pass
+
+
+def fail(error: BaseException) -> None:
+    """Work that raises its argument."""
+    raise error
 
 
 @FENCES.requires(
@@ -297,11 +289,8 @@ async def _not_early_in_threads(bench: DeviceBench) -> None:
         fence.add_waiter(lambda: waiters.append(1))
         await bench.in_thread(gate.began.wait, "work begins, and waiting for that")
         await turns()
-        early = [
-            name
-            for name, is_early in (("done", fence.done), ("passed()", ends.told), ("a waiter", waiters))
-            if is_early
-        ]
+        told = {"done": fence.done, "passed()": ends.told, "a waiter": waiters}
+        early = [name for name, is_early in told.items() if is_early]
         expect(not early, "nothing is told while the work still runs", f"{' and '.join(early)} came before the end")
         gate.open()
         await ends.until(fence)
@@ -396,37 +385,32 @@ async def _not_lost(bench: DeviceBench, device: Device) -> None:
 
 
 @PROMPT.requires("urgent", "the loop is told of urgent work, or work with a waiter, though work behind it is not done")
-async def _urgent(bench: DeviceBench) -> None:
+async def _urgent(bench: DeviceBench, device: Device) -> None:
     bench.threads_only()
-    async with bench.device() as device:
-        lane, ends = device.lane("main"), Ends(bench)
-        for is_urgent in (True, False):
-            first, gate = bench.gate(), bench.gate()
-            lane.submit(first, None, ends, False)
-            fence = lane.submit(nothing, None, ends, is_urgent)
-            behind = lane.submit(gate, None, ends, False)
-            first.open()
-            await bench.in_thread(gate.began.wait, "work begins, and waiting for that")
-            if not is_urgent:
-                expect(fence.done, "done is True once later work of the lane has begun", "False")
-                await bench.passes(fence, "work that has ended, with work behind it that has not,")
-            await ends.until(fence)
-            expect(not behind.done, "work behind it still runs", "it has ended")
-            gate.open()
-            await ends.until(behind)
+    lane, ends = device.lane("main"), Ends(bench)
+    for is_urgent in (True, False):
+        first, gate = bench.gate(), bench.gate()
+        lane.submit(first, None, ends, False)
+        fence = lane.submit(nothing, None, ends, is_urgent)
+        behind = lane.submit(gate, None, ends, False)
+        first.open()
+        await bench.in_thread(gate.began.wait, "work begins, and waiting for that")
+        if not is_urgent:
+            expect(fence.done, "done is True once later work of the lane has begun", "False")
+            await bench.passes(fence, "work that has ended, with work behind it that has not,")
+        await ends.until(fence)
+        expect(not behind.done, "work behind it still runs", "it has ended")
+        gate.open()
+        await ends.until(behind)
 
 
 @ERRORS.requires("work", "what work raises is its fence's error, and what comes behind is done all the same")
 async def _work(bench: DeviceBench, device: Device) -> None:
     lane, ends = device.lane("main"), Ends(bench)
     for planted in (Planted("planted"), _PlantedBase("planted")):
-
-        def fail(_: Any, error: BaseException = planted) -> None:
-            raise error
-
         done: list[int] = []
         fine = lane.submit(nothing, None, ends, False)
-        failed = lane.submit(fail, None, ends, False)
+        failed = lane.submit(fail, planted, ends, False)
         behind = lane.submit(done.append, 1, ends, False)
         await ends.until(fine, failed, behind)
         expect(failed.error is planted, f"the fence's error is {planted!r}", repr(failed.error))
@@ -436,32 +420,23 @@ async def _work(bench: DeviceBench, device: Device) -> None:
 
 
 @ERRORS.requires("told", "the loop is told of an error without delay, though it is not urgent")
-async def _told(bench: DeviceBench) -> None:
+async def _told(bench: DeviceBench, device: Device) -> None:
     bench.threads_only()
-    async with bench.device() as device:
-        lane, ends, first, gate = device.lane("main"), Ends(bench), bench.gate(), bench.gate()
-
-        def fail(_: Any) -> None:
-            raise Planted
-
-        lane.submit(first, None, ends, False)
-        failed = lane.submit(fail, None, ends, False)
-        behind = lane.submit(gate, None, ends, False)
-        first.open()
-        await ends.until(failed)
-        expect(not behind.done, "work behind the failed one still runs", "it has ended")
-        gate.open()
-        await ends.until(behind)
+    lane, ends, first, gate = device.lane("main"), Ends(bench), bench.gate(), bench.gate()
+    lane.submit(first, None, ends, False)
+    failed = lane.submit(fail, Planted(), ends, False)
+    behind = lane.submit(gate, None, ends, False)
+    first.open()
+    await ends.until(failed)
+    expect(not behind.done, "work behind the failed one still runs", "it has ended")
+    gate.open()
+    await ends.until(behind)
 
 
 @ERRORS.requires("waiters", "waiters of failed work are called")
 async def _waiters_of_failed(bench: DeviceBench, device: Device) -> None:
     called = asyncio.Event()
-
-    def fail(_: Any) -> None:
-        raise Planted
-
-    fence = device.lane("main").submit(fail, None, nothing, False)
+    fence = device.lane("main").submit(fail, Planted(), nothing, False)
     fence.add_waiter(called.set)
     await bench.until(called, "a waiter on the fence of work that raised is called")
     expect(isinstance(fence.error, Planted), "the fence's error is what was raised", repr(fence.error))
@@ -471,14 +446,9 @@ async def _waiters_of_failed(bench: DeviceBench, device: Device) -> None:
 async def _on_device(bench: DeviceBench) -> None:
     if bench.fail is None:
         raise NotApplicable("no work is known that fails on the device (fail=)")
-    fail = bench.fail
     async with bench.device() as device:
-        lane, ends = device.lane("main"), Ends(bench)
-
-        def work(_: Any) -> None:
-            fail(device)
-
-        fence = lane.submit(work, None, ends, True)
+        ends = Ends(bench)
+        fence = device.lane("main").submit(bench.fail, device, ends, True)
         await ends.until(fence)
         expect(isinstance(fence.error, DeviceError), "a DeviceError", repr(fence.error))
     async with bench.device() as device:
@@ -543,33 +513,29 @@ async def _loop_closed(bench: DeviceBench, device: Device) -> None:
 
 
 @RELEASE.requires("work", "when work has been told, the lane keeps neither it nor its argument nor its end alive")
-async def _release_work(bench: DeviceBench) -> None:
+async def _release_work(bench: DeviceBench, device: Device) -> None:
     class Thing:
-        def work(self, _: Any) -> None:
+        def work(self, *_: Any) -> None:
             """Nothing."""
 
-        def wait(self) -> None:
-            """Nothing."""
+    lane, ends = device.lane("main"), Ends(bench)
 
-    async with bench.device() as device:
-        lane, ends = device.lane("main"), Ends(bench)
+    async def use() -> list[weakref.ref[Any]]:
+        argument, held = Thing(), Thing()
+        fence = lane.submit(held.work, argument, ends, True)
+        fence.add_waiter(held.work)
+        await ends.until(fence)
+        await turns()
+        ends.told.clear()
+        return [weakref.ref(argument), weakref.ref(held)]
 
-        async def use() -> list[weakref.ref[Any]]:
-            argument, held = Thing(), Thing()
-            fence = lane.submit(held.work, argument, ends, True)
-            fence.add_waiter(held.wait)
-            await ends.until(fence)
-            await turns()
-            ends.told.clear()
-            return [weakref.ref(argument), weakref.ref(held)]
-
-        things = await use()
-        gc.collect()
-        # A thread lets go of the last work when it looks for the next.
-        await ends.until(lane.submit(nothing, None, ends, True))
-        gc.collect()
-        kept = [name for name, thing in zip(("argument", "what it refers to"), things, strict=True) if thing()]
-        expect(not kept, "nothing of the work is kept alive", f"kept alive: {kept}")
+    things = await use()
+    gc.collect()
+    # A thread lets go of the last work when it looks for the next.
+    await ends.until(lane.submit(nothing, None, ends, True))
+    gc.collect()
+    kept = [name for name, thing in zip(("argument", "what it refers to"), things, strict=True) if thing()]
+    expect(not kept, "nothing of the work is kept alive", f"kept alive: {kept}")
 
 
 @RELEASE.requires("array", "the memory of an array that nobody refers to is free, once work that uses it has ended")
@@ -593,7 +559,7 @@ async def _release_array(bench: DeviceBench, device: Device) -> None:
 async def _finishes(bench: DeviceBench) -> None:
     ends = Ends(bench)
     source, target = pattern(LARGE, 4), np.zeros(LARGE.shape, LARGE.dtype)
-    device = _open(bench)
+    device = bench.open()
     lane, array = device.lane("main"), device.allocate(LARGE)
     keep_busy(bench, device, lane)
     fences = [
@@ -602,8 +568,7 @@ async def _finishes(bench: DeviceBench) -> None:
         *[lane.submit(nothing, i, ends, i == 29) for i in range(2, 30)],
     ]
     device.close()
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     await ends.until(*fences)
     await turns()
     told = [fence.argument for fence in ends.told]
@@ -615,25 +580,22 @@ async def _finishes(bench: DeviceBench) -> None:
 
 @CLOSE.requires("unused", "a device that was opened and never used can be closed")
 async def _unused(bench: DeviceBench) -> None:
-    device = _open(bench)
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
-    device = _open(bench)
+    device = bench.open()
+    await bench.close(device)
+    device = bench.open()
     device.lane("main")
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
 
 
 @CLOSE.requires("threads", "after close() and join() no thread of the device is left")
 async def _threads(bench: DeviceBench) -> None:
     await bench.in_thread(lambda: None, "nothing")
     before = set(threading.enumerate())
-    device = _open(bench)
+    device = bench.open()
     for name in ("inbound", "main", "outbound"):
         keep_busy(bench, device, device.lane(name), 1)
         await bench.passes(device.lane(name).submit(nothing, None, nothing, True))
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     left = [thread.name for thread in threading.enumerate() if thread not in before]
     expect(not left, "no thread more than before", f"left: {left}")
 
@@ -651,18 +613,11 @@ async def _devices_apart(bench: DeviceBench, device: Device) -> None:
 
 @CLOSE.requires("forgotten", "a closed device that nobody refers to is gone")
 async def _forgotten(bench: DeviceBench) -> None:
-    device = _open(bench)
+    device = bench.open()
     await bench.passes(device.lane("main").submit(nothing, None, nothing, True))
-    device.close()
-    await bench.in_thread(device.join, "join() after close()")
+    await bench.close(device)
     await turns()
     reference = weakref.ref(device)
     del device
     gc.collect()
     expect(reference() is None, "no reference to it is left", "something keeps it alive")
-
-
-def _open(bench: DeviceBench) -> Device:
-    device = open_device(bench.place, bench.options)
-    device.bind(asyncio.get_running_loop())
-    return device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,6 +138,16 @@ def expect(holds: object, expected: str, actual: str) -> None:
     """Check a condition; raises Deviation if it does not hold."""
     if not holds:
         raise Deviation(expected, actual)
+
+
+@contextmanager
+def refusing(kind: type[Exception], what: str, otherwise: str = "it is accepted") -> Iterator[None]:
+    """Check that the block raises an error of a kind for something; raises Deviation if it does not."""
+    try:
+        yield
+    except kind:
+        return
+    raise Deviation(f"{kind.__name__} {what}", otherwise)
 
 
 def same(actual: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:

@@ -188,12 +188,3 @@ def content(rank: int, size: int, seed: int = 0) -> bytes:
     """Bytes that a rank sends: others for each rank and seed."""
     base = np.arange(size, dtype=np.uint32) * np.uint32(2654435761) + np.uint32((rank * 977 + seed * 7919) % (1 << 32))
     return (base >> np.uint32(13)).astype(np.uint8).tobytes()
-
-
-async def fails(future: asyncio.Future[Any], kind: type[Exception], what: str) -> None:
-    """Check that something fails; raises Deviation if it does not."""
-    try:
-        result = await future
-    except kind:
-        return
-    raise Deviation(f"{kind.__name__} for {what}", f"{result!r}")

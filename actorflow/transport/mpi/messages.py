@@ -72,20 +72,16 @@ class Edges:
 
     def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
         """A message in parts is through: go on with those behind it, up to the next of its kind."""
-        self._start_later(rank, tag, code)
-        ended(count, code)  # last, as it may close the transport
-
-    def _start_later(self, rank: int, tag: int, code: int) -> None:
         later = self._later.pop((rank, tag), deque())
-        while later:
+        while later and (rank, tag) not in self._later:
             data, following = later.popleft()
             if code:
                 self.table.call_soon(following, 0, code)
-                continue
-            self._start(rank, tag, data, following)
-            if (rank, tag) in self._later:
-                self._later[rank, tag] = later
-                return
+            else:
+                self._start(rank, tag, data, following)
+        if later:
+            self._later[rank, tag] = later
+        ended(count, code)  # last, as it may close the transport
 
     def _sent(self, rank: int, tag: int, done: Sent, loop: asyncio.AbstractEventLoop | None, _: int, code: int) -> None:
         if loop is not self.table.loop:

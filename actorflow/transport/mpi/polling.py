@@ -12,11 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from time import monotonic, perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 from actorflow.transport.mpi.library import remove_names, shared_memory
+
+if TYPE_CHECKING:
+    from actorflow.transport.mpi.transport import MPITransport
 
 #: Looks in one callback of the loop: its own turn costs more than one look.
 _LOOKS = 4
@@ -49,40 +52,6 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Polled(Protocol):
-    """Interface of what `Poller` polls."""
-
-    def poll(self, whole: bool = False) -> bool:
-        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has."""
-
-    def check(self) -> None:
-        """Look for ranks that have died."""
-
-    @property
-    def pending(self) -> bool:
-        """True if something is under way, besides waiting for notes."""
-
-    @property
-    def sending(self) -> bool:
-        """True if others must do something for what is under way to end."""
-
-    @property
-    def reducing(self) -> bool:
-        """True if a collective is under way, and there is a core for each rank of this host."""
-
-
-class Doorbell(Protocol):
-    """Interface of what wakes this rank, and others."""
-
-    has_rung: bool  # since this rank has parked
-
-    def fileno(self) -> int: ...
-    def park(self, sending: bool) -> None: ...
-    def wake(self) -> None: ...
-    def drain(self) -> None: ...
-    def settle(self) -> None: ...
-
-
 class Poller:
     """Spins, parks and wakes.
 
@@ -98,7 +67,7 @@ class Poller:
         bell: How others wake this rank.
     """
 
-    def __init__(self, watched: Polled, bell: Doorbell) -> None:
+    def __init__(self, watched: MPITransport, bell: Bell) -> None:
         self._watched = watched
         self._bell = bell
         self._limit = _FEW_LOOKS

@@ -241,14 +241,17 @@ class MPITransport(Transport):
 
     @property
     def pending(self) -> bool:
+        """True if something is under way, besides waiting for notes."""
         return len(self._table) > 0 or len(self._note_table) > 0
 
     @property
     def sending(self) -> bool:
+        """True if others must do something for what is under way to end."""
         return self._table.sends > 0 or self._note_table.sends > 0
 
     @property
     def reducing(self) -> bool:
+        """True if a collective is under way, and there is a core for each rank of this host."""
         return not self._is_crowded and any(group.under_way for group in self._groups.values())
 
     def poll(self, whole: bool = False) -> bool:
