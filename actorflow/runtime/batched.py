@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import math
 from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import attrgetter
@@ -344,6 +344,46 @@ class Batcher:
         """
         return Session(self, self._rows, self._slots, state, priority, timeout, ttl)
 
+    async def iterate(
+        self,
+        feeds: Mapping[Any, Any],
+        *,
+        feedback: Mapping[Any, Any],
+        until: Any = None,
+        limit: int | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Result]:
+        """Compute steps in a session of their own, of which each is fed what the one before gave, until one says so.
+
+        Its rows join those of others at each step. When the caller leaves the loop, it is over, and its slot is free.
+
+        Args:
+            feeds: Those of the first step, of one row; what ``feedback`` does not name stays for all.
+            feedback: Sources, each with the fetched blob that its next value is.
+            until: A fetched blob; the step for which it is true, or all of its row is, is the last one.
+            limit: Most steps; None for no limit.
+            options: As for `session`.
+        Returns:
+            An async iterator of results, as `run` gives them.
+        Raises:
+            FeedError, GraphError, TypeError: if an argument is wrong; and what `session` and `Session.run` raise.
+
+        Example:
+            >>> graph = af.Graph("collatz")
+            >>> n = graph.blob("n", ["row"], "int64")
+            >>> following = af.ops.where(af.ops.equal(n % 2, 0), n // 2, 3 * n + 1)
+            >>> done = af.ops.equal(following, 1)
+            >>> async def main():
+            ...     async with graph, graph.batched(fetch=[following, done]) as batcher:
+            ...         steps = batcher.iterate({n: [6]}, feedback={n: following}, until=done, limit=100)
+            ...         return [int(step[following][0]) async for step in steps]
+            >>> af.run(main())
+            [3, 10, 5, 16, 8, 4, 2, 1]
+        """
+        async with self.session(**options) as session:
+            async for step in session.iterate(feeds, feedback=feedback, until=until, limit=limit):
+                yield step
+
     async def _run(
         self, feeds: Mapping[Any, Any], priority: float, timeout: float | None, session: Session | None = None
     ) -> Result:
@@ -539,11 +579,9 @@ class Batcher:
 
     def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
         """Give each request its rows of a frame."""
-        start = 0
-        for request in requests:
+        for request, part in zip(requests, self._rows.parts(result, requests), strict=True):
             if not request.future.done():
-                request.future.set_result(self._rows.part(result, request, start))
-            start += request.rows
+                request.future.set_result(part)
         self._move(requests, batch, None)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -221,6 +221,29 @@ class Rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
         return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
 
+    def source(self, key: Any) -> Blob:
+        """A source that requests feed, by itself or by its name.
+
+        Raises:
+            FeedError: if it is none.
+        """
+        index = self._index.get(key)
+        if index is None:
+            self._check_free(key)
+            raise FeedError(f"graph {self.name!r}: {getattr(key, 'name', key)!r} is no source that is needed")
+        return self._sources[index]
+
+    def result(self, key: Any) -> Blob:
+        """What requests get, by itself or by its name.
+
+        Raises:
+            GraphError: if it is not fetched.
+        """
+        blob = self._engine.graph.resolve(key)
+        if blob not in self._results:
+            raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
+        return cast(Blob, blob)
+
     def _check_free(self, key: Any) -> None:
         """Check what is fed and not needed, which must not be what sessions or all frames are fed already."""
         if key in self._taken:
@@ -276,18 +299,20 @@ class Rows:
             feeds[source] = np.concatenate(arrays, axis)
         return feeds
 
-    def part(self, result: Result, request: Request, start: int) -> Result:
-        """The rows of a request in the result of its frame; the next rows of its states become its own."""
-        stop = start + request.rows
-        if not request.states:
-            return result.rows(start, stop)
-        values, blobs = result._values, result._blobs
-        # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it as a result.
-        request.states = [
-            to_numpy(_cut(values[blobs[each.following]], each.axis, start, stop)).copy() for each in self.kept
-        ]
-        own = [value[start:stop] for value in values[: len(self._results)]]
-        return Result(self._results, self._result_names, own, result.frames)
+    def parts(self, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
+        """The rows of each request in the result of their frame; the next rows of its states become its own."""
+        values, start = result._values, 0
+        nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
+        for request in requests:
+            stop = start + request.rows
+            if nexts:
+                # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
+                request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
+                own = [value[start:stop] for value in values[: len(self._results)]]
+                yield Result(self._results, self._result_names, own, result.frames)
+            else:
+                yield result.rows(start, stop)
+            start = stop
 
     def enter(self, batcher: Batcher) -> None:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""

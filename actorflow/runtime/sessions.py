@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -25,8 +25,9 @@ from actorflow.errors import (
     did_you_mean,
     real,
     time_limit,
+    whole,
 )
-from actorflow.interchange import as_array
+from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
 
 if TYPE_CHECKING:
@@ -200,6 +201,39 @@ class Session:
             self._calls -= 1
             if self._timer is not None:
                 self._idle_since_s = self._loop.time()
+
+    async def iterate(
+        self,
+        feeds: Mapping[Any, Any],
+        *,
+        feedback: Mapping[Any, Any],
+        until: Any = None,
+        limit: int | None = None,
+        priority: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Result]:
+        """Compute steps, of which each is fed what the one before gave; see `Batcher.iterate`.
+
+        A step is asked for when the caller asks for it: who reads slowly holds up nobody, and the state is that of the
+        last step that was read.
+
+        Raises:
+            FeedError, GraphError, TypeError: if an argument is wrong; and what `run` raises.
+        """
+        most = None if limit is None else whole("limit", limit, 1)
+        given = {self._rows.source(key): value for key, value in feeds.items()}
+        pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
+        ends = None if until is None else self._rows.result(until)
+        count = 0
+        while most is None or count < most:
+            result = await self.run(given, priority=priority, timeout=timeout)
+            count += 1
+            # Before the caller has it, who may write into it.
+            given |= {source: np.array(to_numpy(result[of])) for source, of in pairs.items()}
+            is_last = ends is not None and bool(np.all(to_numpy(result[ends])))
+            yield result
+            if is_last:
+                return
 
     def enter(self, request: Request) -> None:
         """Have a request bring the state; for the batcher."""

@@ -476,3 +476,62 @@ def test_a_file_whose_states_are_wrong_is_refused(tmp_path: Path, edit: dict[str
         node(structure, "first").update(edit)
 
     check_refused(tmp_path / "g.af", edited((tmp_path / "g.af").read_bytes(), change), why)
+
+
+# -- iterations -------------------------------------------------------------------------------------------------------
+
+
+def counting() -> tuple[af.Graph, Any, Any, Any]:
+    """Numbers that go down by one from what is fed first, and their sums, which are kept."""
+    graph = af.Graph("counting")
+    x, step = graph.blob("x", ["row"], "int64"), graph.blob("step", ["row"], "int64")
+    total = graph.state("total", ["row"], "int64")
+    following = x - step
+    total.assign(af.ops.add(total, x, name="sum"))
+    return graph, x, step, following
+
+
+async def test_iterations_share_frames_and_end_each_by_itself() -> None:
+    graph, x, step, following = counting()
+    done = af.ops.equal(following, 0)
+
+    async def count(batcher: Any, first: int, limit: int | None) -> list[int]:
+        steps = batcher.iterate({"x": [first], step: [1]}, feedback={x: following.name}, until=done, limit=limit)
+        return [int(each[following][0]) async for each in steps]
+
+    async with graph, graph.batched(fetch=[following, done]) as batcher:
+        counts = await asyncio.gather(count(batcher, 3, None), count(batcher, 5, None), count(batcher, 9, 2))
+        assert counts == [[2, 1, 0], [4, 3, 2, 1, 0], [8, 7]]
+        figures = batcher.statistics()
+        assert (figures.frames, figures.finished, figures.sessions) == (5, 10, 0)
+
+
+async def test_an_iteration_whose_caller_leaves_frees_its_slot_and_computes_nothing_more() -> None:
+    graph, x, step, following = counting()
+    async with graph, graph.batched(fetch=[following, "sum/out"], max_sessions=1) as batcher:
+        async for result in batcher.iterate({x: [3], step: [1]}, feedback={x: following}):
+            if result[following] == [-2]:
+                break
+        await settle()
+        assert batcher.statistics()[-2:] == (0, 1)
+        assert batcher.statistics().finished == 5  # the steps that were read
+        async with batcher.session() as session:
+            async for result in session.iterate({x: [3], step: [1]}, feedback={x: following}, limit=2):
+                result[following][:] = 100  # the caller's own, which is not fed
+            assert session.state_dict()["total"] == 5
+
+
+async def test_iterations_of_what_is_not_there_are_refused() -> None:
+    graph, x, step, following = counting()
+    async with graph, graph.batched(fetch=[following, "sum/out"]) as batcher, batcher.session() as session:
+        feeds = {x: [3], step: [1]}
+        for wrong, why in (
+            ({"feedback": {"y": following}}, "cannot feed 'y'"),
+            ({"feedback": {"total": following}}, "its sessions keep it"),
+            ({"feedback": {x: step}}, "'step' is not fetched"),
+            ({"feedback": {}, "until": "total"}, "'total' is not fetched"),
+            ({"feedback": {}, "limit": 0}, "limit"),
+        ):
+            with pytest.raises(af.ActorflowError, match=why):
+                await anext(session.iterate(**{"feeds": feeds, **wrong}))
+        assert batcher.statistics().frames == 0
