@@ -259,6 +259,18 @@ class Batcher:
 
     # -- one request -----------------------------------------------------------------------------------------------
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether rows are computed in sessions alone, as they go on from a state.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> y = graph.blob("x", ["row"]) * 2
+            >>> graph.batched().keeps_state
+            False
+        """
+        return bool(self._rows.kept)
+
     async def run(self, feeds: Mapping[Any, Any], *, priority: float = 0, timeout: float | None = None) -> Result:
         """Compute some rows, in a frame with those of others.
 
@@ -295,7 +307,7 @@ class Batcher:
             >>> asyncio.run(main())  # more rows than a frame takes: two frames
             ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2)
         """
-        if self._rows.kept:
+        if self.keeps_state:
             names = ", ".join([repr(each.source.name) for each in self._rows.kept])
             raise GraphError(
                 f"graph {self._rows.name!r} keeps {names} per session: async with batcher.session() as session: ..."

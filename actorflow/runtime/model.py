@@ -272,7 +272,9 @@ class Model:
             >>> af.run(main())
             True
         """
-        return await self.graph.warm_up([*dict.fromkeys(self.outputs.values())], axes=axes, timeout=timeout)
+        outputs = dict.fromkeys(self.outputs.values())
+        outputs |= dict.fromkeys(states_of(outputs).values())  # as sessions fetch them
+        return await self.graph.warm_up([*outputs], axes=axes, timeout=timeout)
 
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -242,7 +242,7 @@ class Rows:
         blob = self._engine.graph.resolve(key)
         if blob not in self._results:
             raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
-        return cast(Blob, blob)
+        return blob
 
     def _check_free(self, key: Any) -> None:
         """Check what is fed and not needed, which must not be what sessions or all frames are fed already."""

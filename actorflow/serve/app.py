@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import TypeVar, cast
 
+import numpy.typing as npt
 from aiohttp import web
 
 from actorflow import __version__
@@ -23,6 +24,7 @@ from actorflow.errors import (
     OpError,
     QueueFullError,
     RunCancelledError,
+    SessionsFullError,
     ShapeError,
     visible,
 )
@@ -51,7 +53,7 @@ _Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference]]
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
 #: What the server has of the protocol's extensions.
-_EXTENSIONS = ["binary_tensor_data", "parameters"]
+_EXTENSIONS = ["binary_tensor_data", "parameters", "sequence"]
 
 
 class Service:
@@ -218,7 +220,7 @@ class Service:
             request = await read(http, hosted, held)
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
-            results = await hosted.run(request.inputs, timeout_s)
+            results = await hosted.run(request.inputs, timeout_s, request.sequence)
             request.inputs.clear()
             as_text = [results[name] for name, as_binary in request.outputs.items() if not as_binary]
             texts = _TEXT_BYTES * sum(array.size for array in as_text)
@@ -296,6 +298,8 @@ def create_app(
     max_rows: int = 32,
     max_wait: float = 0.002,
     batch_axis: str | None = None,
+    state: Mapping[str, str] | None = None,
+    fixed: Mapping[str, npt.ArrayLike] | None = None,
 ) -> web.Application:
     """A server of models as an aiohttp application.
 
@@ -320,12 +324,15 @@ def create_app(
         batch_axis: Name of the axis whose elements do not know each other. By default it is the open axis that the
             inputs begin with, if it is called ``batch``, something with it, or ``N``; models that have none, or whose
             results are not by rows, run each request by itself.
+        state: Inputs that each sequence of requests keeps, of the models that have them, each with the output that
+            gives its next value, by name; beside the states that graphs have themselves. See `Model.sessions`.
+        fixed: Values of inputs that are the same for all requests, of the models that have them, by name.
     Raises:
         TypeError: if an argument is of another type.
         ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
             range.
         DTypeError: if an input or an output has a dtype that the protocol lacks.
-        GraphError: if ``batch_axis`` cannot be batched.
+        GraphError: if ``batch_axis`` cannot be batched, or a state cannot be kept.
 
     Example:
         >>> graph = af.Graph("doubled")
@@ -341,7 +348,9 @@ def create_app(
     if token is not None and not isinstance(cast(object, token), str):
         raise TypeError(f"the token must be a text, got {type(token).__name__}")
     allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
-    found = Models(models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis)
+    found = Models(
+        models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis, state=state, fixed=fixed
+    )
     service = Service(found, limits, token, allowed, own)
     app = web.Application(middlewares=[_as_protocol])
     app[SERVICE] = service
@@ -391,7 +400,7 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
     """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
-        case QueueFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
+        case QueueFullError() | SessionsFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
             status, headers = 503, RETRY
         case MissingExtraError():
             status, headers = 501, {}
