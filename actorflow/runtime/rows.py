@@ -182,8 +182,7 @@ class Rows:
             FeedError, ShapeError, DTypeError, TypeError: if the feeds do not fit.
             GraphError: for a request of an op of the graph itself, which might wait for its own end.
         """
-        if within.get() is not None:
-            self._check_caller()
+        self.check_caller()
         try:
             pairs = feeds.items()
         except AttributeError:
@@ -251,7 +250,14 @@ class Rows:
             raise FeedError(f"cannot feed {name!r} of graph {self.name!r}: its sessions keep it, or it is fixed")
         check_unneeded(self._engine.graph, key)
 
-    def _check_caller(self) -> None:
+    def check_caller(self) -> None:
+        """Check that no op of the graph itself asks, which might wait for its own end.
+
+        Raises:
+            GraphError: if one does.
+        """
+        if within.get() is None:
+            return
         for frame, op in callers():
             if frame in self._engine.resources.running:
                 raise GraphError(f"op {op.what!r} of graph {self.name!r} cannot await a batched run of its own graph")

@@ -185,6 +185,7 @@ class Session:
                 whose result was returned.
         Cancellation: returns at once, and the state stays likewise.
         """
+        self._rows.check_caller()  # before it waits for a step that waits for it
         self._calls += 1
         try:
             async with self._turn:

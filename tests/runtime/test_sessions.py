@@ -426,6 +426,63 @@ async def test_a_run_by_itself_has_its_states_fed() -> None:
             await graph.run({x: [2]}, fetch=y)
 
 
+def test_states_go_through_files_of_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    graph = af.Graph("g")
+    x, h = graph.blob("x", ["batch", 2]), graph.state("h", [1, "batch", 2])
+    h.assign(af.ops.add(h, af.ops.reshape(x, (1, *x.shape)), name="next"))
+    y = af.ops.add(x, af.ops.sum(h, 0), name="y")
+    af.onnx.save(graph, tmp_path / "g.onnx", fetch=y)
+    model = af.onnx.load(tmp_path / "g.onnx")
+    assert ([*model.inputs], [*model.outputs]) == (["x", "h"], ["y/out", "next/out"])
+
+    async def main() -> Any:
+        async with model.graph, model.sessions({"h": "next/out"}) as batcher, batcher.session() as session:
+            for _ in range(3):
+                result = await session.run({"x": [[1, 2]]})
+            return result[model.outputs["y/out"]].tolist()
+
+    assert asyncio.run(main()) == [[3, 6]]
+
+
+async def test_states_on_a_device_and_in_a_branch() -> None:
+    graph = af.Graph("g")
+    x = graph.blob("x", ["row", 2])
+    with graph.at("sim:0"):
+        h = graph.state("h", [2, "row"], init=1)
+        after = af.ops.scale(h, 3.0)
+    level = graph.state("level", ["row"])
+    flag = graph.blob("flag", [], "bool")
+    y = af.cond(flag, lambda value: value + level, lambda value: value - level, af.ops.sum(x, 1))
+    h.assign(after)
+    level.assign(y)
+    total = af.ops.sum(h, 0)
+    async with graph, graph.batched(fetch=[y, total], fixed={flag: True}) as batcher:
+        async with batcher.session() as one, batcher.session() as two:
+            for _ in range(3):
+                results = await asyncio.gather(one.run({x: [[1, 0]]}), two.run({x: [[2, 3]]}))
+            assert [result[y].tolist() for result in results] == [[3], [15]]
+            assert [result[total].tolist() for result in results] == [[18], [18]]
+            assert two.state_dict()["h"].tolist() == [27, 27]
+
+
+async def test_an_op_cannot_wait_for_a_step_of_its_own_graph() -> None:
+    graph = af.Graph("g")
+    x, total = graph.blob("x", ["row"]), graph.state("total", ["row"])
+    sessions: list[Any] = []
+
+    @graph.function(outputs=x.spec)
+    async def ask(values: Any) -> Any:
+        await sessions[0].run({x: [1]})
+
+    y = ask(x) + total
+    total.assign(y)
+    async with graph, graph.batched(fetch=y) as batcher, batcher.session() as session:
+        sessions.append(session)
+        with pytest.raises(af.OpError, match="cannot await a batched run of its own graph"):
+            await session.run({x: [1]})
+
+
 async def test_models_pair_inputs_and_outputs_by_name() -> None:
     graph = af.Graph("net")
     x, h, scale = graph.blob("x", ["batch", 2]), graph.blob("h", [1, "batch", 2]), graph.blob("scale", [])
