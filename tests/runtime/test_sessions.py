@@ -456,7 +456,8 @@ async def test_states_on_a_device_and_in_a_branch() -> None:
     y = af.cond(flag, lambda value: value + level, lambda value: value - level, af.ops.sum(x, 1))
     h.assign(after)
     level.assign(y)
-    total = af.ops.sum(h, 0)
+    with graph.at("cpu"):
+        total = af.ops.sum(h, 0)
     async with graph, graph.batched(fetch=[y, total], fixed={flag: True}) as batcher:
         async with batcher.session() as one, batcher.session() as two:
             for _ in range(3):
