@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -12,7 +13,7 @@ from time import perf_counter
 from typing import TypeVar, cast
 
 import numpy.typing as npt
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from actorflow import __version__
 from actorflow.errors import (
@@ -29,8 +30,9 @@ from actorflow.errors import (
     visible,
 )
 from actorflow.loop import Steps, end, in_slices, wait_out
+from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Account, Share
-from actorflow.serve.answers import RETRY, answer, refused
+from actorflow.serve.answers import JSON, RETRY, answer, refused
 from actorflow.serve.body import receive
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
@@ -39,7 +41,7 @@ from actorflow.serve.models import Hosted, Models, Versions
 from actorflow.serve.pictures import Picture
 from actorflow.threads import cores
 from actorflow.web.access import HostCheck, TokenCheck, bearer
-from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
+from actorflow.web.http import CHUNK_BYTES, TAKING_TIMEOUT_S, Refused, Response, Writer
 from actorflow.web.page import Page
 from actorflow.web.server import app_of, send
 
@@ -65,6 +67,7 @@ class Service:
         draining: Whether requests for inference are refused, as the server is about to end.
         in_flight: Number of requests for inference that are being answered.
         needs_token: Whether who has no token is sent away.
+        sockets: Streams that are open.
         warming: Warms up one model after the other, while the application runs.
     """
 
@@ -81,6 +84,7 @@ class Service:
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
         self._account = Account(limits.pending_bytes)
         self._writer = Writer()
+        self.sockets: set[web.WebSocketResponse] = set()
         self._turn: asyncio.Lock
         self._decoding: asyncio.Semaphore
 
@@ -104,6 +108,7 @@ class Service:
         ]
         for path in paths:
             found += [
+                web.get(f"{path}/stream", self._stream),
                 web.get(path, self._guarded(self._model)),
                 web.get(f"{path}/ready", self._guarded(self._model_ready)),
             ]
@@ -195,19 +200,35 @@ class Service:
     async def _infer(self, http: web.Request, *, read: _Reader) -> web.StreamResponse:
         since = perf_counter()
         try:
-            self._admit(http)
-            hosted = self._hosted(http)
-            if self.draining:
-                raise refused(503, "the server is about to end", RETRY)
+            hosted = self._wanted(http)
         except Refused as refusal:
             return await self._reply(http, refusal.response)
+        return await self._counted(http, hosted, read, partial(self._reply, http), since)
+
+    def _wanted(self, http: web.Request) -> Hosted:
+        """The model of a request for inference, if that is let in."""
+        self._admit(http)
+        hosted = self._hosted(http)
+        if self.draining:
+            raise refused(503, _ENDING, RETRY)
+        return hosted
+
+    async def _counted(
+        self,
+        http: web.Request,
+        hosted: Hosted,
+        read: _Reader,
+        tell: Callable[[Response], Awaitable[_T]],
+        since: float,
+    ) -> _T:
+        """Answer a request, which is counted as one in flight until its answer is told."""
         self.in_flight += 1
         try:
             with Share(self._account) as held:
                 response = await self._answered(http, hosted, read, held)
                 hosted.answers[response.status] += 1
                 hosted.latency_s.add(perf_counter() - since)
-                return await self._reply(http, response)
+                return await tell(response)
         except asyncio.CancelledError:
             hosted.cancelled += 1
             raise
@@ -255,6 +276,74 @@ class Service:
         held.keep(pixels.nbytes)
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    async def _stream(self, http: web.Request) -> web.StreamResponse:
+        """Requests of one caller over a WebSocket, in a session of their own where the model keeps state."""
+        socket = web.WebSocketResponse(timeout=1.0, compress=False, max_msg_size=self.limits.body_bytes)
+        try:
+            hosted = self._wanted(http)
+            if not socket.can_prepare(http):
+                raise refused(400, "expected a WebSocket", {"Upgrade": "websocket"})
+            async with hosted.session() as session:
+                await socket.prepare(http)
+                self.sockets.add(socket)
+                try:
+                    await self._converse(http, socket, hosted, session)
+                finally:
+                    self.sockets.discard(socket)
+        except Refused as refusal:
+            return await self._reply(http, refusal.response)
+        except ConnectionError:
+            pass  # the client has gone
+        except (SessionsFullError, BatcherClosedError) as error:
+            return socket if socket.prepared else await self._reply(http, _failure(hosted, error))
+        return socket
+
+    async def _converse(
+        self, http: web.Request, socket: web.WebSocketResponse, hosted: Hosted, session: Session | None
+    ) -> None:
+        """Answer each message, one after the other, until the client has gone or is silent for too long."""
+        idle_s = self.limits.sequence_idle_s
+        while True:
+            try:
+                message = await socket.receive(idle_s if idle_s < math.inf else None)
+            except TimeoutError:
+                break
+            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                break
+            since = perf_counter()
+            if self.draining:
+                await self._say(http, socket, refused(503, _ENDING).response)
+                break
+            read = partial(self._message, data=message.data, session=session)
+            await self._counted(http, hosted, read, partial(self._say, http, socket), since)
+        await socket.close(code=WSCloseCode.GOING_AWAY if self.draining else WSCloseCode.OK)
+
+    async def _message(
+        self, _: web.Request, hosted: Hosted, held: Share, *, data: str | bytes, session: Session | None
+    ) -> Inference:
+        """A request: JSON as for `infer`, or the values of the only input."""
+        if isinstance(data, bytes):
+            held.add(len(data))
+            return Inference(None, hosted.row(data), dict.fromkeys(hosted.outputs, True), None, session)
+        body = memoryview(data.encode())
+        held.add(len(body))
+        request = await self._work(read(body, len(body), hosted, self.limits.body_bytes, held), len(body))
+        return request._replace(sequence=session)
+
+    async def _say(self, http: web.Request, socket: web.WebSocketResponse, response: Response) -> None:
+        """Send an answer: JSON, or the values of the outputs, one after the other."""
+        try:
+            async with asyncio.timeout(TAKING_TIMEOUT_S):
+                if response.content_type == JSON:
+                    await socket.send_str(b"".join(response.chunks).decode())
+                else:
+                    await socket.send_bytes(b"".join(response.chunks[1:]))
+        except TimeoutError:
+            if http.transport is not None:
+                http.transport.abort()
+
     async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:
         """Read or write JSON; of what takes long, one at a time, so that other requests wait for one slice of it."""
         if size_bytes <= CHUNK_BYTES:
@@ -282,6 +371,7 @@ class Service:
             await hosted.warm_up()
 
 
+_ENDING = "the server is about to end"
 _ASKS_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 
@@ -375,7 +465,9 @@ def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 async def _drain(app: web.Application) -> None:
-    app[SERVICE].draining = True
+    service = app[SERVICE]
+    service.draining = True
+    await asyncio.gather(*[socket.close(code=WSCloseCode.GOING_AWAY) for socket in service.sockets])
 
 
 async def _expected(http: web.Request) -> None:

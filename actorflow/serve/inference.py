@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actorflow.errors import did_you_mean
 from actorflow.loop import Steps
+from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Share
 from actorflow.serve.answers import JSON, refused
 from actorflow.serve.models import Hosted, Sequence
@@ -28,7 +29,7 @@ class Inference(NamedTuple):
     inputs: dict[str, npt.NDArray[Any]]  # by name
     outputs: dict[str, bool]  # those that are wanted, and whether as binary data
     timeout_s: float | None  # longest time to the result, if the client has one
-    sequence: Sequence | None = None  # what it is a step of
+    sequence: Sequence | Session | None = None  # what it is a step of
 
 
 def head_bytes(text: str | None) -> int | None:

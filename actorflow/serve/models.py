@@ -220,7 +220,7 @@ class Hosted:
         }
 
     async def run(
-        self, inputs: Mapping[str, npt.NDArray[Any]], timeout_s: float, sequence: Sequence | None = None
+        self, inputs: Mapping[str, npt.NDArray[Any]], timeout_s: float, sequence: Sequence | Session | None = None
     ) -> dict[str, npt.NDArray[Any]]:
         """Compute the outputs, in a frame with the rows of others or in one by itself.
 
@@ -241,11 +241,44 @@ class Hosted:
             result = await self._batcher.run(feeds, timeout=timeout_s)
         return {name: to_numpy(result[blob]) for name, blob in self._results.items()}
 
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session | None]:
+        """A caller that comes again, for `run`; None where the model keeps no state.
+
+        Raises:
+            SessionsFullError: if there are too many.
+        """
+        if self._batcher is None or not self.keeps_state:
+            yield None
+            return
+        async with self._batcher.session() as session:
+            yield session
+
+    def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
+        """One row of the only input, by its values alone.
+
+        Raises:
+            Refused: with 400, if there are several inputs, or the values are not those of a row.
+        """
+        if len(self.inputs) != 1:
+            raise refused(400, f"model {self.name!r} has {len(self.inputs)} inputs: expected a text with JSON")
+        ((name, tensor),) = self.inputs.items()
+        shape = [1 if not i and n == -1 else n for i, n in enumerate(tensor.shape)]
+        if -1 in shape:
+            at = shape.index(-1)
+            shape[at] = 1
+            if -1 in shape:
+                raise refused(400, f"input {name!r} has several open axes: expected a text with JSON")
+            shape[at] = len(data) // max(math.prod(shape) * tensor.spec.dtype.itemsize, 1)
+        return {name: tensor.of_bytes(memoryview(data), tuple(shape))}
+
     async def _step(
-        self, batcher: Batcher, sequence: Sequence | None, feeds: Mapping[Any, Any], timeout_s: float
+        self, batcher: Batcher, sequence: Sequence | Session | None, feeds: Mapping[Any, Any], timeout_s: float
     ) -> Result:
         if sequence is None:
             raise refused(400, f"model {self.name!r} keeps state: expected the parameter sequence_id")
+        if isinstance(sequence, Session):
+            return await sequence.run(feeds, timeout=timeout_s)
         known = self._sequences
         session = known.get(sequence.id)
         if sequence.start:
