@@ -848,6 +848,16 @@ def flag(name: str, value: object) -> bool:
     raise TypeError(f"{name} must be True or False, got {shown(value)}")
 
 
+def mapping(name: str, value: object) -> None:
+    """Check that a caller has given a mapping.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {shown(value)}")
+
+
 def text(name: str, value: object, *, error: Callable[[str], Exception] = TypeError) -> str:
     """A text that a caller has given.
 

@@ -1178,7 +1178,8 @@ class Graph:
 
         how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions
         axis = None if axis is None else text("axis", axis)
-        rows = Rows(self._runnable(), targets_of(fetch), axis, state or {}, fixed or {})
+        given = [{} if each is None else each for each in (state, fixed)]
+        rows = Rows(self._runnable(), targets_of(fetch), axis, *given)
         return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.task import callers, within
-from actorflow.errors import FeedError, GraphError, ShapeError
+from actorflow.errors import FeedError, GraphError, ShapeError, mapping
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, State, Variable
 from actorflow.interchange import as_array, to_numpy
@@ -123,6 +123,8 @@ class Rows:
         self, engine: Engine, fetch: Fetch, axis: str | None, state: Mapping[Any, Any], fixed: Mapping[Any, Any]
     ) -> None:
         graph = engine.graph
+        mapping("state", state)
+        mapping("fixed", fixed)
         if graph.options.dry_run:
             raise GraphError(f"graph {graph.name!r} computes nothing (dry_run=True): there are no rows to hand out")
         self._engine = engine

@@ -23,6 +23,7 @@ from actorflow.errors import (
     SessionsFullError,
     ShapeError,
     did_you_mean,
+    mapping,
     real,
     time_limit,
     whole,
@@ -221,6 +222,8 @@ class Session:
         Raises:
             FeedError, GraphError, TypeError: if an argument is wrong; and what `run` raises.
         """
+        mapping("feeds", feeds)
+        mapping("feedback", feedback)
         most = None if limit is None else whole("limit", limit, 1)
         given = {self._rows.source(key): value for key, value in feeds.items()}
         pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
@@ -328,6 +331,7 @@ def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[A
     """What a session begins with."""
     if given is None:
         return [each.first for each in rows.kept]
+    mapping("state", given)
     found, names = [], [each.source.name for each in rows.kept]
     for name in given:
         if name not in names:

@@ -589,7 +589,10 @@ async def test_iterations_of_what_is_not_there_are_refused() -> None:
             ({"feedback": {x: step}}, "'step' is not fetched"),
             ({"feedback": {}, "until": "total"}, "'total' is not fetched"),
             ({"feedback": {}, "limit": 0}, "limit"),
+            ({"feedback": {}, "limit": 1.5}, "limit"),
+            ({"feedback": [x]}, "feedback must be a mapping"),
+            ({"feedback": {}, "feeds": 1}, "feeds must be a mapping"),
         ):
-            with pytest.raises(af.ActorflowError, match=why):
+            with pytest.raises((af.ActorflowError, TypeError), match=why):
                 await anext(session.iterate(**{"feeds": feeds, **wrong}))
         assert batcher.statistics().frames == 0
