@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from actorflow.errors import RaceError as RaceError
     from actorflow.errors import RunCancelledError as RunCancelledError
     from actorflow.errors import RunTimeoutError as RunTimeoutError
+    from actorflow.errors import SessionClosedError as SessionClosedError
+    from actorflow.errors import SessionsFullError as SessionsFullError
     from actorflow.errors import ShapeError as ShapeError
     from actorflow.errors import StageError as StageError
     from actorflow.errors import StageTimeoutError as StageTimeoutError
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from actorflow.graph.graph import Graph as Graph
     from actorflow.graph.nodes import Blob as Blob
     from actorflow.graph.nodes import Op as Op
+    from actorflow.graph.nodes import State as State
     from actorflow.graph.nodes import Variable as Variable
     from actorflow.graph.options import FiniteCheck as FiniteCheck
     from actorflow.interchange import to_numpy as to_numpy
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.model import Model as Model
     from actorflow.runtime.pause import Pause as Pause
     from actorflow.runtime.program import Result as Result
+    from actorflow.runtime.sessions import Session as Session
     from actorflow.runtime.stream import FrameStream as FrameStream
     from actorflow.spec import TensorSpec as TensorSpec
     from actorflow.trace.statistics import GraphStatistics as GraphStatistics
@@ -103,7 +107,7 @@ _SUBMODULES = ("array", "data", "devices", "nn", "onnx", "ops", "pipeline", "ser
 _HOMES = {
     "loop": ("run",),
     "graph.graph": ("Graph",),
-    "graph.nodes": ("Blob", "Op", "Variable"),
+    "graph.nodes": ("Blob", "Op", "State", "Variable"),
     "graph.composite": ("Chain", "Composite"),
     "graph.options": ("FiniteCheck",),
     "place": ("Place",),
@@ -131,6 +135,7 @@ _HOMES = {
     "runtime.program": ("Result",),
     "runtime.batched": ("Batcher",),
     "runtime.model": ("Model",),
+    "runtime.sessions": ("Session",),
     "runtime.stream": ("FrameStream",),
     "runtime.pause": ("Pause",),
     "trace.statistics": ("GraphStatistics",),
@@ -178,10 +183,14 @@ __all__ = [
     "Result",
     "RunCancelledError",
     "RunTimeoutError",
+    "Session",
+    "SessionClosedError",
+    "SessionsFullError",
     "ShapeError",
     "StageError",
     "StageTimeoutError",
     "StallError",
+    "State",
     "TensorSpec",
     "TransportError",
     "Variable",

@@ -22,7 +22,9 @@
     ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
     ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
     ├── QueueFullError (RuntimeError)        .waiting_rows, .queue_rows: too many rows wait for batched runs
+    ├── SessionsFullError (RuntimeError)     .sessions, .waiting: a session found no slot in time
     ├── BatcherClosedError (RuntimeError)    a batcher takes no request any more, or was closed before a request's end
+    │   └── SessionClosedError               a session takes no step any more, or was closed before a step's end
     ├── TransportError (RuntimeError)        messages between ranks
     │   ├── PeerLostError                    .rank: a rank has died, or does not answer
     │   └── PeerFailedError                  .rank: a frame cannot end, as that rank has given it up or left; says why
@@ -78,6 +80,8 @@ __all__ = [
     "RaceError",
     "RunCancelledError",
     "RunTimeoutError",
+    "SessionClosedError",
+    "SessionsFullError",
     "ShapeError",
     "StageError",
     "StageTimeoutError",
@@ -562,6 +566,31 @@ class BatcherClosedError(ActorflowError, RuntimeError):
     page: ClassVar[str] = "batching"
 
 
+class SessionClosedError(BatcherClosedError):
+    """A session takes no step any more: it was closed, before the end of a step perhaps, or had none for too long."""
+
+    page: ClassVar[str] = "sessions"
+
+
+class SessionsFullError(ActorflowError, RuntimeError):
+    """So many sessions are open that another one found no slot in time; a service answers it with status 503.
+
+    Attributes:
+        sessions: Sessions that are open, as many as may be.
+        waiting: Sessions that wait for a slot.
+    """
+
+    page: ClassVar[str] = "sessions"
+
+    def __init__(self, graph: str, sessions: int, waiting: int) -> None:
+        super().__init__(
+            f"sessions of graph {graph!r} are too many: {sessions} are open, as many as max_sessions={sessions}, and "
+            f"{waiting} wait for a slot"
+        )
+        self.sessions = sessions
+        self.waiting = waiting
+
+
 class TransportError(ActorflowError, RuntimeError):
     """Messages between ranks do not come through, or cannot."""
 
@@ -817,6 +846,16 @@ def flag(name: str, value: object) -> bool:
     if type(value).__name__ in ("bool", "bool_"):  # NumPy's, which is not imported here
         return bool(value)
     raise TypeError(f"{name} must be True or False, got {shown(value)}")
+
+
+def mapping(name: str, value: object) -> None:
+    """Check that a caller has given a mapping.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {shown(value)}")
 
 
 def text(name: str, value: object, *, error: Callable[[str], Exception] = TypeError) -> str:

@@ -366,6 +366,22 @@ def axis(name: str) -> Any:
     return Length((((name,), 1),))
 
 
+def rows_axis(spec: TensorSpec, what: str) -> tuple[int, TensorSpec]:
+    """Position of the one open axis of a type, and the type without it.
+
+    Args:
+        spec: The type.
+        what: Description of what has it, for messages.
+    Raises:
+        ShapeError: if not exactly one axis is open, by its name.
+    """
+    shape: tuple[Any, ...] = spec.shape
+    named = [i for i, length in enumerate(shape) if isinstance(length, Length) and length.name is not None]
+    if len(named) != 1 or len([length for length in shape if isinstance(length, Length)]) != 1:
+        raise ShapeError(f'{what}: expected one open axis, that of the rows, such as ("row", 128), got {spec}')
+    return named[0], TensorSpec(shape[: named[0]] + shape[named[0] + 1 :], spec.dtype)
+
+
 def at(value: Any, lengths: Mapping[str, int]) -> Any:
     """A length as a number; what holds some, such as shapes, types and operations, with numbers in their place."""
     if isinstance(value, Pending):

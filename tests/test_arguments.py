@@ -278,7 +278,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 #: What else calls need, and right numbers of them where `USUAL` ones are not.
 NEEDED: dict[str, dict[str, Any]] = {
     "Graph": {"name": "g"},
-    "Graph.batched": {"max_rows": 4, "queue_rows": 8},
+    "Graph.batched": {"max_rows": 4, "queue_rows": 8, "max_sessions": 4},
     "Graph.function": {"name": "f", "fn": asyncio.sleep},
     "Graph.op": {"name": "o", "operation": af.ops.Scale(2.0)},
     "Graph.stream": {"feeds": []},
@@ -327,7 +327,11 @@ def saved() -> Path:
 
 #: Numbers of public calls that are not checked here, by what begins so, and why not.
 ELSEWHERE = {
+    "Batcher.iterate": "it runs, without an end if there is no limit: tests/runtime/test_sessions.py",
     "Batcher.run": "it runs: see below",
+    "Batcher.session": "it runs: see below",
+    "Session": "made by Batcher.session, and runs: see below",
+    "State": "made by Graph.state",
     "Graph.cancel": "it runs: see below",
     "Graph.run": "it runs: see below",
     "Graph.step": "it runs: see below",
@@ -465,6 +469,17 @@ class Bench:
                 assert (await batcher.run({self.x: [3.0]}))[self.y].tolist() == [6]
                 assert batcher.statistics().waiting_rows == 0
 
+    async def session(self, **options: Any) -> None:
+        async with self.graph.batched(fetch=self.y) as batcher, batcher.session(**options) as session:
+            give((await session.run({self.x: [1.0]}))[self.y].tolist(), [2])
+
+    async def step(self, **request: Any) -> None:
+        async with self.graph.batched(fetch=self.y) as batcher, batcher.session() as session:
+            try:
+                give((await session.run(**request))[self.y].tolist(), [2])
+            finally:
+                assert (await session.run({self.x: [3.0]}))[self.y].tolist() == [6]
+
     async def stream(self, **options: Any) -> None:
         give([[*result.values()] async for result in self.graph.stream(**options)], [[[2]], [[4]]])
 
@@ -512,6 +527,8 @@ THROUGH: dict[str, Callable[..., Any]] = {
     "FrameStream.in_flight": Bench.in_flight,
     "Graph.batched": Bench.batched,
     "Batcher.run": Bench.ask,
+    "Batcher.session": Bench.session,
+    "Session.run": Bench.step,
     "Graph.pause": lambda b, **given: b.paused("pause", **given),
     "Graph.step": lambda b, **given: b.paused("step", **given),
     "Graph.cancel": Bench.cancel,
@@ -532,9 +549,12 @@ RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "FrameStream.in_flight": lambda b: {"frames": 2},
     "Graph.batched": lambda b: (
         {"fetch": b.y, "max_rows": 2, "max_wait": 0.0, "buckets": [2], "queue_rows": 8, "key": None}
-        | {"pad": None, "in_flight": 2, "isolate": True, "axis": "batch"}
+        | {"pad": None, "in_flight": 2, "isolate": True, "axis": "batch", "state": None, "fixed": None}
+        | {"max_sessions": 4}
     ),
     "Batcher.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
+    "Batcher.session": lambda b: {"state": None, "priority": 1, "timeout": 60, "ttl": 60},
+    "Session.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
     "Graph.pause": lambda b: {"reason": "a look"},
     "Graph.step": lambda b: {"frames": 1},
     "Graph.cancel": lambda b: {"frame": None, "reason": "by hand"},

@@ -41,12 +41,12 @@ from actorflow.errors import CheckpointError, GraphError, MissingExtraError, did
 from actorflow.graph import options
 from actorflow.graph.body import Body, bodies_of, with_bodies
 from actorflow.graph.graph import Graph, Interface, targets_of
-from actorflow.graph.nodes import Blob, Node, Op, Site, Variable
+from actorflow.graph.nodes import Blob, Node, Op, Site, State, Variable
 from actorflow.interchange import to_numpy
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
-from actorflow.plan.validate import chosen, in_order
-from actorflow.spec import TensorSpec
+from actorflow.plan.validate import chosen, in_order, states_of
+from actorflow.spec import TensorSpec, rows_axis
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Fetch
@@ -128,8 +128,10 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
         if inputs is not None:
             raise GraphError("inputs have names only beside outputs: give fetch={name: blob, ...}, too")
         return everything
-    targets = fetch.values() if isinstance(fetch, Mapping) else targets_of(fetch) or ()
-    ops, fetched = chosen(graph, [graph.resolve(target) for target in targets])
+    given = fetch.values() if isinstance(fetch, Mapping) else targets_of(fetch) or ()
+    targets = [graph.resolve(target) for target in given]
+    _, fetched = chosen(graph, targets)
+    ops, _ = chosen(graph, [*targets, *states_of(targets).values()])
     outputs = {blob.name: blob for blob in fetched}
     if isinstance(fetch, Mapping):
         outputs = {name: _blob_of(graph, target) for name, target in fetch.items()}
@@ -139,16 +141,16 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
     bodies = [body for op in ops for body in bodies_of(op)]
     kept |= dict.fromkeys(blob for body in bodies for blob in (*body.inputs, *body.outputs))
     blobs = [each for each in kept if isinstance(each, Blob) and each.graph.body is None]
-    fed = [each for each in blobs if not each.producers and not isinstance(each, Variable)]
-    given = {blob.name: blob for blob in sorted(fed, key=lambda blob: blob.id)}
+    fed = [each for each in blobs if not each.producers and not isinstance(each, State | Variable)]
+    sources = {blob.name: blob for blob in sorted(fed, key=lambda blob: blob.id)}
     if inputs is not None:
-        given = {name: _blob_of(graph, blob) for name, blob in inputs.items()}
-        lacking = [blob.name for blob in fed if blob not in set(given.values())]
+        sources = {name: _blob_of(graph, blob) for name, blob in inputs.items()}
+        lacking = [blob.name for blob in fed if blob not in set(sources.values())]
         if lacking:
             raise GraphError(f"the outputs need {', '.join(lacking)}, which is no input")
-        kept |= dict.fromkeys(given.values())
+        kept |= dict.fromkeys(sources.values())
     nodes = tuple(sorted(kept, key=lambda node: node.id))
-    interface = Interface(given, outputs) if outputs else None
+    interface = Interface(sources, outputs) if outputs else None
     return everything._replace(ops=ops, nodes=nodes, scopes=_scopes_of(nodes, scopes), interface=interface)
 
 
@@ -200,6 +202,8 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
                 record |= _written_op(node, writer)
             elif isinstance(node, Blob):
                 record |= _written_blob(node, ids, consumers.get(node, []))
+            if isinstance(node, State):
+                writer.arrays[node.name] = node.init
         except UnsavableError as error:
             problems.append(f"{record['kind']} {node.name!r}: {error}; created at {node.site}")
         written.append(json.dumps(record, allow_nan=False))
@@ -268,6 +272,8 @@ def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) 
         first = blob.replica_of
         record |= {"kind": "variable", "state": blob.is_state}
         record["replica_of"] = None if first is None or first not in ids else first.name
+    if isinstance(blob, State):
+        record |= {"kind": "state", "next": None if blob.following is None else blob.following.name}
     producers = [op for op in blob.producers if op in ids]
     if producers != sorted(producers, key=lambda op: op.id):
         record["producers"] = [op.name for op in producers]
@@ -430,11 +436,13 @@ _BLOB: dict[str, Any] = {**_NODE, "shape": list, "dtype": str}
 _FIELDS: dict[str, dict[str, Any]] = {
     "blob": _BLOB,
     "variable": {**_BLOB, "state": bool, "replica_of": str | None},
+    "state": {**_BLOB, "next": str | None},
     "op": {**_NODE, "operation": dict, "inputs": list, "outputs": list, "lane": str | None, "priority": int},
 }
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "blob": {"scope": str, "producers": list, "consumers": list},
     "variable": {"scope": str, "producers": list, "consumers": list},
+    "state": {"scope": str, "consumers": list},
     "op": {"scope": str, "attempts": list, "hints": list},
 }
 
@@ -542,6 +550,10 @@ class _Builder:
                     self._connect(record)
                 elif record["kind"] == "variable":
                     self._check_variable(record)
+                elif record["kind"] == "state" and record["next"] is not None:
+                    self._found(record["name"], self._graph._store.nodes).assign(
+                        self._found(record["next"], self._graph._store.nodes)
+                    )
         for record in records:
             with _read_as(self._path, f"{record['kind']} {record['name']!r:.200}"):
                 self._order(record)
@@ -642,6 +654,9 @@ class _Builder:
         where = (scope, record["id"], record["name"], self._place(record["place"]), spec)
         if record["kind"] == "blob":
             return Blob(*where)
+        if record["kind"] == "state":
+            _, row = rows_axis(spec, f"state {record['name']!r:.200}")
+            return State(*where, self._reader.array(record["name"], row))
         if spec.axes or spec.dtype.hasobject:
             raise ValueError(f"expected numbers in a shape without open axes for a variable, got {spec}")
         init: Callable[..., Any] = _Elsewhere(str(self._path), self._structure["rank"])

@@ -197,6 +197,22 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="open axis whose rows do not know each other, where it is not called batch, something with it, or N",
     )
     parser.add_argument(
+        "--state",
+        action="append",
+        type=_pair,
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="an input that each sequence of requests keeps, and the output that gives its next value; again for each",
+    )
+    parser.add_argument(
+        "--fixed",
+        action="append",
+        type=_fixed,
+        default=[],
+        metavar="INPUT=NUMBER",
+        help="an input that is the same number for all requests; again for each",
+    )
+    parser.add_argument(
         "--max-body", type=_positive, metavar="BYTES", help="largest body of a request (default: 67108864)"
     )
     parser.add_argument(
@@ -255,6 +271,8 @@ def _serve(arguments: argparse.Namespace) -> int:
                 "max_rows": arguments.max_rows,
                 "max_wait": arguments.max_wait,
                 "batch_axis": arguments.batch_axis,
+                "state": dict(arguments.state),
+                "fixed": dict(arguments.fixed),
             },
         )
     )
@@ -314,6 +332,21 @@ def _show(arguments: argparse.Namespace) -> int:
     from actorflow.cli.show import show
 
     return show(arguments.model, _source(arguments), page=arguments.page, port=arguments.port, as_json=arguments.json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"expected INPUT=VALUE, got {text!r}")
+    return name, value
+
+
+def _fixed(text: str) -> tuple[str, int | float]:
+    name, value = _pair(text)
+    try:
+        return name, int(value) if value.lstrip("-").isdecimal() else float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected INPUT=NUMBER, got {text!r}") from None
 
 
 def _axes(text: str) -> list[tuple[str, int | None, int | str]]:

@@ -28,14 +28,14 @@ from actorflow.errors import (
     whole,
 )
 from actorflow.graph import options
-from actorflow.graph.nodes import Blob, Initializer, Node, Op, Variable, as_blobs
+from actorflow.graph.nodes import Blob, Initializer, Node, Op, State, Variable, as_blobs
 from actorflow.graph.store import Store
 from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
-from actorflow.spec import TensorSpec
+from actorflow.spec import TensorSpec, rows_axis
 from actorflow.threads import held_at_fork, in_thread
 from actorflow.transport.base import Transport
 from actorflow.transport.world import world as world_of_process
@@ -265,6 +265,45 @@ class Graph:
         variable = Variable(scope, store.take_id(), full, self.root._place(place), spec, init)
         store.add(variable)
         return variable
+
+    def state(
+        self,
+        name: str,
+        shape: Iterable[int | str] | int | str,
+        dtype: npt.DTypeLike = "float32",
+        init: npt.ArrayLike = 0,
+        place: Place | str | None = None,
+    ) -> State:
+        """Make a state: a source with a row for each session of a batcher, which `State.assign` gives the next value.
+
+        Args:
+            name: Unique in this graph, or in the scope of the ``with`` block around the call.
+            shape: Length of each axis; exactly one is open, wherever it stands: that of the rows, ``("row", 128)``.
+            dtype: Type of the elements.
+            init: What a session begins with: an array of the other axes, or a scalar for all elements.
+            place: Where it lives; the default is that of `at`.
+        Raises:
+            ShapeError: if not exactly one axis is open. DTypeError: if ``init`` is of another dtype.
+            GraphError: as for `blob`; in a branch or a loop, which read states from outside.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> graph.state("hidden", [2, "row", 128])
+            <State 'hidden' float32[2, row, 128] on cpu>
+        """
+        scope = self._innermost
+        full, spec = scope._full_name(name), TensorSpec.of(shape, dtype)
+        if scope.body is not None:
+            raise GraphError(f"state {full!r}: make it outside of the branch or loop, which can read it from there")
+        _, row = rows_axis(spec, f"state {full!r}")
+        given = row if np.ndim(init) else TensorSpec((), row.dtype)
+        array = as_array(init, given, f"init of state {full!r}", narrow=True)
+        store = self._store
+        store.check_free(full)
+        first = np.array(np.broadcast_to(array, row.shape), order="C")
+        made = State(scope, store.take_id(), full, self.root._place(place), spec, first)
+        store.add(made)
+        return made
 
     def constant(
         self,
@@ -548,11 +587,12 @@ class Graph:
             ['exp']
         """
         from actorflow.graph.body import bodies_of, with_bodies
-        from actorflow.plan.validate import needed_ops  # the plan is built on graphs
+        from actorflow.plan.validate import needed_ops, states_of  # the plan is built on graphs
 
         targets = [self.resolve(sink) for sink in sinks]
-        ops = [*with_bodies(needed_ops(targets))]
-        keep: set[Node] = set(ops) | {target for target in targets if isinstance(target, Blob)}
+        states = states_of(targets)
+        ops = [*with_bodies(needed_ops([*targets, *states.values()]))]
+        keep: set[Node] = {*ops, *states, *states.values(), *[each for each in targets if isinstance(each, Blob)]}
         for op in ops:
             keep.update(op.inputs, op.outputs)
             keep.update(blob for body in bodies_of(op) for blob in (*body.inputs, *body.outputs))
@@ -1071,6 +1111,9 @@ class Graph:
         in_flight: int = 2,
         isolate: bool = True,
         axis: str | None = None,
+        state: Mapping[Any, Any] | None = None,
+        fixed: Mapping[Any, npt.ArrayLike] | None = None,
+        max_sessions: int = 1024,
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
@@ -1107,6 +1150,10 @@ class Graph:
             in_flight: Most frames that overlap.
             isolate: Whether to look for the requests that an op fails for; otherwise all of their frame get the error.
             axis: Name of the open axis that is batched; None for the one that the sources begin with.
+            state: Sources that sessions keep, each with the blob that gives its next value, beside the states that
+                `state` has made. They have the axis of the rows wherever they like, and begin with zeros.
+            fixed: Feeds that are the same for all requests, of sources without open axes.
+            max_sessions: Most sessions that are open, see `Batcher.session`.
         Returns:
             An async context manager that takes requests; `Batcher.run` says how.
         Raises:
@@ -1129,9 +1176,11 @@ class Graph:
         from actorflow.runtime.batched import Batcher, BatchOptions
         from actorflow.runtime.rows import Rows
 
-        options = BatchOptions(max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate)
+        how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions
         axis = None if axis is None else text("axis", axis)
-        return Batcher(Rows(self._runnable(), targets_of(fetch), axis), options)
+        given = [{} if each is None else each for each in (state, fixed)]
+        rows = Rows(self._runnable(), targets_of(fetch), axis, *given)
+        return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:
         """Give memory that no frame needs back to the system; the next run takes longer.

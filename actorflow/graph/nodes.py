@@ -16,6 +16,7 @@ import numpy.typing as npt
 from actorflow.errors import ActorflowError, DTypeError, GraphError, PlaceError, ShapeError, text_of
 from actorflow.graph.options import Attempts, Hints
 from actorflow.interchange import as_array, read_only, to_numpy
+from actorflow.ops.elementwise import Copy
 from actorflow.ops.fills import Constant, Fill, Numbers, check_number
 from actorflow.ops.function import Function
 from actorflow.ops.operation import Operation, inferred, spec_of
@@ -300,6 +301,82 @@ class Variable(Blob):
         """Replace the value by an array of the right type without a copy; for the runtime. Returns the old one."""
         old, self._value = self._value, value
         return old
+
+    def assign(self, blob: Blob) -> Op:
+        """Have a blob's value be that of the variable from the next frame on; returns the op that writes it.
+
+        Raises:
+            ShapeError, DTypeError: if the blob is of another type.
+            GraphError: if the two are of different graphs.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> total = graph.variable("total", [2])
+            >>> _ = total.assign(total + graph.blob("x", [2]))
+            >>> for _ in range(3):
+            ...     _ = graph.run_sync({"x": [1, 10]})
+            >>> total.value
+            array([ 3., 30.], dtype=float32)
+        """
+        root = self.graph.root
+        op = root.op(root.unique_name("assign"), Copy(), place=self.place)
+        with root._store.all_or_nothing():
+            _ = [blob] >> op >> [self]
+        return op
+
+
+class State(Blob):
+    """A source with a row per session, which goes on from step to step; made by `Graph.state`.
+
+    Sessions of a batcher feed it their rows, and take the next ones from what is assigned to it. A run by itself has
+    it fed as any source.
+
+    Attributes:
+        init: The row that a session begins with, without the axis of the rows.
+        following: The blob that gives the next rows; None before `assign`.
+
+    Example:
+        >>> graph = af.Graph("sums")
+        >>> x = graph.blob("x", ["row"])
+        >>> total = graph.state("total", ["row"], init=100)
+        >>> y = total + x
+        >>> total.assign(y)
+        >>> async def main():
+        ...     async with graph, graph.batched() as batcher, batcher.session() as session:
+        ...         for value in 1, 2, 3:
+        ...             result = await session.run({x: [value]})
+        ...         return result[y]
+        >>> af.run(main())
+        array([106.], dtype=float32)
+    """
+
+    __slots__ = ("following", "init")
+
+    def __init__(
+        self, graph: Graph, node_id: int, name: str, place: Place, spec: TensorSpec, init: npt.NDArray[Any]
+    ) -> None:
+        super().__init__(graph, node_id, name, place, spec)
+        self.init = init
+        self.following: Blob | None = None
+
+    def assign(self, blob: Blob) -> None:
+        """Have a blob's rows be those of the state from the next step on.
+
+        Raises:
+            ShapeError, DTypeError: if the blob is of another type.
+            GraphError: if the state has one already, or the two are of different graphs.
+        """
+        root = self.graph.root
+        if not isinstance(root.resolve(blob), Blob):
+            raise GraphError(f"state {self.name!r} must be assigned a blob, got {blob!r}")
+        if self.following is not None:
+            raise GraphError(f"state {self.name!r} is assigned {self.following.name!r} already")
+        if blob.dtype != self.dtype:
+            raise DTypeError(f"state {self.name!r} is {self.spec}, and blob {blob.name!r} is {blob.spec}")
+        if blob.shape != self.shape:
+            raise ShapeError(f"state {self.name!r} is {self.spec}, and blob {blob.name!r} is {blob.spec}")
+        self.following = blob
+        root._store.revision += 1
 
 
 class Op(Node):

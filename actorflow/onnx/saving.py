@@ -18,7 +18,7 @@ from actorflow.errors import GraphError, whole
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.onnx.values import Order, usual
-from actorflow.plan.validate import in_order, needed_ops
+from actorflow.plan.validate import in_order, needed_ops, states_of
 from actorflow.runtime.model import Model
 from actorflow.spec import Length, TensorSpec, axes_in
 
@@ -44,7 +44,8 @@ class UnsupportedError(Exception):
 def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = None, opset: int = USUAL) -> None:
     """Save what a graph computes as an ONNX file.
 
-    Variables and constants are stored with it, with the values that they have now; open axes keep their names. The
+    Variables and constants are stored with it, with the values that they have now; open axes keep their names. States
+    become inputs, and what follows them outputs, which `Model.sessions` pairs again; they begin with zeros there. The
     file's inputs and outputs have the names and shapes that they have here, images are channels-last, and inside the
     file convolutions and poolings are channels-first, as ONNX wants them. Networks are saved as they are built: build
     one with ``training=False`` to save it.
@@ -76,6 +77,11 @@ def save(model: Graph | Model, path: str | os.PathLike[str], *, fetch: Fetch = N
         raise TypeError(f"onnx.save: expected a graph or a model, got {type(model).__name__}")
     elif fetch is not None:
         raise GraphError("onnx.save: a model has its outputs, leave fetch out")
+    states = states_of(model.outputs.values())
+    if states:
+        inputs = model.inputs | {state.name: state for state in states}
+        nexts = {blob.name: blob for blob in states.values() if blob not in model.outputs.values()}
+        model = Model(model.graph, inputs, model.outputs | nexts)
     newest = defs.onnx_opset_version()
     opset = whole("onnx.save: opset", opset, OLDEST, newest)
     check_at_rest(model.graph, "saved")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from actorflow.devices import check_place
 from actorflow.errors import CycleError, DeviceUnavailableError, GraphError, PlaceError
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.graph.nodes import Blob, Node, Op, State, Variable
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.place import Place
@@ -37,6 +37,23 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
                         found.add(producer)
                         todo.append(producer)
     return tuple(sorted(found, key=lambda op: op.id))
+
+
+def states_of(targets: Iterable[Blob | Op | Graph], given: Mapping[Blob, Blob] | None = None) -> dict[Blob, Blob]:
+    """Sources that sessions keep, with the blobs that give their next values: those given, and states in need.
+
+    A state is in need if ``targets`` depend on it, or the next value of another one does.
+    """
+    pairs = dict(given or {})
+    targets = [*targets]
+    while True:
+        wanted = [*targets, *pairs.values()]
+        read = dict.fromkeys([*wanted, *(blob for op in needed_ops(wanted) for blob in op.inputs)])
+        states = [blob for blob in read if isinstance(blob, State) and blob not in pairs]
+        more: dict[Blob, Blob] = {state: state.following for state in states if state.following is not None}
+        if not more:
+            return pairs
+        pairs |= more
 
 
 def chosen(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> tuple[tuple[Op, ...], tuple[Blob, ...]]:

@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import math
 from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import attrgetter
@@ -41,6 +41,7 @@ from actorflow.errors import (
 from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
 from actorflow.runtime.rows import Request, Rows
+from actorflow.runtime.sessions import Session, Slots
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
 from actorflow.trace.ring import EndedRequest
@@ -65,6 +66,7 @@ class BatchOptions(NamedTuple):
     pad: Callable[[list[dict[Any, Any]]], Sequence[Mapping[Any, Any]]] | None = None
     in_flight: int = 2
     isolate: bool = True
+    max_sessions: int = 1024
 
     def checked(self) -> Self:
         """The same, with plain numbers.
@@ -91,6 +93,7 @@ class BatchOptions(NamedTuple):
             queue_rows=whole("queue_rows", self.queue_rows, 1),
             in_flight=whole("in_flight", self.in_flight, 1),
             isolate=flag("isolate", self.isolate),
+            max_sessions=whole("max_sessions", self.max_sessions, 1),
         )
 
 
@@ -207,6 +210,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf  # when the timer is
         self._emptied: asyncio.Future[None] | None = None
+        self._slots = Slots(rows.name, options.max_sessions)
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
         self._context: contextvars.Context
@@ -249,9 +253,23 @@ class Batcher:
             counters.rows.statistics(),
             counters.wait_s.statistics(),
             counters.latency_s.statistics(),
+            len(self._slots.sessions),
+            self._options.max_sessions,
         )
 
     # -- one request -----------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether rows are computed in sessions alone, as they go on from a state.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> y = graph.blob("x", ["row"]) * 2
+            >>> graph.batched().keeps_state
+            False
+        """
+        return bool(self._rows.kept)
 
     async def run(self, feeds: Mapping[Any, Any], *, priority: float = 0, timeout: float | None = None) -> Result:
         """Compute some rows, in a frame with those of others.
@@ -289,12 +307,105 @@ class Batcher:
             >>> asyncio.run(main())  # more rows than a frame takes: two frames
             ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2)
         """
+        if self.keeps_state:
+            names = ", ".join([repr(each.source.name) for each in self._rows.kept])
+            raise GraphError(
+                f"graph {self._rows.name!r} keeps {names} per session: async with batcher.session() as session: ..."
+            )
+        return await self._run(feeds, priority, timeout)
+
+    def session(
+        self,
+        *,
+        state: Mapping[str, Any] | None = None,
+        priority: float = 0,
+        timeout: float | None = 0,
+        ttl: float | None = None,
+    ) -> Session:
+        """A caller that comes again: its steps share frames with those of others, and go on from its own state.
+
+        It is an async context manager, and has a slot inside its block. One that finds ``max_sessions`` open ones waits
+        for a slot, those that came before it first.
+
+        Args:
+            state: What it begins with, as `Session.state_dict` has given it; by default what the states say.
+            priority: That of its steps, see `run`.
+            timeout: Longest time in seconds that it waits for a slot; 0 for not at all, None for ever.
+            ttl: Longest time in seconds that it may be without a step until it is closed; None for ever.
+        Raises:
+            FeedError, ShapeError, DTypeError: if ``state`` does not fit.
+            GraphError, TypeError: if a number is none, or out of its range.
+
+        Example:
+            >>> graph = af.Graph("sums")
+            >>> x = graph.blob("x", ["row"])
+            >>> total = graph.state("total", ["row"])
+            >>> y = total + x
+            >>> total.assign(y)
+            >>> async def client(batcher, value):
+            ...     async with batcher.session() as session:
+            ...         return [float((await session.run({x: [value]}))[y][0]) for _ in range(3)]
+            >>> async def main():
+            ...     async with graph, graph.batched() as batcher:
+            ...         print(await asyncio.gather(client(batcher, 1), client(batcher, 10)))
+            ...         print(batcher.statistics().frames, "frames")
+            >>> import asyncio
+            >>> asyncio.run(main())
+            [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]
+            3 frames
+        """
+        return Session(self, self._rows, self._slots, state, priority, timeout, ttl)
+
+    async def iterate(
+        self,
+        feeds: Mapping[Any, Any],
+        *,
+        feedback: Mapping[Any, Any],
+        until: Any = None,
+        limit: int | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Result]:
+        """Compute steps in a session of their own, of which each is fed what the one before gave, until one says so.
+
+        Its rows join those of others at each step. When the caller leaves the loop, it is over, and its slot is free.
+
+        Args:
+            feeds: Those of the first step, of one row; what ``feedback`` does not name stays for all.
+            feedback: Sources, each with the fetched blob that its next value is.
+            until: A fetched blob; the step for which it is true, or all of its row is, is the last one.
+            limit: Most steps; None for no limit.
+            options: As for `session`.
+        Returns:
+            An async iterator of results, as `run` gives them.
+        Raises:
+            FeedError, GraphError, TypeError: if an argument is wrong; and what `session` and `Session.run` raise.
+
+        Example:
+            >>> graph = af.Graph("collatz")
+            >>> n = graph.blob("n", ["row"], "int64")
+            >>> following = af.ops.where(af.ops.equal(n % 2, 0), n // 2, 3 * n + 1)
+            >>> done = af.ops.equal(following, 1)
+            >>> async def main():
+            ...     async with graph, graph.batched(fetch=[following, done]) as batcher:
+            ...         steps = batcher.iterate({n: [6]}, feedback={n: following}, until=done, limit=100)
+            ...         return [int(step[following][0]) async for step in steps]
+            >>> af.run(main())
+            [3, 10, 5, 16, 8, 4, 2, 1]
+        """
+        async with self.session(**options) as session:
+            async for step in session.iterate(feeds, feedback=feedback, until=until, limit=limit):
+                yield step
+
+    async def _run(
+        self, feeds: Mapping[Any, Any], priority: float, timeout: float | None, session: Session | None = None
+    ) -> Result:
+        """`run`, for a session or for none."""
         counters, since, trace = self._counters, perf_counter(), self._rows.trace
         requests: list[Request] = []
         timer = None
         try:
             timeout_s = None if timeout is None else time_limit("timeout", timeout)
-            requests = self._enter(feeds, priority)
+            requests = self._enter(feeds, priority, session)
             if timeout_s is not None:
                 timer = self._loop.call_later(timeout_s, self._expire, requests, timeout_s)
             parts = []
@@ -302,6 +413,8 @@ class Batcher:
                 part = await request.future
                 parts.append(request.fail() if part is None else part)
             result = parts[0] if len(parts) == 1 else Result.joined(parts)
+            if session is not None:
+                session.commit(requests[0].states)
         except BaseException as error:
             if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
                 raise
@@ -310,7 +423,7 @@ class Batcher:
             for request in requests:
                 request.error = None
                 request.future.cancel()
-            self._give_up(requests)
+            self.give_up(requests)
             raise
         finally:
             if timer is not None:
@@ -328,19 +441,29 @@ class Batcher:
             f"a batched run timed out after {timeout_s:g} s; graph {self._rows.name!r} has {self._waiting_rows} rows "
             f"that wait for batched runs, and {len(self._batches)} frames of them in flight"
         )
-        self._give_up(requests, error)
+        self.give_up(requests, error)
 
-    def _enter(self, feeds: Mapping[Any, Any], priority: float) -> list[Request]:
+    def check_open(self) -> None:
+        """Check that requests are taken here and now.
+
+        Raises:
+            BatcherClosedError: if none are taken. GraphError: on another loop.
+        """
+        if self._why:
+            raise BatcherClosedError(f"the batcher of graph {self._rows.name!r} {self._why}")
+        if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
+            raise GraphError(f"the batcher of graph {self._rows.name!r} is in use on another event loop")
+
+    def _enter(self, feeds: Mapping[Any, Any], priority: float, session: Session | None) -> list[Request]:
         """Let the rows of a request wait; in several parts, if they are too many for one frame."""
         rows, options = self._rows, self._options
-        if self._why:
-            raise BatcherClosedError(f"the batcher of graph {rows.name!r} {self._why}")
-        if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
-            raise GraphError(f"the batcher of graph {rows.name!r} is in use on another event loop")
+        self.check_open()
         since_s = order = self._loop.time()
         if type(priority) is not int or priority:  # few say it
             order -= real("priority", priority, finite=False) * AGE_S
         request, requester = rows.read(feeds), rows.requester()
+        if session is not None:
+            session.enter(request)
         parts = [request] if request.rows <= options.max_rows else rows.split(request, options.max_rows)
         key: Hashable = request.lengths if options.pad is None else None
         if options.pad is not None and len(parts) > 1:
@@ -384,7 +507,7 @@ class Batcher:
                 del self._groups[origin.key]
                 self._notice_end()
 
-    def _give_up(self, requests: Iterable[Request], error: BaseException | None = None) -> None:
+    def give_up(self, requests: Iterable[Request], error: BaseException | None = None) -> None:
         """End requests before they have a result. A frame is cancelled when nobody waits for it any more."""
         for request in requests:
             if error is not None:
@@ -468,12 +591,9 @@ class Batcher:
 
     def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
         """Give each request its rows of a frame."""
-        start = 0
-        for request in requests:
-            stop = start + request.rows
+        for request, part in zip(requests, self._rows.parts(result, requests), strict=True):
             if not request.future.done():
-                request.future.set_result(result.rows(start, stop))
-            start = stop
+                request.future.set_result(part)
         self._move(requests, batch, None)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
@@ -501,6 +621,8 @@ class Batcher:
             if before != after or len({request.lengths for request in padded}) > 1:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
+            for request, made in zip(requests, padded, strict=True):
+                made.states = request.states
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded
@@ -536,6 +658,7 @@ class Batcher:
     def _forget(self) -> None:
         """Forget the requests and frames of a loop that was closed, or of the parent process."""
         self._rows.leave()
+        self._slots.forget()
         self._groups.clear()
         self._batches.clear()
         self._waiting_rows = 0
@@ -578,7 +701,8 @@ class Batcher:
             return
         error = BatcherClosedError(f"a batched run of graph {self._rows.name!r} was given up: its batcher {why}")
         places: list[Group | Batch] = [*self._groups.values(), *self._batches]
-        self._give_up([request for place in places for request in place.requests], error)
+        self._slots.abort(f"its batcher {why}")
+        self.give_up([request for place in places for request in place.requests], error)
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from actorflow.errors import FeedError, GraphError, did_you_mean
 from actorflow.graph.graph import Graph, targets_of
-from actorflow.graph.nodes import Blob, Variable
+from actorflow.graph.nodes import Blob, State, Variable
 from actorflow.interchange import to_numpy
-from actorflow.plan.validate import chosen
+from actorflow.plan.validate import chosen, states_of
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Fetch
@@ -272,7 +272,9 @@ class Model:
             >>> af.run(main())
             True
         """
-        return await self.graph.warm_up([*dict.fromkeys(self.outputs.values())], axes=axes, timeout=timeout)
+        outputs = dict.fromkeys(self.outputs.values())
+        outputs |= dict.fromkeys(states_of(outputs).values())  # as sessions fetch them
+        return await self.graph.warm_up([*outputs], axes=axes, timeout=timeout)
 
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
@@ -336,11 +338,45 @@ class Model:
         """
         return self.graph.batched(fetch=[*dict.fromkeys(self.outputs.values())], **options)
 
+    def sessions(
+        self, state: Mapping[str, str], *, fixed: Mapping[str, npt.ArrayLike] | None = None, **options: Any
+    ) -> Batcher:
+        """`batched` for callers that come again: some inputs go on from outputs, for each session by itself.
+
+        Args:
+            state: Names of inputs, each with that of the output that gives its next value. The axis of the rows, that
+                the other inputs begin with, may be any of these.
+            fixed: Values of inputs that are the same for all, and have no open axis, by name.
+            options: As for `Graph.batched`.
+        Raises:
+            GraphError: as `Graph.batched`; if a name is none of an input or an output.
+
+        Example:
+            >>> graph = af.Graph("smooth")
+            >>> x, before = graph.blob("x", ["batch", 1]), graph.blob("before", [1, "batch"])
+            >>> after = before * 0.5 + x.T
+            >>> model = af.Model(graph, {"x": x, "before": before}, {"y": after.T, "after": after})
+            >>> async def main():
+            ...     async with graph, model.sessions({"before": "after"}) as batcher, batcher.session() as session:
+            ...         for value in 8, 0, 0:
+            ...             result = await session.run({"x": [[value]]})
+            ...         return result[model.outputs["y"]]
+            >>> af.run(main())
+            array([[2.]], dtype=float32)
+        """
+        lacking = f"model {self.graph.name!r} has no"
+        inputs, outputs = Named(self.inputs, f"{lacking} input"), Named(self.outputs, f"{lacking} output")
+        pairs = {inputs[name]: outputs[following] for name, following in state.items()}
+        fetch = [blob for blob in dict.fromkeys(self.outputs.values()) if blob not in pairs.values()]
+        given = {inputs[name]: value for name, value in (fixed or {}).items()}
+        return self.graph.batched(fetch=fetch, state=pairs, fixed=given, **options)
+
 
 def _sources(graph: Graph, outputs: Iterable[Blob]) -> list[Blob]:
-    """Blobs that outputs need and that must be fed, in order of creation."""
+    """Blobs that outputs need and that must be fed, in order of creation; states are fed by sessions."""
     outputs = tuple(outputs)
+    outputs = *outputs, *states_of(outputs).values()
     ops, _ = chosen(graph, outputs)
     needed = dict.fromkeys([*outputs, *(blob for op in ops for blob in op.inputs)])
-    fed = [blob for blob in needed if not blob.producers and not isinstance(blob, Variable)]
+    fed = [blob for blob in needed if not blob.producers and not isinstance(blob, State | Variable)]
     return sorted(fed, key=lambda blob: blob.id)

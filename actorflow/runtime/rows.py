@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from actorflow.actors.task import callers, within
-from actorflow.errors import FeedError, GraphError, ShapeError
-from actorflow.graph.nodes import Blob, Op, Variable
-from actorflow.interchange import as_array
+from actorflow.errors import FeedError, GraphError, ShapeError, mapping
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Op, State, Variable
+from actorflow.interchange import as_array, to_numpy
 from actorflow.plan.lengths import shape_of
-from actorflow.plan.validate import chosen
+from actorflow.plan.validate import chosen, states_of
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
-from actorflow.spec import Length, at, axes_in
+from actorflow.spec import Length, TensorSpec, at, axes_in, rows_axis
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -33,6 +35,7 @@ class Request:
         arrays: An array per source.
         rows: Their common length.
         lengths: Lengths of the other open axes.
+        states: The row of each state that a session has brought; once there is a result, the next ones.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -46,7 +49,19 @@ class Request:
         requester: The span that it came from, if frames have spans.
     """
 
-    __slots__ = ("arrays", "error", "future", "lengths", "order", "place", "requester", "rows", "since_s", "started")
+    __slots__ = (
+        "arrays",
+        "error",
+        "future",
+        "lengths",
+        "order",
+        "place",
+        "requester",
+        "rows",
+        "since_s",
+        "started",
+        "states",
+    )
 
     place: Group | Batch | None
     order: float
@@ -59,6 +74,7 @@ class Request:
         self.arrays = arrays
         self.rows = rows
         self.lengths = lengths
+        self.states: Sequence[npt.NDArray[Any]] = ()
         self.error: BaseException | None = None
 
     def fail(self) -> NoReturn:
@@ -71,6 +87,16 @@ class Request:
             del error  # whose traceback refers to this call
 
 
+class Kept(NamedTuple):
+    """What sessions keep from step to step: a source, and the blob that gives its next value."""
+
+    source: Blob
+    following: Blob
+    axis: int  # that of the rows
+    row: TensorSpec  # type of one row, without that axis
+    first: npt.NDArray[Any]  # what a session begins with, as one row
+
+
 class Rows:
     """What is computed by rows: a part of a graph whose sources and results all begin with one open axis.
 
@@ -78,19 +104,27 @@ class Rows:
         engine: Runs the frames.
         fetch: As for `Graph.run`.
         axis: Name of the axis; None for the one that the sources begin with.
+        state: Sources that sessions keep, with what gives their next values, beside the states of the graph.
+        fixed: Feeds that are the same in all frames.
 
     Attributes:
         name: Name of the graph.
         trace: Where ended requests are entered.
         axis: Name of the axis.
         repeatable: Whether rows may be computed again: no variable is updated.
+        kept: What sessions keep.
 
     Raises:
         GraphError: if a source or a result has no such axis, or rows depend on each other.
+        ShapeError, DTypeError: if what is fixed does not fit.
     """
 
-    def __init__(self, engine: Engine, fetch: Fetch, axis: str | None) -> None:
+    def __init__(
+        self, engine: Engine, fetch: Fetch, axis: str | None, state: Mapping[Any, Any], fixed: Mapping[Any, Any]
+    ) -> None:
         graph = engine.graph
+        mapping("state", state)
+        mapping("fixed", fixed)
         if graph.options.dry_run:
             raise GraphError(f"graph {graph.name!r} computes nothing (dry_run=True): there are no rows to hand out")
         self._engine = engine
@@ -98,14 +132,34 @@ class Rows:
         self._number = -1
         self._fetch = None if fetch is None else tuple(fetch)
         targets = None if self._fetch is None else [graph.resolve(target) for target in self._fetch]
-        ops, fetched = chosen(graph, targets)
-        read = dict.fromkeys((*fetched, *[blob for op in ops for blob in op.inputs]))
+        pairs = states_of(graph.ops if targets is None else targets, _pairs(graph, state))
+        _, wanted = chosen(graph, targets)
+        # By default, next values of states are results, too, where they have a row for each row as all results.
+        left_out = set() if targets is not None else {blob for blob in pairs.values() if _first(blob)[1] is None}
+        fetched = [blob for blob in wanted if blob not in left_out]
+        if pairs:
+            targets = list(dict.fromkeys([*(fetched if targets is None else targets), *pairs.values()]))
+            self._fetch = tuple(targets)
+        ops, _ = chosen(graph, targets)
+        read = dict.fromkeys((*fetched, *pairs.values(), *[blob for op in ops for blob in op.inputs]))
         self.name = graph.name
         self.trace = engine.trace
-        self._sources = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
+        fed = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
+        self.kept = [_kept(source, following, fed) for source, following in pairs.items()]
+        self._fixed = _fixed_feeds(graph, fixed, fed)
+        self._sources = [blob for blob in fed if blob not in pairs and blob not in self._fixed]
         self._specs = [blob.spec for blob in self._sources]
         self.axis = _axis_of(graph.name, self._sources, axis)
         _check_rows(self.axis, ops, fetched)
+        for each in self.kept:
+            if each.source.spec.axes != {self.axis}:
+                name, spec = each.source.name, each.source.spec
+                raise GraphError(f"state {name!r} {spec} must have the axis of the rows, {self.axis!r}")
+        self._axes = [0] * len(self._sources) + [each.axis for each in self.kept]
+        taken = [*[each.source for each in self.kept], *self._fixed]
+        self._taken = {*taken, *[blob.name for blob in taken]}
+        self._results = {blob: i for i, blob in enumerate(fetched)}
+        self._result_names = {blob.name: i for blob, i in self._results.items()}
         away = next((op for op in ops if op.place.rank != graph.world.rank), None)
         if away is not None:
             raise GraphError(f"op {away.name!r} runs on {away.place}: frames of batched runs stay on one rank")
@@ -130,8 +184,7 @@ class Rows:
             FeedError, ShapeError, DTypeError, TypeError: if the feeds do not fit.
             GraphError: for a request of an op of the graph itself, which might wait for its own end.
         """
-        if within.get() is not None:
-            self._check_caller()
+        self.check_caller()
         try:
             pairs = feeds.items()
         except AttributeError:
@@ -144,7 +197,7 @@ class Rows:
         for key, value in pairs:
             index = self._index.get(key)
             if index is None:
-                check_unneeded(self._engine.graph, key)
+                self._check_free(key)
                 continue
             if arrays[index] is not None:
                 raise FeedError(f"blob {self._sources[index].name!r} is fed twice")
@@ -169,7 +222,44 @@ class Rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
         return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
 
-    def _check_caller(self) -> None:
+    def source(self, key: Any) -> Blob:
+        """A source that requests feed, by itself or by its name.
+
+        Raises:
+            FeedError: if it is none.
+        """
+        index = self._index.get(key)
+        if index is None:
+            self._check_free(key)
+            raise FeedError(f"graph {self.name!r}: {getattr(key, 'name', key)!r} is no source that is needed")
+        return self._sources[index]
+
+    def result(self, key: Any) -> Blob:
+        """What requests get, by itself or by its name.
+
+        Raises:
+            GraphError: if it is not fetched.
+        """
+        blob = self._engine.graph.resolve(key)
+        if blob not in self._results:
+            raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
+        return blob
+
+    def _check_free(self, key: Any) -> None:
+        """Check what is fed and not needed, which must not be what sessions or all frames are fed already."""
+        if key in self._taken:
+            name = getattr(key, "name", key)
+            raise FeedError(f"cannot feed {name!r} of graph {self.name!r}: its sessions keep it, or it is fixed")
+        check_unneeded(self._engine.graph, key)
+
+    def check_caller(self) -> None:
+        """Check that no op of the graph itself asks, which might wait for its own end.
+
+        Raises:
+            GraphError: if one does.
+        """
+        if within.get() is None:
+            return
         for frame, op in callers():
             if frame in self._engine.resources.running:
                 raise GraphError(f"op {op.what!r} of graph {self.name!r} cannot await a batched run of its own graph")
@@ -204,15 +294,33 @@ class Rows:
 
     def joined(self, requests: Sequence[Request], added: int) -> dict[Blob, Any]:
         """Feeds of one frame: the rows one after the other, and the last one so many times more."""
+        sources = [*self._sources, *[each.source for each in self.kept]]
+        parts = [(*request.arrays, *request.states) for request in requests]
+        feeds: dict[Blob, Any] = dict(self._fixed)
         if len(requests) == 1 and not added:
-            return self.feeds(requests[0])
-        feeds = {}
-        for source, *arrays in zip(self._sources, *[request.arrays for request in requests], strict=True):
+            feeds.update(zip(sources, parts[0], strict=True))
+            return feeds
+        for source, axis, *arrays in zip(sources, self._axes, *parts, strict=True):
             if added:
-                last = arrays[-1][-1:]
-                arrays.append(np.broadcast_to(last, (added, *last.shape[1:])))
-            feeds[source] = np.concatenate(arrays)
+                last = _cut(arrays[-1], axis, -1, None)
+                arrays.append(np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :])))
+            feeds[source] = np.concatenate(arrays, axis)
         return feeds
+
+    def parts(self, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
+        """The rows of each request in the result of their frame; the next rows of its states become its own."""
+        values, start = result._values, 0
+        nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
+        for request in requests:
+            stop = start + request.rows
+            if nexts:
+                # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
+                request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
+                own = [value[start:stop] for value in values[: len(self._results)]]
+                yield Result(self._results, self._result_names, own, result.frames)
+            else:
+                yield result.rows(start, stop)
+            start = stop
 
     def enter(self, batcher: Batcher) -> None:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""
@@ -258,8 +366,50 @@ class Rows:
         return await program.outcome(frame)
 
 
+def _cut(array: Any, axis: int, start: int, stop: int | None) -> Any:
+    """Some rows of an array, as a view of it."""
+    return array[start:stop] if not axis else array[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def _pairs(graph: Graph, given: Mapping[Any, Any]) -> dict[Blob, Blob]:
+    found = {}
+    for key, value in given.items():
+        source, following = graph.resolve(key), graph.resolve(value)
+        if not isinstance(source, Blob) or not isinstance(following, Blob):
+            raise GraphError(f"graph {graph.name!r}: a state is a blob with a blob, got {source!r} with {following!r}")
+        found[source] = following
+    return found
+
+
+def _kept(source: Blob, following: Blob, fed: Sequence[Blob]) -> Kept:
+    if source not in fed:
+        raise GraphError(f"blob {source.name!r} cannot be a state: it is no source that the results need")
+    index, row = rows_axis(source.spec, f"state {source.name!r}")
+    if following.spec != source.spec:
+        raise GraphError(
+            f"state {source.name!r} is {source.spec}, and its next value {following.name!r} is {following.spec}"
+        )
+    first = source.init if isinstance(source, State) else np.zeros(row.shape, row.dtype)
+    return Kept(source, following, index, row, np.expand_dims(first, index))
+
+
+def _fixed_feeds(graph: Graph, given: Mapping[Any, Any], fed: Sequence[Blob]) -> dict[Blob, Any]:
+    found = {}
+    for key, value in given.items():
+        blob = graph.resolve(key)
+        if not isinstance(blob, Blob) or blob not in fed:
+            raise GraphError(f"{getattr(blob, 'name', blob)!r} cannot be fixed: it is no source that the results need")
+        if blob.spec.axes:
+            raise GraphError(f"blob {blob.name!r} {blob.spec} cannot be fixed: it has an open axis")
+        found[blob] = np.array(as_array(value, blob.spec, f"fixed feed for blob {blob.name!r}"))
+    return found
+
+
 def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
     """The open axis that all sources begin with."""
+    for blob in sources:
+        if isinstance(blob, State):
+            raise GraphError(f"state {blob.name!r} has no next value, {blob.name}.assign(y); created at {blob.site}")
     if not sources:
         raise GraphError(f"graph {name!r} is fed nothing that is needed: there are no rows to batch")
     for blob in sources:

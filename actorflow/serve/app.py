@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -11,7 +12,8 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import TypeVar, cast
 
-from aiohttp import web
+import numpy.typing as npt
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from actorflow import __version__
 from actorflow.errors import (
@@ -23,12 +25,14 @@ from actorflow.errors import (
     OpError,
     QueueFullError,
     RunCancelledError,
+    SessionsFullError,
     ShapeError,
     visible,
 )
 from actorflow.loop import Steps, end, in_slices, wait_out
+from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Account, Share
-from actorflow.serve.answers import RETRY, answer, refused
+from actorflow.serve.answers import JSON, RETRY, answer, refused
 from actorflow.serve.body import receive
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
@@ -37,7 +41,7 @@ from actorflow.serve.models import Hosted, Models, Versions
 from actorflow.serve.pictures import Picture
 from actorflow.threads import cores
 from actorflow.web.access import HostCheck, TokenCheck, bearer
-from actorflow.web.http import CHUNK_BYTES, Refused, Response, Writer
+from actorflow.web.http import CHUNK_BYTES, TAKING_TIMEOUT_S, Refused, Response, Writer
 from actorflow.web.page import Page
 from actorflow.web.server import app_of, send
 
@@ -51,7 +55,7 @@ _Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference]]
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
 #: What the server has of the protocol's extensions.
-_EXTENSIONS = ["binary_tensor_data", "parameters"]
+_EXTENSIONS = ["binary_tensor_data", "parameters", "sequence"]
 
 
 class Service:
@@ -63,6 +67,7 @@ class Service:
         draining: Whether requests for inference are refused, as the server is about to end.
         in_flight: Number of requests for inference that are being answered.
         needs_token: Whether who has no token is sent away.
+        sockets: Streams that are open.
         warming: Warms up one model after the other, while the application runs.
     """
 
@@ -79,6 +84,7 @@ class Service:
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
         self._account = Account(limits.pending_bytes)
         self._writer = Writer()
+        self.sockets: set[web.WebSocketResponse] = set()
         self._turn: asyncio.Lock
         self._decoding: asyncio.Semaphore
 
@@ -102,6 +108,7 @@ class Service:
         ]
         for path in paths:
             found += [
+                web.get(f"{path}/stream", self._stream),
                 web.get(path, self._guarded(self._model)),
                 web.get(f"{path}/ready", self._guarded(self._model_ready)),
             ]
@@ -193,19 +200,35 @@ class Service:
     async def _infer(self, http: web.Request, *, read: _Reader) -> web.StreamResponse:
         since = perf_counter()
         try:
-            self._admit(http)
-            hosted = self._hosted(http)
-            if self.draining:
-                raise refused(503, "the server is about to end", RETRY)
+            hosted = self._wanted(http)
         except Refused as refusal:
             return await self._reply(http, refusal.response)
+        return await self._counted(http, hosted, read, partial(self._reply, http), since)
+
+    def _wanted(self, http: web.Request) -> Hosted:
+        """The model of a request for inference, if that is let in."""
+        self._admit(http)
+        hosted = self._hosted(http)
+        if self.draining:
+            raise refused(503, _ENDING, RETRY)
+        return hosted
+
+    async def _counted(
+        self,
+        http: web.Request,
+        hosted: Hosted,
+        read: _Reader,
+        tell: Callable[[Response], Awaitable[_T]],
+        since: float,
+    ) -> _T:
+        """Answer a request, which is counted as one in flight until its answer is told."""
         self.in_flight += 1
         try:
             with Share(self._account) as held:
                 response = await self._answered(http, hosted, read, held)
                 hosted.answers[response.status] += 1
                 hosted.latency_s.add(perf_counter() - since)
-                return await self._reply(http, response)
+                return await tell(response)
         except asyncio.CancelledError:
             hosted.cancelled += 1
             raise
@@ -218,7 +241,7 @@ class Service:
             request = await read(http, hosted, held)
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
-            results = await hosted.run(request.inputs, timeout_s)
+            results = await hosted.run(request.inputs, timeout_s, request.sequence)
             request.inputs.clear()
             as_text = [results[name] for name, as_binary in request.outputs.items() if not as_binary]
             texts = _TEXT_BYTES * sum(array.size for array in as_text)
@@ -253,6 +276,74 @@ class Service:
         held.keep(pixels.nbytes)
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    async def _stream(self, http: web.Request) -> web.StreamResponse:
+        """Requests of one caller over a WebSocket, in a session of their own where the model keeps state."""
+        socket = web.WebSocketResponse(timeout=1.0, compress=False, max_msg_size=self.limits.body_bytes)
+        try:
+            hosted = self._wanted(http)
+            if not socket.can_prepare(http):
+                raise refused(400, "expected a WebSocket", {"Upgrade": "websocket"})
+            async with hosted.session() as session:
+                await socket.prepare(http)
+                self.sockets.add(socket)
+                try:
+                    await self._converse(http, socket, hosted, session)
+                finally:
+                    self.sockets.discard(socket)
+        except Refused as refusal:
+            return await self._reply(http, refusal.response)
+        except ConnectionError:
+            pass  # the client has gone
+        except (SessionsFullError, BatcherClosedError) as error:
+            return socket if socket.prepared else await self._reply(http, _failure(hosted, error))
+        return socket
+
+    async def _converse(
+        self, http: web.Request, socket: web.WebSocketResponse, hosted: Hosted, session: Session | None
+    ) -> None:
+        """Answer each message, one after the other, until the client has gone or is silent for too long."""
+        idle_s = self.limits.sequence_idle_s
+        while True:
+            try:
+                message = await socket.receive(idle_s if idle_s < math.inf else None)
+            except TimeoutError:
+                break
+            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                break
+            since = perf_counter()
+            if self.draining:
+                await self._say(http, socket, refused(503, _ENDING).response)
+                break
+            read = partial(self._message, data=message.data, session=session)
+            await self._counted(http, hosted, read, partial(self._say, http, socket), since)
+        await socket.close(code=WSCloseCode.GOING_AWAY if self.draining else WSCloseCode.OK)
+
+    async def _message(
+        self, _: web.Request, hosted: Hosted, held: Share, *, data: str | bytes, session: Session | None
+    ) -> Inference:
+        """A request: JSON as for `infer`, or the values of the only input."""
+        if isinstance(data, bytes):
+            held.add(len(data))
+            return Inference(None, hosted.row(data), dict.fromkeys(hosted.outputs, True), None, session)
+        body = memoryview(data.encode())
+        held.add(len(body))
+        request = await self._work(read(body, len(body), hosted, self.limits.body_bytes, held), len(body))
+        return request._replace(sequence=session)
+
+    async def _say(self, http: web.Request, socket: web.WebSocketResponse, response: Response) -> None:
+        """Send an answer: JSON, or the values of the outputs, one after the other."""
+        try:
+            async with asyncio.timeout(TAKING_TIMEOUT_S):
+                if response.content_type == JSON:
+                    await socket.send_str(b"".join(response.chunks).decode())
+                else:
+                    await socket.send_bytes(b"".join(response.chunks[1:]))
+        except TimeoutError:
+            if http.transport is not None:
+                http.transport.abort()
+
     async def _work(self, steps: Steps[_T], size_bytes: int) -> _T:
         """Read or write JSON; of what takes long, one at a time, so that other requests wait for one slice of it."""
         if size_bytes <= CHUNK_BYTES:
@@ -280,6 +371,7 @@ class Service:
             await hosted.warm_up()
 
 
+_ENDING = "the server is about to end"
 _ASKS_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 
@@ -296,6 +388,8 @@ def create_app(
     max_rows: int = 32,
     max_wait: float = 0.002,
     batch_axis: str | None = None,
+    state: Mapping[str, str] | None = None,
+    fixed: Mapping[str, npt.ArrayLike] | None = None,
 ) -> web.Application:
     """A server of models as an aiohttp application.
 
@@ -320,12 +414,15 @@ def create_app(
         batch_axis: Name of the axis whose elements do not know each other. By default it is the open axis that the
             inputs begin with, if it is called ``batch``, something with it, or ``N``; models that have none, or whose
             results are not by rows, run each request by itself.
+        state: Inputs that each sequence of requests keeps, of the models that have them, each with the output that
+            gives its next value, by name; beside the states that graphs have themselves. See `Model.sessions`.
+        fixed: Values of inputs that are the same for all requests, of the models that have them, by name.
     Raises:
         TypeError: if an argument is of another type.
         ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
             range.
         DTypeError: if an input or an output has a dtype that the protocol lacks.
-        GraphError: if ``batch_axis`` cannot be batched.
+        GraphError: if ``batch_axis`` cannot be batched, or a state cannot be kept.
 
     Example:
         >>> graph = af.Graph("doubled")
@@ -341,7 +438,9 @@ def create_app(
     if token is not None and not isinstance(cast(object, token), str):
         raise TypeError(f"the token must be a text, got {type(token).__name__}")
     allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
-    found = Models(models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis)
+    found = Models(
+        models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis, state=state, fixed=fixed
+    )
     service = Service(found, limits, token, allowed, own)
     app = web.Application(middlewares=[_as_protocol])
     app[SERVICE] = service
@@ -366,7 +465,9 @@ def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 async def _drain(app: web.Application) -> None:
-    app[SERVICE].draining = True
+    service = app[SERVICE]
+    service.draining = True
+    await asyncio.gather(*[socket.close(code=WSCloseCode.GOING_AWAY) for socket in service.sockets])
 
 
 async def _expected(http: web.Request) -> None:
@@ -391,7 +492,7 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
     """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
-        case QueueFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
+        case QueueFullError() | SessionsFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
             status, headers = 503, RETRY
         case MissingExtraError():
             status, headers = 501, {}

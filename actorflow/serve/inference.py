@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from actorflow.errors import did_you_mean
 from actorflow.loop import Steps
+from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Share
 from actorflow.serve.answers import JSON, refused
-from actorflow.serve.models import Hosted
+from actorflow.serve.models import Hosted, Sequence
 from actorflow.serve.reading import read_json
 from actorflow.serve.tensors import to_bytes, to_json
 from actorflow.web.http import Response
@@ -28,6 +29,7 @@ class Inference(NamedTuple):
     inputs: dict[str, npt.NDArray[Any]]  # by name
     outputs: dict[str, bool]  # those that are wanted, and whether as binary data
     timeout_s: float | None  # longest time to the result, if the client has one
+    sequence: Sequence | Session | None = None  # what it is a step of
 
 
 def head_bytes(text: str | None) -> int | None:
@@ -94,7 +96,8 @@ def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int, held: Sha
     missing = [name for name in hosted.inputs if name not in inputs]
     if missing:
         raise refused(400, f"model {hosted.name!r} needs input {', '.join(map(repr, missing))}")
-    return Inference(request_id, inputs, _outputs(content, parameters, hosted), _timeout_s(parameters))
+    sequence = _sequence(parameters) if hosted.keeps_state else None
+    return Inference(request_id, inputs, _outputs(content, parameters, hosted), _timeout_s(parameters), sequence)
 
 
 def _outputs(content: Mapping[str, Any], parameters: Mapping[str, Any], hosted: Hosted) -> dict[str, bool]:
@@ -115,6 +118,14 @@ def _timeout_s(parameters: Mapping[str, Any]) -> float | None:
     if type(timeout_us) is not int or not 0 < timeout_us < 1 << 63:
         raise refused(400, "expected a number of microseconds as parameter timeout")
     return timeout_us / 1e6
+
+
+def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
+    found = parameters.get("sequence_id", 0)
+    if type(found) not in (int, str) or (type(found) is int and not 0 <= found < 1 << 64) or len(str(found)) > 200:
+        raise refused(400, "expected a number or a text as parameter sequence_id")
+    start, end = _flag(parameters, "sequence_start", False), _flag(parameters, "sequence_end", False)
+    return Sequence(found, start, end) if found else None  # as Triton, for which 0 and no text are none
 
 
 def _objects(given: Any, what: str) -> list[dict[str, Any]]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy.typing as npt
 
 from actorflow.errors import GraphError, QueueFullError, did_you_mean, seconds, text, text_of, whole
 from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
+from actorflow.plan.validate import states_of
 from actorflow.runtime.batched import Batcher
 from actorflow.runtime.model import Model
+from actorflow.runtime.program import Result
+from actorflow.runtime.sessions import Session
 from actorflow.serve.answers import refused
 from actorflow.serve.limits import Limits
 from actorflow.serve.tensors import Tensor
@@ -33,6 +37,20 @@ _NAME = re.compile(r"[\w.~@+-]{1,200}", re.ASCII)
 _BATCH = re.compile(r".*batch.*|n", re.IGNORECASE)
 
 
+class Sequence(NamedTuple):
+    """Parameters of a request that is a step of a sequence, see Triton's extension of the protocol.
+
+    Attributes:
+        id: Its id, a number or a text.
+        start: Whether this is its first step, before which one of that id ends.
+        end: Whether this is its last step.
+    """
+
+    id: int | str
+    start: bool
+    end: bool
+
+
 class Hosted:
     """One version of a model.
 
@@ -44,10 +62,13 @@ class Hosted:
         max_rows: Most rows of a frame of batched runs; 0 runs each request by itself.
         max_wait: As for `Graph.batched`.
         batch_axis: Name of the axis that is batched; None for the first one of the inputs if its name says so.
+        state: Inputs that each sequence keeps, each with the output that gives its next value, by name.
+        fixed: Values of inputs that are the same for all requests, by name.
 
     Attributes:
-        inputs: Its inputs by name.
-        outputs: Its outputs by name.
+        inputs: Its inputs by name, but for those that are kept or fixed.
+        outputs: Its outputs by name, but for those that give the next values of what is kept.
+        keeps_state: Whether requests are steps of sequences.
         unbatched: Why requests do not share frames; None if they do.
         page: Path of its live page; None if there is none.
         is_warm: Whether what first requests would wait for is there, as far as it can be had before.
@@ -58,7 +79,7 @@ class Hosted:
 
     Raises:
         DTypeError: if the protocol has no such dtype.
-        GraphError: if an axis is to be batched that cannot be.
+        GraphError: if an axis is to be batched that cannot be, or a state is to be kept.
     """
 
     def __init__(
@@ -71,14 +92,22 @@ class Hosted:
         max_rows: int = 32,
         max_wait: float = 0.002,
         batch_axis: str | None = None,
+        state: Mapping[str, str] | None = None,
+        fixed: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
         max_rows, max_wait = whole("max_rows", max_rows, 0), seconds("max_wait", max_wait)
         batch_axis = None if batch_axis is None else text("batch_axis", batch_axis)
         self.name = name
         self.version = version
         self.model = model
-        self.inputs = {each: Tensor.of(each, blob.spec, name) for each, blob in model.inputs.items()}
-        self.outputs = {each: Tensor.of(each, blob.spec, name) for each, blob in model.outputs.items()}
+        self._state = {key: following for key, following in (state or {}).items() if key in model.inputs}
+        self._fixed = {key: value for key, value in (fixed or {}).items() if key in model.inputs}
+        inner, nexts = {*self._state, *self._fixed}, {*self._state.values()}
+        inputs = {each: blob for each, blob in model.inputs.items() if each not in inner}
+        self._results = {each: blob for each, blob in model.outputs.items() if each not in nexts}
+        self.inputs = {each: Tensor.of(each, blob.spec, name) for each, blob in inputs.items()}
+        self.outputs = {each: Tensor.of(each, blob.spec, name) for each, blob in self._results.items()}
+        self.keeps_state = bool(self._state) or bool(states_of(model.outputs.values()))
         self.unbatched: str | None = None
         self.page: str | None = None
         self.is_warm = False
@@ -96,7 +125,9 @@ class Hosted:
             "queue_rows": limits.queue_rows,
             "in_flight": limits.in_flight,
             "axis": batch_axis,
+            "max_sessions": limits.sequences,
         }
+        self._sequences: dict[int | str, Session] = {}
         self._turns: asyncio.Semaphore
         self._batcher: Batcher | None = None
         self._make_batcher()  # what is wrong with it is said before anything is served
@@ -123,6 +154,9 @@ class Hosted:
 
     def _make_batcher(self) -> Batcher | None:
         """A batcher, which is opened once; None if requests do not share frames."""
+        if self._fixed or self.keeps_state:
+            options = {**self._options, "max_rows": self._max_rows or 1}
+            return self.model.sessions(self._state, fixed=self._fixed, **options)
         if not self._max_rows:
             self.unbatched = "batched runs are turned off"
             return None
@@ -185,11 +219,13 @@ class Hosted:
             "outputs": [tensor.described() for tensor in self.outputs.values()],
         }
 
-    async def run(self, inputs: Mapping[str, npt.NDArray[Any]], timeout_s: float) -> dict[str, npt.NDArray[Any]]:
+    async def run(
+        self, inputs: Mapping[str, npt.NDArray[Any]], timeout_s: float, sequence: Sequence | Session | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
         """Compute the outputs, in a frame with the rows of others or in one by itself.
 
         Raises:
-            Refused: with 413, for more rows than may wait.
+            Refused: with 413, for more rows than may wait; with 400, for a step of no sequence.
             QueueFullError, RunTimeoutError, ...: as `Batcher.run` and `Model.run` do.
         Cancellation: as `Batcher.run` and `Model.run` do.
         """
@@ -198,8 +234,75 @@ class Hosted:
         rows = max(len(array) for array in inputs.values())
         if rows > self._limits.queue_rows:
             raise refused(413, f"expected at most {self._limits.queue_rows} rows, got {rows}: send them in parts")
-        result = await self._batcher.run(self.model.feeds(inputs), timeout=timeout_s)
-        return {name: to_numpy(result[blob]) for name, blob in self.model.outputs.items()}
+        feeds = {self.model.inputs[name]: array for name, array in inputs.items()}
+        if self.keeps_state:
+            result = await self._step(self._batcher, sequence, feeds, timeout_s)
+        else:
+            result = await self._batcher.run(feeds, timeout=timeout_s)
+        return {name: to_numpy(result[blob]) for name, blob in self._results.items()}
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session | None]:
+        """A caller that comes again, for `run`; None where the model keeps no state.
+
+        Raises:
+            SessionsFullError: if there are too many.
+        """
+        if self._batcher is None or not self.keeps_state:
+            yield None
+            return
+        async with self._batcher.session() as session:
+            yield session
+
+    def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
+        """One row of the only input, by its values alone.
+
+        Raises:
+            Refused: with 400, if there are several inputs, or the values are not those of a row.
+        """
+        if len(self.inputs) != 1:
+            raise refused(400, f"model {self.name!r} has {len(self.inputs)} inputs: expected a text with JSON")
+        ((name, tensor),) = self.inputs.items()
+        shape = [1 if not i and n == -1 else n for i, n in enumerate(tensor.shape)]
+        if -1 in shape:
+            at = shape.index(-1)
+            shape[at] = 1
+            if -1 in shape:
+                raise refused(400, f"input {name!r} has several open axes: expected a text with JSON")
+            shape[at] = len(data) // max(math.prod(shape) * tensor.spec.dtype.itemsize, 1)
+        return {name: tensor.of_bytes(memoryview(data), tuple(shape))}
+
+    async def _step(
+        self, batcher: Batcher, sequence: Sequence | Session | None, feeds: Mapping[Any, Any], timeout_s: float
+    ) -> Result:
+        if sequence is None:
+            raise refused(400, f"model {self.name!r} keeps state: expected the parameter sequence_id")
+        if isinstance(sequence, Session):
+            return await sequence.run(feeds, timeout=timeout_s)
+        known = self._sequences
+        session = known.get(sequence.id)
+        if sequence.start:
+            if session is not None:
+                session.close()
+            if len(known) >= self._limits.sequences:  # of which most may have expired
+                self._sequences = known = {key: each for key, each in known.items() if each.is_open}
+            idle_s = self._limits.sequence_idle_s
+            session = batcher.session(ttl=idle_s if idle_s < math.inf else None)
+            await session.__aenter__()  # at once, or with an error
+            known[sequence.id] = session
+        elif session is None or not session.is_open:
+            raise refused(
+                400,
+                f"there is no sequence {sequence.id!r}: expected sequence_start with its first request; it ends "
+                f"{self._limits.sequence_idle_s:g} s after its last one",
+            )
+        try:
+            return await session.run(feeds, timeout=timeout_s)
+        finally:
+            if sequence.end:
+                session.close()
+            if not session.is_open and known.get(sequence.id) is session:
+                del known[sequence.id]
 
     async def _run_alone(self, inputs: Mapping[str, npt.NDArray[Any]], timeout_s: float) -> dict[str, Any]:
         if self._turns.locked() and self._waiting >= self._limits.queue_rows:
@@ -234,7 +337,7 @@ class Models:
             raise TypeError(f"expected models by name, {{'name': model}}, got {type(models).__name__}")
         if not models:
             raise ValueError("expected at least one model to serve")
-        self._models: dict[str, dict[str, Hosted]] = {}
+        made: dict[str, dict[str, Model]] = {}
         for name, given in models.items():
             versions = given if isinstance(given, Mapping) else {"1": given}
             for each in (name, *versions):
@@ -244,9 +347,16 @@ class Models:
                     raise ValueError(f"expected letters, digits and any of ._~@+- in names and versions, got {each!r}")
             if not versions:
                 raise ValueError(f"expected at least one version of model {name!r}")
-            self._models[name] = {
-                version: Hosted(name, version, _model(model), limits, **options) for version, model in versions.items()
-            }
+            made[name] = {version: _model(model) for version, model in versions.items()}
+        known = {each for versions in made.values() for model in versions.values() for each in model.inputs}
+        for what in ("state", "fixed"):
+            for each in options.get(what) or ():
+                if each not in known:
+                    raise GraphError(f"{what}: no model has an input {each!r}{did_you_mean(each, known)}")
+        self._models = {
+            name: {version: Hosted(name, version, model, limits, **options) for version, model in versions.items()}
+            for name, versions in made.items()
+        }
 
     def __iter__(self) -> Iterator[Hosted]:
         return chain.from_iterable([versions.values() for versions in self._models.values()])

@@ -84,6 +84,8 @@ class BatchStatistics(NamedTuple):
         rows: Rows of requests per frame.
         wait_s: Seconds from a request to the start of its frame, of the last one if there are several.
         latency_s: Seconds from a request to its result.
+        sessions: Sessions that have a slot.
+        max_sessions: Number of slots.
     """
 
     waiting_rows: int
@@ -99,6 +101,8 @@ class BatchStatistics(NamedTuple):
     rows: HistogramStatistics
     wait_s: HistogramStatistics
     latency_s: HistogramStatistics
+    sessions: int = 0
+    max_sessions: int = 0
 
 
 @dataclass(slots=True, eq=False)

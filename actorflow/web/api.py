@@ -101,6 +101,8 @@ def _batches(name: str, graph: Graph) -> Iterator[Family]:
     labels, ends = ["graph", "batcher"], ("finished", "failed", "cancelled", "expired", "refused")
     waiting = [(of, each.waiting_rows) for of, each in figures]
     yield Family("Gauge", "actorflow_batch_waiting_rows", "Rows that wait for a frame.", labels, waiting)
+    sessions = [(of, each.sessions) for of, each in figures]
+    yield Family("Gauge", "actorflow_batch_sessions", "Sessions that are open.", labels, sessions)
     requests = [([*of, end], getattr(each, end)) for of, each in figures for end in ends]
     meaning = "Requests of batched runs that have ended, by how."
     yield Family("Counter", "actorflow_batch_requests", meaning, [*labels, "end"], requests)

@@ -97,7 +97,10 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a huge integer": (lambda s: s.update(frame=1 << 70), "frame: expected an integer of 64 bits"),
     "a fractional id": (lambda s: node(s, "x").update(id=0.0), "node 0: id: expected int, got 0.0"),
     "a bool as id": (lambda s: node(s, "x").update(id=False), "node 0: id: expected int, got False"),
-    "an unknown kind": (lambda s: node(s, "x").update(kind="x"), "node 0: expected a node, of kind blob, variable, op"),
+    "an unknown kind": (
+        lambda s: node(s, "x").update(kind="x"),
+        "node 0: expected a node, of kind blob, variable, state, op",
+    ),
     "no node": (lambda s: s["nodes"].insert(0, 3), "node 0: expected a node, .* got 3"),
     "a place": (lambda s: node(s, "x").update(place="gpu 0"), "node 0: 'gpu 0' is not a place"),
     "an unknown device": (

@@ -35,6 +35,7 @@ function batcherItem(batcher, isNamed) {
     bar,
     line(queue),
     line(`Requests: ${ends.join(", ") || "none has ended"}`),
+    ...(batcher.sessions ? [line(`${format.count(batcher.sessions)} of ${format.count(batcher.max_sessions)} sessions`)] : []),
     ...histogram("Rows per frame", batcher.rows, rows),
     ...histogram("Wait", batcher.wait_s, seconds),
     ...histogram("Latency", batcher.latency_s, seconds),

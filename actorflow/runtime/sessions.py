@@ -1,0 +1,345 @@
+"""Sessions: callers of batched runs that come again, each with its own state, of which there is a bounded number.
+
+A session owns its state: one row per state of the graph. A step brings it as a feed, and takes the next one from the
+result, in the turn of the loop in which the caller gets that. So a step that raises, for whatever reason, leaves the
+session where the last step left it, and a frame holds nothing of a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from actorflow.errors import (
+    BatcherClosedError,
+    FeedError,
+    GraphError,
+    SessionClosedError,
+    SessionsFullError,
+    ShapeError,
+    did_you_mean,
+    mapping,
+    real,
+    time_limit,
+    whole,
+)
+from actorflow.interchange import as_array, to_numpy
+from actorflow.loop import waits
+
+if TYPE_CHECKING:
+    from actorflow.runtime.batched import Batcher
+    from actorflow.runtime.program import Result
+    from actorflow.runtime.rows import Request, Rows
+
+
+class Slots:
+    """Places for sessions; those that find none wait, first come, first served.
+
+    Args:
+        name: Name of the graph.
+        most: Number of places.
+
+    Attributes:
+        sessions: Sessions that have one.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self.sessions: set[Session] = set()
+        self._name = name
+        self._most = most
+        self._waiting: deque[tuple[Session, asyncio.Future[None]]] = deque()
+
+    async def take(self, session: Session, timeout_s: float | None) -> None:
+        """Give a session a place.
+
+        Raises:
+            SessionsFullError: if none is free in time. BatcherClosedError: if the batcher is closed meanwhile.
+        Cancellation: gives the place to the next one, if there was one.
+        """
+        if len(self.sessions) < self._most:  # then nobody waits
+            self.sessions.add(session)
+            return
+        if timeout_s == 0:
+            raise self._full()
+        entry = session, asyncio.get_running_loop().create_future()
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await entry[1]
+        except TimeoutError:
+            self._leave(entry)
+            raise self._full() from None
+        except BaseException:
+            self._leave(entry)
+            raise
+
+    def _full(self) -> SessionsFullError:
+        return SessionsFullError(self._name, len(self.sessions), len(self._waiting))
+
+    def _leave(self, entry: tuple[Session, asyncio.Future[None]]) -> None:
+        if entry in self._waiting:
+            self._waiting.remove(entry)
+        self.free(entry[0])  # which may have been given a place in this very turn
+
+    def free(self, session: Session) -> None:
+        """Take the place of a session back, for the one that has waited longest; idempotent."""
+        if session not in self.sessions:
+            return
+        self.sessions.remove(session)
+        while self._waiting:
+            following, future = self._waiting.popleft()
+            if waits(future):
+                self.sessions.add(following)
+                future.set_result(None)
+                return
+
+    def abort(self, why: str) -> None:
+        """End all sessions, and send away those that wait."""
+        for _, future in self._waiting:
+            if waits(future):
+                future.set_exception(BatcherClosedError(f"a session of graph {self._name!r} got no slot: {why}"))
+        self.forget(why)
+
+    def forget(self, why: str = "the event loop of its batcher was closed") -> None:
+        """Begin anew, on another loop or in the child of a fork."""
+        for session in self.sessions:
+            session.end(f"was closed: {why}")
+        self.sessions.clear()
+        self._waiting.clear()
+
+
+class Session:
+    """A caller of batched runs that comes again; made by `Batcher.session`, which says when and how.
+
+    It is an async context manager, and takes steps inside its block, which is entered once. At its end its slot is
+    free at once, whatever frame computes a step of it.
+
+    Attributes:
+        is_open: Whether it takes steps.
+
+    Example:
+        >>> graph = af.Graph("sums")
+        >>> x, total = graph.blob("x", ["row"]), graph.state("total", ["row"])
+        >>> y = total + x
+        >>> total.assign(y)
+        >>> async def main():
+        ...     async with graph, graph.batched() as batcher, batcher.session() as session:
+        ...         for value in 1, 2:
+        ...             result = await session.run({x: [value]})
+        ...         return session, result[y]
+        >>> af.run(main())
+        (<Session of graph 'sums', was closed>, array([3.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        rows: Rows,
+        slots: Slots,
+        state: Mapping[str, Any] | None,
+        priority: float,
+        timeout: float | None,
+        ttl: float | None,
+    ) -> None:
+        self._batcher = batcher
+        self._rows = rows
+        self._slots = slots
+        real("priority", priority, finite=False)
+        self._priority = priority
+        self._slot_timeout_s = time_limit("timeout", timeout)
+        self._ttl_s = time_limit("ttl", ttl, positive=True)
+        self._why = "was not entered yet"  # takes no steps for this reason, if there is one
+        self._is_new = True
+        self._states: Sequence[npt.NDArray[Any]] = _restored(rows, state)
+        self._turn = asyncio.Lock()
+        self._request: Request | None = None
+        self._calls = 0  # of `run` that have not ended
+        self._idle_since_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Session of graph {self._rows.name!r}, {self._why or 'open'}>"
+
+    @property
+    def is_open(self) -> bool:
+        return not self._why
+
+    async def run(
+        self, feeds: Mapping[Any, Any], *, priority: float | None = None, timeout: float | None = None
+    ) -> Result:
+        """Compute a step, in a frame with those of other sessions. Steps of one session are computed in order.
+
+        Args:
+            feeds: As for `Batcher.run`, of one row.
+            priority: Likewise; that of the session by default.
+            timeout: Longest time in seconds until the result is there, from when the step before has ended.
+        Returns:
+            As `Batcher.run` does.
+        Raises:
+            SessionClosedError: if the session takes no steps any more, or is closed before the result is there.
+            ShapeError: for more rows than one; and what `Batcher.run` raises. The state stays that of the last step
+                whose result was returned.
+        Cancellation: returns at once, and the state stays likewise.
+        """
+        self._rows.check_caller()  # before it waits for a step that waits for it
+        self._calls += 1
+        try:
+            async with self._turn:
+                if self._why:
+                    self._batcher.check_open()
+                    raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
+                try:
+                    return await self._batcher._run(
+                        feeds, self._priority if priority is None else priority, timeout, self
+                    )
+                finally:
+                    self._request = None
+        finally:
+            self._calls -= 1
+            if self._timer is not None:
+                self._idle_since_s = self._loop.time()
+
+    async def iterate(
+        self,
+        feeds: Mapping[Any, Any],
+        *,
+        feedback: Mapping[Any, Any],
+        until: Any = None,
+        limit: int | None = None,
+        priority: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Result]:
+        """Compute steps, of which each is fed what the one before gave; see `Batcher.iterate`.
+
+        A step is asked for when the caller asks for it: who reads slowly holds up nobody, and the state is that of the
+        last step that was read.
+
+        Raises:
+            FeedError, GraphError, TypeError: if an argument is wrong; and what `run` raises.
+        """
+        mapping("feeds", feeds)
+        mapping("feedback", feedback)
+        most = None if limit is None else whole("limit", limit, 1)
+        given = {self._rows.source(key): value for key, value in feeds.items()}
+        pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
+        ends = None if until is None else self._rows.result(until)
+        count = 0
+        while most is None or count < most:
+            result = await self.run(given, priority=priority, timeout=timeout)
+            count += 1
+            # Before the caller has it, who may write into it.
+            given |= {source: np.array(to_numpy(result[of])) for source, of in pairs.items()}
+            is_last = ends is not None and bool(np.all(to_numpy(result[ends])))
+            yield result
+            if is_last:
+                return
+
+    def enter(self, request: Request) -> None:
+        """Have a request bring the state; for the batcher."""
+        if request.rows != 1:
+            raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
+        request.states = self._states
+        self._request = request
+
+    def commit(self, states: Sequence[npt.NDArray[Any]]) -> None:
+        """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
+        self._states = states
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of what it keeps, by the names of the states, without the axis of the rows; for `Batcher.session`.
+
+        It is that after the last step whose result was returned, whatever goes on meanwhile.
+
+        Example:
+            >>> graph = af.Graph("sums")
+            >>> total = graph.state("total", ["row"])
+            >>> total.assign(total + graph.blob("x", ["row"]))
+            >>> async def main():
+            ...     async with graph, graph.batched() as batcher:
+            ...         async with batcher.session() as session:
+            ...             await session.run({"x": [3]})
+            ...         async with batcher.session(state=session.state_dict()) as other:
+            ...             await other.run({"x": [4]})
+            ...         return other.state_dict()
+            >>> af.run(main())
+            {'total': array(7., dtype=float32)}
+        """
+        pairs = zip(self._rows.kept, self._states, strict=True)
+        return {each.source.name: np.squeeze(value, each.axis).copy() for each, value in pairs}
+
+    async def __aenter__(self) -> Self:
+        if not self._is_new:
+            raise GraphError(f"a session of graph {self._rows.name!r} was entered already: make another one")
+        self._batcher.check_open()
+        self._is_new = False
+        self._why = "waits for a slot"
+        try:
+            await self._slots.take(self, self._slot_timeout_s)
+        except BaseException:
+            self._why = "got no slot"
+            raise
+        self._why = ""
+        if self._ttl_s is not None:
+            self._loop = asyncio.get_running_loop()
+            self._idle_since_s = self._loop.time()
+            self._expire_at(self._idle_since_s + self._ttl_s)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _expire_at(self, due_s: float) -> None:
+        self._timer = self._loop.call_at(due_s, self._expire, due_s)
+
+    def _expire(self, due_s: float) -> None:
+        """Close it if it has been idle for so long; else look again when it may have been."""
+        assert self._ttl_s is not None
+        now_s = max(due_s, self._loop.time())  # a timer may ring a little too early
+        due_s = (now_s if self._calls else self._idle_since_s) + self._ttl_s
+        if due_s > now_s:
+            self._expire_at(due_s)
+        else:
+            self._close(f"was closed after {self._ttl_s:g} s without a step")
+
+    def close(self) -> None:
+        """Take no more steps, and free the slot; idempotent. A step that is under way gets `SessionClosedError`."""
+        self._close("was closed")
+
+    def _close(self, why: str) -> None:
+        if self._why:
+            return
+        self.end(why)
+        if self._request is not None:
+            error = SessionClosedError(f"a session of graph {self._rows.name!r} {why} before the end of its step")
+            self._batcher.give_up([self._request], error)
+        self._slots.free(self)
+
+    def end(self, why: str) -> None:
+        """Take no more steps; for the one who frees the slot, and gives up the step that is under way."""
+        self._why = why
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[Any]]:
+    """What a session begins with."""
+    if given is None:
+        return [each.first for each in rows.kept]
+    mapping("state", given)
+    found, names = [], [each.source.name for each in rows.kept]
+    for name in given:
+        if name not in names:
+            raise FeedError(f"graph {rows.name!r} has no state {name!r}{did_you_mean(str(name), names)}")
+    for each in rows.kept:
+        name = each.source.name
+        if name not in given:
+            raise FeedError(f"graph {rows.name!r}: no value for state {name!r} {each.row}")
+        row = as_array(given[name], each.row, f"state {name!r} of a session")
+        found.append(np.array(np.expand_dims(row, each.axis)))
+    return found

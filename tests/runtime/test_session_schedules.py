@@ -1,0 +1,230 @@
+"""Random schedules of sessions on virtual time: each gets what it would get alone or its own error; nothing is left.
+
+A schedule is drawn from its seed: when sessions come and hang up, how many slots there are, when each calls its steps,
+several at once too, with which time limits, which of them are cancelled, or fail inside an op, and what happens to the
+graph meanwhile. What a step gives tells which steps were computed before it: a session keeps a number that all of them
+are mixed into, and the last two values, along another axis.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.runtime.batched import Batcher
+from actorflow.runtime.sessions import Session
+from actorflow.testing import virtual_time_loop
+from tests.support.effort import FULL, slow
+
+SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 50)
+HORIZON_S = 0.04
+_PRIME = 1_000_003
+
+
+@dataclass
+class Caller:
+    """A session's caller, what it expects to be kept, and how its steps have ended."""
+
+    number: int
+    mixed: int = 7
+    trail: tuple[int, int] = (0, 0)
+    finished: int = 0
+
+    def expect(self, value: int, result: Any) -> None:
+        """A step was returned: it must be the one that follows those before it, and no other."""
+        self.mixed = (self.mixed * 31 + value) % _PRIME
+        self.trail = (value, self.trail[0])
+        self.finished += 1
+        assert result["mixed_next"].tolist() == [self.mixed]
+
+    def check_kept(self, session: Session) -> None:
+        kept = session.state_dict()
+        assert (kept["mixed"].tolist(), kept["trail"].tolist()) == (self.mixed, [*self.trail])
+
+
+@dataclass
+class Schedule:
+    """All that happens while a batcher is open, drawn from a seed."""
+
+    seed: int
+    outcomes: list[Any] = field(default_factory=list)
+    steps: int = 0
+    refusals: list[type[Exception]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        draw = self.draw = random.Random(self.seed)
+        self.durations = draw.choice(((0.0,), (0.001,), (0.0, 0.004, 0.01)))
+        events = ("aclose", "close graph", "cancel", "pause", "leave by an error")
+        self.event = draw.choice((None,) * 4 + events)
+        self.event_s = draw.choice((0.0, 0.001, 0.006, draw.uniform(0, HORIZON_S)))
+        self.slots = draw.choice((1, 2, 5, 100))
+        self.most_rows = draw.choice((1, 3, 8))
+        self.isolates = draw.random() < 0.8
+        self.poisons = draw.choice((0.0, 0.1, 0.3))
+        self.running = self.most_running = 0
+
+    def graph(self) -> tuple[af.Graph, Batcher]:
+        graph = af.Graph("schedule")
+        x = graph.blob("x", ("row", 3), "int64")
+        mixed = graph.state("mixed", ("row",), "int64", init=7)
+        trail = graph.state("trail", (2, "row"), "int64")
+        mixed_next = graph.blob("mixed_next", ("row",), "int64")
+        trail_next = graph.blob("trail_next", (2, "row"), "int64")
+        [x, mixed, trail] >> graph.function("compute", self.compute) >> [mixed_next, trail_next]
+        mixed.assign(mixed_next)
+        trail.assign(trail_next)
+        batcher = graph.batched(
+            fetch=mixed_next,
+            max_rows=self.most_rows,
+            max_wait=self.draw.choice((0.0, 0.002, 0.01)),
+            in_flight=self.draw.choice((1, 2, 3)),
+            buckets=self.draw.choice((None, (8,))),
+            queue_rows=self.draw.choice((3, 1000)),
+            isolate=self.isolates,
+            max_sessions=self.slots,
+        )
+        return graph, batcher
+
+    async def compute(self, x: Any, mixed: Any, trail: Any) -> Any:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            duration_s = self.draw.choice(self.durations)
+            if duration_s:
+                await asyncio.sleep(duration_s)
+            callers = dict.fromkeys(x[:, 0].tolist())
+            assert len(callers) <= self.most_rows
+            if (x[:, 2] != 0).any():
+                raise ValueError("poisoned")
+            return (mixed * 31 + x[:, 1]) % _PRIME, np.stack([x[:, 1], trail[0]])
+        finally:
+            self.running -= 1
+
+    async def call(self, caller: Caller, session: Session, timeout_s: float | None, poisoned: bool) -> None:
+        self.steps += 1
+        value = self.steps
+        try:
+            row = np.array([[caller.number, value, poisoned]], np.int64)
+            result = await session.run({"x": row}, timeout=timeout_s)
+        except (af.ActorflowError, asyncio.CancelledError) as error:
+            self.outcomes.append((error, timeout_s is not None, poisoned))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            caller.expect(value, result)
+            self.outcomes.append((None, timeout_s is not None, poisoned))
+
+    async def converse(self, batcher: Batcher, number: int) -> None:
+        """A caller with a session, or with two, of which the second one goes on from the first."""
+        draw, caller = random.Random(f"{self.seed} {number}"), Caller(number)
+        await asyncio.sleep(draw.choice((0.0, 0.0, 0.001, round(draw.uniform(0, HORIZON_S), 3))))
+        kept = None
+        for _ in range(draw.choice((1, 1, 2))):
+            session = batcher.session(
+                state=kept,
+                timeout=draw.choice((0, 0.002, None)),
+                ttl=draw.choice((None, None, 0.003)),
+                priority=draw.choice((0, 0, 1)),
+            )
+            try:
+                async with session:
+                    await self.talk(draw, caller, session)
+            except (af.SessionsFullError, af.BatcherClosedError) as error:
+                self.refusals.append(type(error))
+            caller.check_kept(session)
+            kept = session.state_dict()
+
+    async def talk(self, draw: random.Random, caller: Caller, session: Session) -> None:
+        calls: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+            for _ in range(draw.randint(1, 6)):
+                poisoned = draw.random() < self.poisons
+                call = self.call(caller, session, draw.choice((None, None, None, 0.0, 0.001, 0.006)), poisoned)
+                how = draw.choice(("wait", "wait", "wait", "go on", "hang up"))
+                if how == "wait":
+                    await call
+                    caller.check_kept(session)
+                    await asyncio.sleep(draw.choice((0.0, 0.0, 0.001, 0.005)))
+                    continue
+                calls.append(group.create_task(call))
+                if how == "hang up":
+                    await asyncio.sleep(draw.choice((0.0, 0.001, 0.004)))
+                    calls[-1].cancel()
+            if draw.random() < 0.3:  # with steps under way
+                await asyncio.sleep(draw.choice((0.0, 0.001)))
+                session.close()
+
+    @property
+    def ends(self) -> bool:
+        return self.event in ("aclose", "close graph", "leave by an error")
+
+    async def happen(self, graph: af.Graph, batcher: Batcher) -> None:
+        await asyncio.sleep(self.event_s)
+        if self.event == "aclose":
+            await batcher.aclose()
+        elif self.event == "close graph":
+            await graph.aclose()
+        elif self.event == "cancel":
+            graph.cancel()
+        elif self.event == "pause":
+            graph.pause()
+            await asyncio.sleep(0.005)
+            graph.resume()
+
+    async def main(self) -> None:
+        graph, batcher = self.graph()
+        async with asyncio.timeout(1000), graph:  # virtual seconds: only what hangs takes them
+            try:
+                async with asyncio.TaskGroup() as group, batcher:
+                    tasks = [group.create_task(self.converse(batcher, n)) for n in range(self.draw.randint(1, 12))]
+                    if self.event == "leave by an error":
+                        await asyncio.sleep(self.event_s)
+                        raise LookupError("the service ends")
+                    await self.happen(graph, batcher)
+                    await asyncio.wait(tasks)
+            except* LookupError:
+                assert self.event == "leave by an error"
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        self.check(batcher)
+
+    def check(self, batcher: Batcher) -> None:
+        figures = batcher.statistics()
+        assert (figures.waiting_rows, figures.in_flight, figures.sessions, self.running) == (0, 0, 0, 0)
+        assert not batcher._slots._waiting
+        assert af.SessionsFullError not in self.refusals or self.slots < 100
+        assert af.BatcherClosedError not in self.refusals or self.ends
+        for error, has_limit, poisoned in self.outcomes:
+            if error is None:
+                assert not poisoned
+                continue
+            allowed: dict[type[BaseException], bool] = {
+                af.OpError: poisoned or (bool(self.poisons) and not self.isolates),
+                af.RunTimeoutError: has_limit,
+                af.QueueFullError: True,
+                af.SessionClosedError: True,
+                af.BatcherClosedError: self.ends,
+                af.RunCancelledError: self.event == "cancel",
+                asyncio.CancelledError: True,
+            }
+            assert allowed.get(type(error)), repr(error)
+
+
+@pytest.mark.parametrize("first", slow(range(0, SCHEDULES, PER_TEST), but={0, 50}))
+def test_each_session_gets_what_it_would_get_alone(first: int) -> None:
+    finished = failed = 0
+    for seed in range(first, first + PER_TEST):
+        schedule = Schedule(seed)
+        try:
+            with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
+                runner.run(schedule.main())
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {schedule}, {schedule.event}")
+            raise
+        finished += sum(error is None for error, *_ in schedule.outcomes)
+        failed += sum(error is not None for error, *_ in schedule.outcomes)
+    assert finished > 5 * PER_TEST  # the schedules are about something
+    assert failed > PER_TEST
