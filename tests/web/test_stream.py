@@ -333,26 +333,7 @@ async def test_a_graph_that_cannot_be_shown_is_logged_once(training, fake_socket
         stream.leave(client)
 
 
-async def test_closing_twice(training, fake_socket) -> None:
-    async with streaming(training.graph) as stream:
-        async with joined(stream, fake_socket):
-            pass
-        await stream.aclose()
-        assert not stream.is_watching
-
-
 class TestTail:
-    def test_counts_what_was_appended(self) -> None:
-        items = deque([(0, 1.0), (1, 2.0)], maxlen=4)
-        tail = Tail(items)
-        assert tail.total == 2
-        assert not tail.advance()
-        items.extend([(2, 3.0), (3, 4.0), (4, 5.0)])
-        assert tail.advance()
-        assert tail.total == 5
-        assert tail.since(3) == [(3, 4.0), (4, 5.0)]
-        assert tail.since(5) == []
-
     def test_gives_what_is_left_when_more_came_than_fits(self) -> None:
         items = deque([(0, 0.0)], maxlen=3)
         tail = Tail(items)
@@ -382,14 +363,6 @@ class TestTail:
         assert len(given) == 12
         items.extend((frame, 0.0) for frame in range(9, 20))
         assert tail.since(told) == []
-
-    def test_starts_empty(self) -> None:
-        items: deque[tuple[int, float]] = deque(maxlen=3)
-        tail = Tail(items)
-        assert not tail.advance()
-        items.append((0, 1.0))
-        assert tail.advance()
-        assert tail.since(0) == [(0, 1.0)]
 
 
 class TestRequests:
