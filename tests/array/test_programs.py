@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
-from actorflow.array.record.primitives import elementwise_primitive
-from actorflow.array.record.record import OpStep
-from actorflow.array.transforms.program import Program, _device
-from actorflow.ops import elementwise as ew
-from actorflow.ops.step import StepError
-from actorflow.spec import TensorSpec
+from actorflow.array.transforms.program import _device
 from tests.support.numbers import with_specials as numbers
 
 #: Around the size up to which an operation is computed in its line, and around that of memory that is used again.
@@ -188,53 +183,12 @@ def test_results_of_a_program_fail_one_by_one(size: int) -> None:
             assert "test_programs.py" in str(caught.value)
 
 
-def test_a_view_of_what_is_there_is_a_value_of_its_own() -> None:
-    x = xp.asarray(np.arange(12.0).reshape(3, 4))
-    row, turned, flat = x[1, :], xp.matrix_transpose(x), xp.reshape(x, (-1,))
-    assert row._node.done
-    assert turned._node.done
-    x[1, 0] = 100.0
-    x += 1.0
-    assert row.to_numpy().tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert turned[0, 1].item() == 4.0
-    assert flat.to_numpy().tolist() == [*range(12)]
-    assert x[1, 0].item() == 101.0
-
-
-def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() -> None:
-    with xp.session(run_ahead=False) as session:
-        x = xp.asarray([1.0, 2.0])
-        assert not (x + 1.0)._node.done
-        assert not x[1:]._node.done
-        assert session.computed == 0
-    with xp.session(sequential=True) as session:
-        y = xp.asarray([1.0, 2.0]) + 1.0
-        assert y._node.done
-        assert session.computed == 1
-
-
 def test_programs_of_many_sizes_hold_little_memory() -> None:
     pool = _device().memory
-    for size in range(1_600, 2_000, 2):
-        for _ in range(3):
+    for size in range(1_600, 2_000, 4):
+        for _ in range(3):  # recorded, and then from the cache
             with xp.session(run_ahead=False):
                 x, w = xp.asarray(np.ones((4, size))), xp.asarray(np.eye(4))
                 y = w @ (w @ x) - x
                 assert float(xp.sum(w @ (w @ y) + x)) == 4.0 * size
     assert pool.held_bytes < 8 << 20
-
-
-def test_a_program_names_the_step_that_failed() -> None:
-    add = elementwise_primitive(ew.Sum())
-    origin = (test_a_program_names_the_step_that_failed.__code__, 0)
-    kind = np.dtype(np.float64)
-    steps = [
-        OpStep(add, (0, 1), (), (2,), kind, origin),
-        OpStep(add, (2, np.ones(3)), (), (2,), kind, origin),
-        OpStep(add, (2, np.ones(2)), (), (2,), kind, origin),
-    ]
-    values, types = [np.zeros(2), np.ones(2)], [TensorSpec((2,), kind)] * 2
-    assert Program(steps, types, [4])(values)[0].tolist() == [2.0, 2.0]
-    with pytest.raises(StepError) as caught:
-        Program(steps, types, [4, 3])(values)
-    assert caught.value.step == 1
