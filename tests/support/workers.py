@@ -30,14 +30,14 @@ def pytest_collection(session: pytest.Session) -> None:
     Each worker collects all tests: left to themselves, all would rewrite each file, at the same time.
     """
     given = getattr(session.config, "workerinput", None)
-    if given is None or sys.dont_write_bytecode:
+    if given is None or sys.dont_write_bytecode or session.config.rootpath != TESTS.parent:
         return
     state = session.config.stash[rewrite.assertstate_key]
     number, count = int(given["workerid"].removeprefix("gw")), given["workercount"]
     for path in sorted(TESTS.rglob("test_*.py"))[number::count]:
         folder = rewrite.get_cache_dir(path)
         pyc = folder / f"{path.stem}{rewrite.PYC_TAIL}"
-        if rewrite._read_pyc(path, pyc) is None and rewrite.try_makedirs(folder):
+        if not pyc.exists() and rewrite.try_makedirs(folder):
             source, code = rewrite._rewrite_test(path, session.config)
             rewrite._write_pyc(state, code, source, pyc)
 
