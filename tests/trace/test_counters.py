@@ -32,20 +32,20 @@ def test_changes_are_taken_while_lanes_write(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_changes_are_taken_while_threads_write() -> None:
-    monitor = Monitor(20_000)
+    monitor = Monitor(2_000)
     changes = monitor.changes()
     stop = threading.Event()
 
     def write() -> None:
         node = 0
         while not stop.is_set():
-            monitor.dirty[node % 20_000] = 1
+            monitor.dirty[node % 2_000] = 1
             node += 7
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(20_000):
+        for _ in range(5_000):
             changes.take()
     finally:
         stop.set()
