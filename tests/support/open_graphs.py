@@ -26,7 +26,16 @@ from tests.operations import ROWS
 from tests.sim.test_operations import COMPOSITIONS
 from tests.support import forms
 from tests.support.graph_files import half
-from tests.support.random_graphs import ACTIVATIONS, FLOATS, MOST_ELEMENTS, OPTIMIZERS, PARTICULAR, cases, floats_of
+from tests.support.random_graphs import (
+    ACTIVATIONS,
+    FLOATS,
+    MOST_ELEMENTS,
+    OPTIMIZERS,
+    PARTICULAR,
+    cases,
+    floats_of,
+    leaves_of,
+)
 
 AXES = ("rows", "width", "time")  # at most, of a graph
 LENGTHS = 3  # of each axis
@@ -323,7 +332,7 @@ class OpenGraphs:
     def _learn(self, y: Twins) -> None:
         make = self._pick((ops.mse_loss, ops.l1_loss, ops.huber_loss, lambda y, target: ops.mean(y * target)))
         (loss,) = self._do("loss", lambda here, *x: make(*x), y, self._fitting(y.open.shape, y.dtype), keeps=False)
-        leaves = [[*_leaves(blob)] for blob in loss.all]
+        leaves = [leaves_of(blob) for blob in loss.all]
         wrt = [Twins(twins) for twins in zip(*leaves, strict=True) if twins[0].dtype.kind == "f"]
         self.rng.shuffle(wrt)  # type: ignore[arg-type]
         # Gradients of sequences' gradients are made of all their steps, thousands of ops.
@@ -464,17 +473,6 @@ _BEHIND: tuple[Callable[[OpenGraphs, Twins], list[Twins]], ...] = (
     _plain("pad", lambda x: ops.pad(x, [(1, 2), *[(0, 0)] * (len(x.shape) - 1)])),
     _plain("max", lambda x: ops.max(x, axis=-1)),
 )
-
-
-def _leaves(blob: af.Blob) -> dict[af.Blob, None]:
-    """What is fed, and the variables, that a blob depends on, in the order in which they are met."""
-    todo, seen = [blob], dict.fromkeys([blob])
-    while todo:
-        for op in todo.pop().producers:
-            new = [x for x in op.inputs if x not in seen]
-            seen |= dict.fromkeys(new)
-            todo += [x for x in new if not isinstance(x, af.Variable)]
-    return {x: None for x in seen if isinstance(x, af.Variable) or not x.producers}
 
 
 def _axes_of(op: af.Op) -> frozenset[str]:

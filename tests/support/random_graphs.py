@@ -224,7 +224,7 @@ class RandomGraph:
         for y in [self._pick(self._floats()) for _ in range(self.rng.integers(4))]:
             with suppress(af.ActorflowError):
                 loss = self._loss(y)
-                wrt = [x for x in dict.fromkeys(_leaves(loss)) if x.dtype.kind == "f"]
+                wrt = [x for x in dict.fromkeys(leaves_of(loss)) if x.dtype.kind == "f"]
                 self.rng.shuffle(wrt)  # type: ignore[arg-type]
                 for x in wrt[:3]:
                     with suppress(af.GraphError):  # there is an op without a gradient between
@@ -257,7 +257,7 @@ class RandomGraph:
 
     def _changing(self) -> list[af.Blob]:
         """Real floating values that are not made of constants alone."""
-        return [x for x in self._floats() if _leaves(x)]
+        return [x for x in self._floats() if leaves_of(x)]
 
     def _name(self, what: str) -> str:
         self._names += 1
@@ -358,7 +358,7 @@ def upstream(blob: af.Blob) -> list[af.Blob]:
     return [*seen]
 
 
-def _leaves(blob: af.Blob) -> list[af.Blob]:
+def leaves_of(blob: af.Blob) -> list[af.Blob]:
     """What is fed, and the variables, that a blob depends on."""
     return [x for x in upstream(blob) if isinstance(x, af.Variable) or not x.producers]
 
