@@ -15,8 +15,7 @@ import pytest
 import actorflow as af
 from tests.plan.test_random_fusion import assert_same
 from tests.support.effort import FULL, slow
-from tests.support.open_graphs import LENGTHS, OpenGraphs
-from tests.support.random_graphs import cases
+from tests.support.random_graphs import LENGTHS, OpenGraphs, cases
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 5)
 FRAMES = 5
