@@ -26,7 +26,7 @@ from tests.support.effort import FULL
 from tests.support.loops import LoopFactory, loop_factories
 
 # Some examples of each property, and in `make test-exhaustive` all that are wanted.
-settings.register_profile("short", max_examples=30, deadline=None, print_blob=True)
+settings.register_profile("short", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("full" if FULL else "short")
 

@@ -89,6 +89,7 @@ def test_a_worker_that_dies_outside_of_tests_ends_the_run(tmp_path: Path, text: 
     assert "worker gw0 died" in found.output, found.output
 
 
+@pytest.mark.slow
 def test_a_run_without_deaths_is_as_before(tmp_path: Path) -> None:
     found = run(tmp_path, {f"test_{name}.py": passing(3) for name in "abc"}, 2)
     assert found.status == 0, found.output

@@ -35,12 +35,6 @@ def test_wrong_graphs_are_value_errors(kind: type[Exception]) -> None:
     assert issubclass(kind, ValueError)
 
 
-def test_a_cycle_is_named_and_kept() -> None:
-    error = af.CycleError(["a", "x", "b", "y", "a"])
-    assert str(error) == "the graph has a cycle: a -> x -> b -> y -> a"
-    assert error.cycle == ("a", "x", "b", "y", "a")
-
-
 def test_a_cycle_names_the_lines_of_its_ops() -> None:
     error = af.CycleError(["a", "x", "b", "y", "a"], {"a": "m.py:1 in f", "b": "m.py:2 in f", "c": "m.py:3 in f"})
     assert str(error).splitlines() == [

@@ -171,6 +171,7 @@ class TestBudget:
         assert 0 < passed < 12
         assert f"{12 - passed} tests were not run: 9 s were over" in done.stdout.str()
 
+    @pytest.mark.slow
     def test_workers_stop_at_the_same_time_and_their_counts_are_added_up(self, pytester: pytest.Pytester) -> None:
         pytest.importorskip("xdist")
         pytester.makepyfile(**FILES)

@@ -13,7 +13,7 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow import ops
 from actorflow.ops.rows import Elementwise
-from tests.operations import ROWS, Row, Sample, drawn
+from tests.operations import Row, Sample, drawn
 from tests.operations.functions.corners import CORNERS, Corner
 from tests.operations.functions.draws import Draws
 from tests.support.effort import FULL
@@ -21,7 +21,7 @@ from tests.support.numbers import complexes, numbers, regular
 from tests.support.worlds import STANDARD
 
 #: Smooth samples of a function that are compared, and those whose graphs are.
-LEAST, MOST, OF_GRAPHS = (100, 300, 20) if FULL else (3, 8, 1)
+LEAST, MOST, OF_GRAPHS = (100, 300, 20) if FULL else (2, 4, 1)
 
 
 def listed(results: Any) -> list[Any]:
@@ -182,20 +182,6 @@ def check_graph(row: Row, sample: Sample, is_twice: bool) -> None:
     found = graph.run_sync(dict(zip(blobs, floating, strict=True)), fetch=wanted)
     for mine, its in zip(wanted, expected, strict=True):
         np.testing.assert_allclose(found[mine], its.to_numpy(), rtol=1e-9, atol=1e-12)
-
-
-def test_gradients_of_a_network_are_those_of_differences() -> None:
-    def loss(library: Any, activation: Any, last: Any, *arrays: Any) -> Any:
-        return last(activation(arrays[0] @ arrays[1]), library.asarray([0, 2, 1]))
-
-    ours = partial(loss, xp, xp.nn.gelu, xp.nn.softmax_loss)
-    its = partial(
-        loss, np, ROWS["Gelu"].numpy, partial(ROWS["SoftmaxLoss"].numpy, **ROWS["SoftmaxLoss"].first.parameters)
-    )
-    arrays, towards = [numbers(3, 4), numbers(4, 5, seed=1)], [numbers(3, 4, seed=2), numbers(4, 5, seed=3)]
-    ends = [float(its(*[x + step * d for x, d in zip(arrays, towards, strict=True)])) for step in (1e-5, -1e-5)]
-    found = af.grad(ours, (0, 1))(*map(xp.asarray, arrays))
-    np.testing.assert_allclose(float(projected(xp, found, towards)), (ends[0] - ends[1]) / 2e-5, rtol=1e-8)
 
 
 def test_third_derivatives() -> None:

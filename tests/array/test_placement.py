@@ -1,7 +1,6 @@
 """Arrays on devices, tried on the simulated accelerator, which finds work that is not ordered."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
-from actorflow.array.record.record import Record
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
 PLACES = ("cpu", "sim:0", "sim:1")
@@ -192,21 +190,6 @@ async def _value(x: xp.Array) -> Any:
     return await x
 
 
-def test_gradients_are_computed_on_the_device() -> None:
-    value, labels = np.random.default_rng(0).standard_normal((4, 3)), xp.asarray([0, 2])
-
-    def loss(w: xp.Array, x: xp.Array, labels: xp.Array) -> xp.Array:
-        return xp.nn.softmax_loss(xp.nn.relu(x @ w), labels)
-
-    step = af.value_and_grad(loss)
-    w, x = xp.asarray(value), xp.asarray(np.random.default_rng(1).standard_normal((2, 4)))
-    expected = step(w, x, labels)
-    found = step(*[each.to_device("sim:0") for each in (w, x, labels)])
-    for mine, its in zip(found, expected, strict=True):
-        assert mine.device == af.Place.parse("sim:0")
-        np.testing.assert_allclose(mine.to_numpy(), its.to_numpy(), rtol=1e-12)
-
-
 def test_gradients_go_back_through_copies() -> None:
     def loss(x: xp.Array, y: xp.Array) -> xp.Array:
         there = x.to_device("sim:0") * 2.0
@@ -352,17 +335,6 @@ def test_a_sequential_session_computes_in_the_line() -> None:
             xp.linalg.inv(xp.zeros((1, 1), device="sim:0"))
 
 
-def test_the_end_of_a_session_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
-    with xp.session() as session:
-        x = xp.asarray([1.0, 2.0], device="sim:0") * 2
-        y = (x + 1).wait()
-    workers = [thread for thread in threading.enumerate() if thread not in before and "array" not in thread.name]
-    assert workers == []
-    assert session.service is None
-    assert (y + x).to_numpy().tolist() == [5.0, 9.0]  # and what is asked for later is computed
-
-
 def test_arrays_of_another_session_are_used() -> None:
     x = xp.asarray([1.0, 2.0], device="sim:0").wait()
     with xp.session(capture=True):
@@ -381,13 +353,6 @@ def test_kernels_are_captured_where_that_is_asked_for() -> None:
         assert session.service is not None
         segments = [s for c in session.service.graphs.values() for s in c.graph.engine.segments.values()]
         assert sum(segment.replays for segment in segments) > 0
-
-
-def test_recording_on_the_cpu_alone_asks_for_no_places() -> None:
-    assert (xp.ones(2) + 1).device == af.Place()
-    assert Record.placing is not None  # since other tests have used devices in this process
-    with xp.at("cpu"):
-        assert (xp.ones(2) + 1).to_numpy().tolist() == [2.0, 2.0]
 
 
 # -- random programs ----------------------------------------------------------------------------------------------

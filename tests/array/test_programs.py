@@ -190,35 +190,10 @@ def test_results_of_a_program_fail_one_by_one(size: int) -> None:
             assert "test_programs.py" in str(caught.value)
 
 
-def test_a_view_of_what_is_there_is_a_value_of_its_own() -> None:
-    x = xp.asarray(np.arange(12.0).reshape(3, 4))
-    row, turned, flat = x[1, :], xp.matrix_transpose(x), xp.reshape(x, (-1,))
-    assert row._node.done
-    assert turned._node.done
-    x[1, 0] = 100.0
-    x += 1.0
-    assert row.to_numpy().tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert turned[0, 1].item() == 4.0
-    assert flat.to_numpy().tolist() == [*range(12)]
-    assert x[1, 0].item() == 101.0
-
-
-def test_a_sequential_session_and_one_that_waits_compute_nothing_in_advance() -> None:
-    with xp.session(run_ahead=False) as session:
-        x = xp.asarray([1.0, 2.0])
-        assert not (x + 1.0)._node.done
-        assert not x[1:]._node.done
-        assert session.computed == 0
-    with xp.session(sequential=True) as session:
-        y = xp.asarray([1.0, 2.0]) + 1.0
-        assert y._node.done
-        assert session.computed == 1
-
-
 def test_programs_of_many_sizes_hold_little_memory() -> None:
     pool = callers_device().memory
-    for size in range(1_600, 2_000, 2):
-        for _ in range(3):
+    for size in range(1_600, 2_000, 4):
+        for _ in range(3):  # recorded, and then from the cache
             with xp.session(run_ahead=False):
                 x, w = xp.asarray(np.ones((4, size))), xp.asarray(np.eye(4))
                 y = w @ (w @ x) - x

@@ -131,19 +131,6 @@ def test_sums_are_formed_in_the_dtype_that_is_asked_for(lazy: Session) -> None:
     assert graphs(lazy)[1] == ["Fused"]
 
 
-@pytest.mark.parametrize("place", [0, 3, 6])
-def test_what_is_not_a_number_wins(place: int) -> None:
-    value = np.arange(7.0)
-    value[place] = np.nan
-    y = on_device(value) * 2.0
-    for found in (xp.sum(y), xp.prod(y + 1), xp.max(y), xp.min(y)):
-        assert np.isnan(float(found))
-    assert bool(xp.any(y != y))
-    assert not bool(xp.all(y == y))
-    infinite = on_device(np.full(3, -np.inf)) * 1.0
-    assert (float(xp.max(infinite)), float(xp.min(-infinite))) == (-np.inf, np.inf)
-
-
 @settings(PROGRAMS)
 @given(st.data(), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4), st.sampled_from(DTYPES))
 def test_reductions_of_chains_are_numpys(data: Any, shape: tuple[int, ...], dtype: str) -> None:

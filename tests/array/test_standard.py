@@ -20,7 +20,7 @@ from tests.support.effort import FULL
 strict = pytest.importorskip("array_api_strict")
 
 #: How many samples of each function are tried. On an accelerator each call is a graph of its own.
-PLACES = {"cpu": 1_000 if FULL else 8, "sim:0": 125 if FULL else 2}
+PLACES = {"cpu": 1_000 if FULL else 5, "sim:0": 125 if FULL else 1}
 FUNCTIONS = drawn("standard")
 EACH = settings(max_examples=1_000 if FULL else 6)
 

@@ -9,10 +9,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.graph.gradient import trainable
-
-
-def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+from tests.support.numbers import numbers
 
 
 def test_operations_take_arrays_by_name_and_the_rest_by_position() -> None:
@@ -52,35 +49,6 @@ def test_operations_name_what_is_wrong() -> None:
         xp.nn.relu(3.0)
     with pytest.raises(af.OpError, match="op 'nllloss'"):
         xp.nn.nll_loss(xp.ones((1, 2)), xp.asarray([7])).wait()
-
-
-def polynomial(x: Any, w: Any) -> Any:
-    return xp.sum(xp.square(x @ w) / 2.0 - x[:, :2])
-
-
-async def test_trace_gives_a_graph_that_computes_the_same() -> None:
-    a, b = numbers(3, 4), numbers(4, 2, seed=1)
-    graph = af.to_graph(polynomial, xp.asarray(a), af.TensorSpec.of((4, 2), "float64"))
-    assert [blob.name for blob in graph.sources if not isinstance(blob, af.Variable)][:2] == ["x", "w"]
-    async with graph:
-        result = await graph.run({"x": a, "w": b})
-        [loss] = [blob for blob in graph.nodes if blob.name == "result/out"]
-        grad = af.gradient(loss, graph["w"])
-        derived = await graph.run({"x": a, "w": b}, fetch=[grad])
-    expected = np.sum((a @ b) ** 2 / 2 - a[:, :2])
-    np.testing.assert_allclose(result["result/out"], expected)
-    np.testing.assert_allclose(derived[grad], a.T @ (a @ b))
-
-
-async def test_a_traced_graph_computes_where_it_is_placed() -> None:
-    a, b = numbers(3, 4), numbers(4, 2, seed=1)
-    shift = xp.asarray(1.0)
-    graph = af.to_graph(lambda x, w: polynomial(x, w) + shift, xp.asarray(a), xp.asarray(b), place="sim:0")
-    places = {str(op.place) for op in graph.compile().ops if op.operation.kind in ("Matmul", "ReduceSum", "Sum")}
-    assert places == {"sim:0"}
-    async with graph:
-        result = await graph.run({"x": a, "w": b})
-    np.testing.assert_allclose(result["result/out"], np.sum((a @ b) ** 2 / 2 - a[:, :2]) + 1)
 
 
 async def test_what_ops_does_not_have_is_computed_too_and_what_was_there_is_a_variable() -> None:

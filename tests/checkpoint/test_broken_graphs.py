@@ -21,8 +21,7 @@ from tests.support.broken_files import MOST_MEGABYTES, STRUCTURE, TENSORS, membe
 from tests.support.effort import FULL, slow
 from tests.support.graph_files import half
 from tests.support.large_files import LARGE
-from tests.support.open_graphs import OpenGraphs
-from tests.support.random_graphs import RandomGraph
+from tests.support.random_graphs import OpenGraphs, RandomGraph
 
 pytest.importorskip("safetensors")
 pytest.importorskip("safetensors.numpy")

@@ -35,8 +35,7 @@ from actorflow.transport.local import LocalWorld
 from tests.operations import operations, samples
 from tests.support.effort import FULL, slow
 from tests.support.graph_files import Case, differences, half, structure
-from tests.support.open_graphs import OpenGraphs
-from tests.support.random_graphs import RandomGraph
+from tests.support.random_graphs import OpenGraphs, RandomGraph
 
 pytest.importorskip("safetensors")
 pytest.importorskip("safetensors.numpy")
@@ -62,7 +61,7 @@ async def test_random_graphs(tmp_path: Path) -> None:
         subject = RandomGraph(seed)
         async with subject.graph:
             await subject.run(1)  # so that variables and random streams are on their way
-            blobs, frames = subject.fetch[:-1], [subject.fed, subject.fed]
+            blobs, frames = subject.blobs, [subject.fed, subject.fed]
             saved += await Case(tmp_path, f"closed{seed}", subject.graph, blobs, frames, [subject.graph]).save()
         several = OpenGraphs(seed)
         graph = several.graphs[0]

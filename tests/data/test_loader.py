@@ -126,14 +126,6 @@ def test_a_loader_knows_its_place() -> None:
     assert not isinstance([{}], Resumable)
 
 
-def test_an_epoch_that_was_left_goes_on() -> None:
-    loader = Loader({"x": np.arange(6)}, 2)
-    for feed in loader:
-        assert feed["x"].tolist() == [0, 1]
-        break
-    assert rows_of(loader, 2) == [[[2, 3], [4, 5]], [[0, 1], [2, 3], [4, 5]]]
-
-
 def test_an_epoch_is_taken_by_one_iterator_at_a_time() -> None:
     loader = Loader({"x": np.arange(8)}, 2)
     feeds = iter(loader)

@@ -68,7 +68,9 @@ def losses(lines: list[str], steps: int) -> list[float]:
     return [float(match[1]) for match in found if match is not None]
 
 
-@pytest.mark.parametrize("place", ["cpu", "sim:0", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "place", ["cpu", pytest.param("sim:0", marks=pytest.mark.slow), pytest.param("cuda:0", marks=pytest.mark.gpu)]
+)
 def test_nin_cifar10(tmp_path: Path, place: str) -> None:
     write_cifar(tmp_path)
     options = ("--place", place, "--steps", 30, "--batch", 10, "--width", 24, "--init", "he", "--rate", 0.02)

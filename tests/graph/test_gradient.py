@@ -275,13 +275,6 @@ def test_an_operation_without_gradient_beside_the_way_does_not_matter() -> None:
     assert grad == 5.0
 
 
-def test_accuracy_stops_gradients() -> None:
-    graph = af.Graph("g")
-    x, labels = graph.blob("x", (2, 3)), graph.blob("labels", (2,), "int64")
-    with pytest.raises(af.GraphError, match=r"through op 'accuracy' \(Accuracy\(\)\), which has no gradient"):
-        af.gradient(ops.accuracy(x, labels), x)
-
-
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 

@@ -311,11 +311,6 @@ class TestApply:
         assert x.consumers == y.consumers == []
         assert ops.multiply(x, x).name == "multiply/out"
 
-    def test_blobs_of_two_graphs(self, graph: af.Graph) -> None:
-        x, y = graph.blob("x", 3), af.Graph("other").blob("y", 3)
-        with pytest.raises(af.GraphError, match=r"op 'multiply' .* is of graph 'g', blob 'y' of another one, 'other'"):
-            ops.multiply(x, y)
-
     def test_no_blobs(self, graph: af.Graph) -> None:
         with pytest.raises(af.GraphError, match="Sum: give at least one blob"):
             ops.add()
@@ -409,13 +404,6 @@ class TestDeletion:
         assert graph.sources == (x, y)
         assert graph.run_sync({y: np.ones(3, "f"), x: np.ones(3, "f")})[z].tolist() == [1, 1, 1]
 
-    def test_runs_see_the_change(self, graph: af.Graph) -> None:
-        x, _, z = self.build(graph)
-        assert list(graph.run_sync({x: np.ones(3, "f")})) == [z.name]
-        graph.delete_subgraph("a")
-        y = ops.tanh(x)
-        assert list(graph.run_sync({x: np.ones(3, "f")})) == [y.name]
-
 
 class TestPruning:
     def test_what_is_not_needed_goes(self, graph: af.Graph) -> None:
@@ -457,12 +445,6 @@ class TestPruning:
         assert node_names(part) == ["part/tanh", "part/tanh/out"]
         assert outside in graph
         assert kept in graph
-
-    def test_unknown_sinks(self, graph: af.Graph) -> None:
-        x = graph.blob("x", 3)
-        with pytest.raises(af.GraphError, match="has no blob, op or sub-graph named 'z'"):
-            graph.prune([x, "z"])
-        assert x in graph
 
 
 @pytest.mark.parametrize(

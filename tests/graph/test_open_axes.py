@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -245,34 +244,6 @@ def test_parts_use_their_own_axes_alone() -> None:
         graph.run_sync({x: [0.0]})
 
 
-def test_means_know_their_number() -> None:
-    graph = af.Graph("g")
-    x = graph.blob("x", ("batch", "time"), "float64")
-    mean = ops.mean(x)
-    grads = [af.gradient(loss, x) for loss in (mean, ops.mse_loss(x, x * 0.0), ops.sum(ops.mean(x, axis=0)))]
-    for shape in ((2, 3), (1, 1), (5, 2), (2, 3)):
-        value = np.random.default_rng(0).standard_normal(shape)
-        result = graph.run_sync({x: value}, fetch=[mean, *grads])
-        np.testing.assert_allclose(result[mean], value.mean())
-        np.testing.assert_allclose(result[grads[0]], np.full(shape, 1 / value.size))
-        np.testing.assert_allclose(result[grads[2]], np.full(shape, 1 / shape[0]))
-
-
-def test_constants_follow_the_lengths() -> None:
-    """Of what is computed once, the same op gives others where lengths differ, though only what it reads differs."""
-    graph = af.Graph("g")
-    x = graph.blob("x", ("batch",))
-    numbers = ops.reshape(ops.repeat(ops.fill(graph, 1.0, ("batch",)), 2), (-1, 2)) * 3.0
-    y = ops.sum(numbers, 1) + x
-    gradient = af.gradient(ops.mean(ops.exp(x)), x)
-    lower = ops.tril(ops.expand_dims(x, 0) + ops.expand_dims(x, 1))
-    for n in (3, 1, 4, 3, 0):
-        result = graph.run_sync({x: np.zeros(n, "f")}, fetch=[y, gradient, lower])
-        assert result[y].tolist() == [6.0] * n
-        np.testing.assert_allclose(result[gradient], np.full(n, 1 / max(n, 1)), rtol=1e-6)
-        assert result[lower].shape == (n, n)
-
-
 async def test_functions_and_sub_graphs() -> None:
     graph = af.Graph("g")
     x = graph.blob("x", ("batch", 2))
@@ -297,45 +268,6 @@ async def test_functions_and_sub_graphs() -> None:
         assert seen == [(2, 2), (0, 2), (1, 2)]
         with pytest.raises(af.OpError, match="wrong"):
             await graph.run({x: np.ones((3, 2), "f")}, fetch=[wrong])
-
-
-@pytest.mark.together("options", [{}, {"sequential": True}, {"deterministic": True}, {"memory_budget": 1 << 20}])
-@pytest.mark.together("place", ["cpu", "sim:0"])
-async def test_frames_of_several_lengths_overlap(options: dict[str, Any], place: str) -> None:
-    """Variables are updated in the order of the frames, whatever their lengths are."""
-    graph = af.Graph("g", **options)
-    with graph.at(place):
-        x = graph.blob("x", ("batch", 3))
-        total = graph.variable("total", (), "float32", 1.0)
-        seen = ops.add(total * 0.5, ops.sum(x), name="seen")
-        [seen] >> graph.op("keep", ops.Copy()) >> [total]
-    lengths = [3, 1, 4, 1, 5, 0, 2, 3, 1]
-
-    async def feeds() -> AsyncIterator[Any]:
-        for n in lengths:
-            yield {x: np.ones((n, 3), "f")}
-
-    expected, value = [], 1.0
-    for n in lengths:
-        value = value * 0.5 + 3 * n
-        expected.append(value)
-    async with graph:
-        found = [
-            float(af.to_numpy(result[seen])) async for result in graph.stream(feeds(), fetch=[seen, graph], in_flight=4)
-        ]
-    assert found == expected
-    assert total.value == expected[-1]
-
-
-async def test_a_graph_keeps_some_plans() -> None:
-    graph = af.Graph("g", max_plans=2)
-    x = graph.blob("x", ("batch",))
-    y = ops.exp(x)
-    async with graph:
-        for n in (1, 2, 3, 1, 2, 3):
-            assert (await graph.run({x: np.zeros(n, "f")}, fetch=[y]))[y].shape == (n,)
-    with pytest.raises(af.GraphError, match="max_plans must be at least 1"):
-        af.Graph("h", max_plans=0)
 
 
 async def test_plans_that_are_made_again_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -375,35 +307,3 @@ def test_retries() -> None:
     for n in (2, 3):
         assert graph.run_sync({x: np.zeros(n, "f")}, fetch=[y])[y].shape == (n,)
     assert calls == [2, 2, 3, 3]
-
-
-def test_training_with_a_last_batch() -> None:
-    """A step of training on open batches is one on closed ones."""
-
-    def made(batch: Any) -> tuple[af.Graph, af.Blob, af.Blob, af.Blob]:
-        graph = af.Graph("net")
-        x, labels = graph.blob("x", (batch, 6, 6, 3)), graph.blob("labels", (batch,), "int64")
-        net = (
-            nn.Conv(4, 3, pad=1)
-            >> nn.BatchNorm()
-            >> nn.Activation("relu")
-            >> nn.Pool("max", 2)
-            >> nn.Flatten()
-            >> nn.InnerProduct(5)
-        )
-        loss = ops.softmax_loss(net(x, training=True), labels)
-        nn.Adam(0.01).minimize(loss)
-        return graph, x, labels, loss
-
-    random = np.random.default_rng(0)
-    open_graph, x, labels, loss = made("batch")
-    for n in (4, 4, 3, 2):
-        images, classes = random.standard_normal((n, 6, 6, 3)).astype("f"), random.integers(0, 5, n)
-        graph, *blobs = made(n)
-        for mine, its in zip(graph.variables, open_graph.variables, strict=True):
-            mine.value = its.value
-        expected = graph.run_sync({blobs[0]: images, blobs[1]: classes}, fetch=[blobs[2], graph])
-        found = open_graph.run_sync({x: images, labels: classes}, fetch=[loss, open_graph])
-        assert found[loss] == expected[blobs[2]]
-        for mine, its in zip(graph.variables, open_graph.variables, strict=True):
-            np.testing.assert_array_equal(mine.value, its.value)

@@ -59,22 +59,6 @@ class TestSequential:
                 assert names == ["plain0", "plain1", "plain2", "task", "task", "task", "last"]
                 assert {thread for _, thread in calls} == {threading.main_thread()}
 
-    async def test_same_results_with_variables(self) -> None:
-        results = []
-        for sequential in (False, True):
-            graph = af.Graph("train", sequential=sequential)
-            x, w = graph.blob("x", (8, 4)), graph.variable("w", (3, 4), init=0.5)
-            y = af.ops.inner(x, w)
-            loss = af.ops.scale(y, 0.5)
-            [w] >> graph.op("decay", af.ops.Scale(0.9)) >> [w]
-            batch = np.random.default_rng(0).random((8, 4), dtype=np.float32)
-            async with graph:
-                for _ in range(3):
-                    result = await graph.run({x: batch})
-            results.append((result[loss], w.value))
-        for one, other in zip(*results, strict=True):
-            np.testing.assert_array_equal(one, other)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look(af.ops.Operation):

@@ -94,6 +94,7 @@ def test_inception_joins_its_branches() -> None:
     [
         (lambda: nn.MLP(3, (8, 8), activation="tanh", dropout=0.1), (6, 4, 4, 1)),
         (lambda: nn.LeNet(3, (4, 4, 8)), (6, 16, 16, 1)),
+        (lambda: nn.NIN(3, (8, 8), dropout=0.1), (6, 8, 8, 1)),
         (lambda: nn.VGG(3, size=11, width=4, hidden=16, dropout=0.0), (6, 32, 32, 2)),
         (lambda: nn.ResNet(3, width=4, small_images=True), (6, 8, 8, 2)),
         *slow(

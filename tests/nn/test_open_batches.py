@@ -81,20 +81,6 @@ async def test_means_of_an_epoch_are_those_of_its_rows() -> None:
     assert f"loss {float(whole[setting.loss]):.3f}" in text.getvalue()
 
 
-async def test_all_of_ten_thousand_are_evaluated() -> None:
-    graph = af.Graph("many")
-    x = graph.blob("x", ("batch",), "int64")
-    w = graph.variable("w", (), init=1.0)
-    seen: list[int] = []
-    row = graph.function("see", lambda value: (seen.extend(value.tolist()), value)[1], x.spec)(x)
-    loss = ops.scale(w, 1.0)
-    trainer = nn.Trainer(loss, nn.SGD(0.1).minimize(loss))
-    async with graph:
-        found = await trainer.evaluate(data.Loader({x: np.arange(10_000)}, 128, seed=3), {"row": row})
-    assert sorted(seen) == list(range(10_000))
-    assert found == {"row": 4999.5}
-
-
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 13), st.integers(1, 3))

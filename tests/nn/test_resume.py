@@ -129,15 +129,6 @@ async def test_one_trainer_may_go_back_to_its_own_checkpoint(tmp_path) -> None:
     assert await first.run() == expected[6:]
 
 
-async def test_a_resumed_training_may_be_continued_in_turn(tmp_path, whole) -> None:
-    expected, weights = whole
-    await Training(tmp_path).run(until=4)
-    resumed = Training(tmp_path)
-    await resumed.trainer.resume()
-    assert await resumed.run(until=9) + await resumed.run(until=15) + await resumed.run() == expected[4:]
-    assert resumed.weights() == weights
-
-
 PROCESS = """
 import asyncio, sys
 from importlib.util import module_from_spec, spec_from_file_location

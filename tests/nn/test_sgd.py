@@ -117,37 +117,3 @@ def test_what_cannot_be_trained_is_an_error() -> None:
         nn.SGD(0.1).minimize(loss, ["w"])  # type: ignore[list-item]
     with pytest.raises(af.GraphError, match="wrt= is empty"):
         nn.SGD(0.1).minimize(loss, [])
-
-
-async def train_textures(seed: int) -> tuple[list[float], float]:
-    """Train to tell rows, columns and a chequerboard from noise; losses, and the accuracy on unseen images."""
-    random = np.random.default_rng(seed)
-    i, j = np.indices((8, 8))
-    textures = np.stack([i % 2, j % 2, (i + j) % 2, 0 * i])[..., np.newaxis] - 0.5
-
-    def batch(size: int) -> tuple[np.ndarray, np.ndarray]:
-        kinds = random.integers(0, 4, size)
-        return (textures[kinds] + random.normal(0, 0.3, (size, 8, 8, 1))).astype(np.float32), kinds
-
-    graph = af.Graph("textures")
-    x, labels = graph.blob("x", (16, 8, 8, 1)), graph.blob("labels", (16,), "int64")
-    net = nn.NIN(4, (8, 8), dropout=0.1, seed=seed)
-    loss = nn.SoftmaxLoss()(net(x), labels)
-    train = nn.SGD(0.03, 0.9, 1e-4, multipliers=nn.bias_multipliers).minimize(loss)
-    seen, truth = graph.blob("seen", (200, 8, 8, 1)), graph.blob("truth", (200,), "int64")
-    accuracy = ops.accuracy(net(seen, training=False), truth)
-    async with graph:
-        losses = []
-        for _ in range(60):
-            images, kinds = batch(16)
-            losses.append(float((await graph.run({x: images, labels: kinds}, fetch=[loss, train]))[loss]))
-        images, kinds = batch(200)
-        return losses, float((await graph.run({seen: images, truth: kinds}, fetch=[accuracy]))[accuracy])
-
-
-async def test_a_network_in_network_learns_textures_and_does_so_again() -> None:
-    losses, accuracy = await train_textures(1)
-    assert losses[-1] < 0.3 * losses[0]
-    assert accuracy > 0.9
-    again, _ = await train_textures(1)
-    np.testing.assert_allclose(again, losses, rtol=1e-3, atol=1e-4)

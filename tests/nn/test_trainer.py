@@ -15,6 +15,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.checkpoint.file import read_file
 from actorflow.nn import rates
+from tests.support.waiting import settle
 
 BATCH, FEATURES, CLASSES, BATCHES = 8, 5, 3, 7
 
@@ -148,19 +149,6 @@ def test_what_is_wrong_is_an_error() -> None:
 # -- evaluation ---------------------------------------------------------------------------------------------------
 
 
-async def test_rows_that_only_fill_a_batch_do_not_count() -> None:
-    network = Network()
-    feeds = [*network.feeds(0)][:2]
-    async with network.graph:
-        full = await network.trainer.evaluate(feeds, {"scores": network.rows})
-        part = await network.trainer.evaluate([feeds[0], (feeds[1], 3)], {"scores": network.rows})
-        rows = [(await network.graph.run(feed, fetch=[network.rows]))[network.rows] for feed in feeds]
-        with pytest.raises(af.GraphError, match="metric 'accuracy' is a mean over the whole batch"):
-            await network.trainer.evaluate([(feeds[1], 3)], {"accuracy": network.accuracy})
-    assert full["scores"] == pytest.approx(np.concatenate(rows).mean(), rel=1e-5)
-    assert part["scores"] == pytest.approx(np.concatenate([rows[0], rows[1][:3]]).mean(), rel=1e-5)
-
-
 async def test_evaluation_trains_nothing() -> None:
     network = Network()
     before = network.values()
@@ -172,28 +160,6 @@ async def test_evaluation_trains_nothing() -> None:
 
 
 # -- checkpoints --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("until", "in_flight"), [(1, 1), (6, 1), (9, 3), (15, 2), (20, 3)])
-async def test_a_resumed_training_is_the_one_that_never_stopped(tmp_path: Path, optimizer, until, in_flight) -> None:
-    whole = Network(optimizer, tmp_path / "whole", every=4, in_flight=in_flight)
-    expected = await trained(whole, 3)
-    stopped = Network(optimizer, tmp_path / "parts", every=4, in_flight=in_flight)
-    begun = await trained(stopped, 3, until)
-    resumed = Network(optimizer, tmp_path / "parts", every=4, in_flight=in_flight)
-    found = await resumed.trainer.resume()
-    saved = resumed.trainer.number
-    # A step is saved when the next one is about to begin, and waits for the one before to be written.
-    assert saved in {0, *range(4, until + in_flight + 1, 4)}
-    assert found == (saved > 0)
-    assert found or until < 8
-    rest = await trained(resumed, 3)
-    assert [step.number for step in rest] == list(range(saved + 1, 3 * BATCHES + 1))
-    assert begun == expected[:until]
-    assert rest == expected[saved:]
-    for name, value in resumed.values().items():
-        assert value.tobytes() == whole.values()[name].tobytes(), name
 
 
 async def test_checkpoints_are_of_the_step_they_say_whatever_is_in_flight(tmp_path: Path) -> None:
@@ -315,12 +281,6 @@ async def test_a_terminal_shows_a_bar() -> None:
 
 
 # -- checkpoints on demand ------------------------------------------------------------------------------------------
-
-
-async def settle() -> None:
-    """Let everything happen that can without a thread ending."""
-    for _ in range(50):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("paused", [False, True])

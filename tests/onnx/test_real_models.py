@@ -138,6 +138,7 @@ class TestExported:
         shapes = [(1, 3, 64, 64), (4, 3, 64, 64), (2, 3, 50, 71), (1, 3, 33, 96)]
         await compare(resnet, backend, [{"x": noise(*shape)} for shape in shapes])
 
+    @pytest.mark.slow
     async def test_encoder(self, backend: str) -> None:
         words = [np.random.default_rng(0).integers(0, 50, shape) for shape in ((2, 7), (1, 1), (3, 12), (5, 2))]
         axes = {"words": {0: "batch", 1: "time"}, "y": {0: "batch", 1: "time"}}

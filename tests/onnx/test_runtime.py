@@ -369,6 +369,7 @@ for kind, (attributes, shape, weights, gives) in FATAL.items():
 """
 
 
+@pytest.mark.slow
 def test_arrays_without_elements_do_not_end_the_process() -> None:
     """A server takes whatever rows it is sent: none, too."""
     found = run_program("-c", PROGRAM, folder=ROOT)

@@ -159,16 +159,6 @@ class TestFinding:
 
 
 class TestOwnKernels:
-    def test_an_own_operation_runs(self) -> None:
-        @kernel(Twice, dtypes="float32")
-        def double(operation: Twice, inputs: list[Any], outputs: list[Any]) -> None:
-            np.add(inputs[0], inputs[0], out=outputs[0])
-
-        graph = af.Graph("g")
-        x = graph.blob("x", 3)
-        y = graph.apply(Twice(), x)
-        assert graph.run_sync({x: [1, 2, 3]})[y].tolist() == [2, 4, 6]
-
     def test_every_operation_has_a_kernel(self) -> None:
         known = {key.operation for key in registered_kernels()}
         missing = {kind for kind in operations() if kind.__name__ not in known}

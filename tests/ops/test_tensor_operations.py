@@ -17,10 +17,6 @@ SPEC = af.TensorSpec.of
 F32 = np.dtype("float32")
 
 
-def _random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
 @pytest.fixture
 def graph() -> af.Graph:
     return af.Graph("g")
@@ -88,18 +84,6 @@ async def test_buffers_of_what_was_cut_are_used_again(graph) -> None:
 
 
 # -- indices --------------------------------------------------------------------------------------------------------
-
-
-def test_repeated_indices_are_summed_in_their_order(compute) -> None:
-    g = np.array([[1e16], [1.0], [-1e16], [3.0]])
-    indices = np.array([2, 2, 2, 0])
-    assert compute(TakeDown(3), g, indices)[0].tolist() == [[3.0], [0.0], [0.0]]
-    assert compute(TakeAlongAxisDown(3, 0), g, indices[:, None])[0].tolist() == [[3.0], [0.0], [0.0]]
-    random = np.random.default_rng(0)
-    g, indices = random.standard_normal((3000, 5)).astype("f"), random.integers(0, 7, 3000)
-    first = compute(TakeDown(7), g, indices)[0]
-    for _ in range(3):
-        np.testing.assert_array_equal(compute(TakeDown(7), g, indices)[0], first)
 
 
 @pytest.mark.parametrize(

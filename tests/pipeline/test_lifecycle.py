@@ -100,16 +100,6 @@ async def test_with_block_waits_for_the_end(kind: str) -> None:
 
 
 @KINDS
-async def test_exception_in_the_consumer(kind: str) -> None:
-    opened = Opened()
-    with pytest.raises(LookupError):
-        async with make(opened, kind) as loader:
-            async for _ in loader:
-                raise LookupError
-    await nothing_left(opened)
-
-
-@KINDS
 async def test_cancellation_of_the_consumer(kind: str) -> None:
     opened = Opened()
     loader = make(opened, kind)

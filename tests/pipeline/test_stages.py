@@ -97,22 +97,6 @@ async def test_samplers_order_is_taken() -> None:
     assert await collect(loader) == [100 + row for row in af.data.Sampler(10, seed=4).rows(0)]
 
 
-async def test_source_that_fails_gives_what_came_before() -> None:
-    def broken(epoch: int) -> Any:
-        yield 1
-        yield 2
-        raise OSError("gone")
-
-    for executor in ("auto", "loop", "thread"):
-        items = []
-        loader = source(broken, executor=executor)
-        with pytest.raises(af.StageError, match=r"stage 'source' .* failed with OSError: gone"):
-            async for item in loader:
-                items.append(item)
-        assert items == [1, 2]
-        await loader.aclose()
-
-
 @given(NUMBERS, SIZES, st.booleans())
 def test_batches(numbers: list[int], size: int, drop_last: bool) -> None:
     expected = [numbers[i : i + size] for i in range(0, len(numbers), size)]

@@ -18,6 +18,7 @@ from actorflow.plan.plan import Plan
 from actorflow.show.tables import step_name
 from actorflow.trace.counters import NodeNote
 from tests.plan.test_random_fusion import PlantedError, Switch, assert_same, brittle
+from tests.support.effort import slow
 
 PLACES = ["cpu", "sim:0"]
 SIDE = 6
@@ -291,7 +292,7 @@ TAILS: dict[str, Callable[[af.Blob], af.Blob]] = {
 }
 
 
-@pytest.mark.together("dtype", ["float16", "float32", "float64"], at_once=20)
+@pytest.mark.together("dtype", ["float16", "float32", *slow(["float64"])], at_once=20)
 @pytest.mark.together("special", [0.0, np.nan, np.inf, -np.inf, -0.0])
 @pytest.mark.together("tail", TAILS)
 def test_chains_of_networks_give_the_same_to_the_bit(tail: str, special: float, dtype: str) -> None:

@@ -305,21 +305,11 @@ class TestSelection:
                 assert list(await graph.run(feeds, fetch=one)) == names
                 assert [list(result) async for result in graph.stream([feeds], fetch=one)] == [names]
 
-    def test_one_in_a_script(self) -> None:
-        graph = af.Graph("g")
-        self.build(graph)
-        assert list(graph.run_sync({"x": [1, 2, 3]}, fetch="y/out")) == ["y/out"]
-
     @pytest.mark.parametrize("wrong", [5, b"y", {"y": 1}.items(), object])
     def test_what_cannot_be_fetched(self, graph: af.Graph, wrong: object) -> None:
         self.build(graph)
         with pytest.raises(af.GraphError, match="expected a blob, an op, a sub-graph or a name, got "):
             graph.compile(wrong)
-
-    def test_wrong_names(self, graph: af.Graph) -> None:
-        self.build(graph)
-        with pytest.raises(af.GraphError, match="graph 'g' has no blob, op or sub-graph named 'loss'"):
-            graph.compile(["loss"])
 
 
 class TestSeveralProducers:

@@ -15,8 +15,7 @@ import pytest
 import actorflow as af
 from tests.plan.test_random_fusion import assert_same
 from tests.support.effort import FULL, slow
-from tests.support.open_graphs import LENGTHS, OpenGraphs
-from tests.support.random_graphs import cases
+from tests.support.random_graphs import LENGTHS, OpenGraphs, cases
 
 GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 5)
 FRAMES = 5
@@ -71,7 +70,7 @@ async def compared(seed: int, setting: dict[str, Any]) -> tuple[OpenGraphs, int]
         return graphs, FRAMES
 
 
-@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={10, 15}))
+@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={10}))
 async def test_open_axes_give_what_closed_ones_give(first: int) -> None:
     for seed in range(first, first + BLOCK):
         await compared(seed, SETTINGS[seed % len(SETTINGS)])
@@ -85,5 +84,5 @@ def test_every_kind_has_open_axes() -> None:
 
 def test_nearly_nothing_is_refused() -> None:
     """What can be done for all lengths tried can be done with open axes, but for what needs the number at once."""
-    refused = {what for seed in range(2, 26) for what, _ in OpenGraphs(seed).refused}
+    refused = {what for seed in range(2, 26 if FULL else 14) for what, _ in OpenGraphs(seed).refused}
     assert not refused - {"Conv", "MaxPool", "AveragePool", "x[[...]]"}, refused

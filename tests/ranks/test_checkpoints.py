@@ -30,10 +30,6 @@ async def steps(graph: af.Graph, count: int) -> None:
         pass
 
 
-def values(ranks: Ranks) -> list[list[float]]:
-    return [built[rank].value.tolist() for rank, built in enumerate(ranks.built)]
-
-
 async def trained(folder: Path, saves: dict[int, list[int]]) -> Ranks:
     """Ranks after 6 steps, each of which has saved at its own steps."""
     ranks = Ranks(counting)
@@ -52,40 +48,6 @@ async def trained(folder: Path, saves: dict[int, list[int]]) -> Ranks:
 async def loaded(folder: Path, fallback: bool = False) -> tuple[Ranks, list[Any]]:
     ranks = Ranks(counting)
     return ranks, await ranks.all(lambda graph, _: af.Checkpoints(graph, folder).load(fallback=fallback))
-
-
-async def test_a_training_goes_on_where_it_was(tmp_path: Path) -> None:
-    straight = await trained(tmp_path / "all", {0: [6], 1: [6]})
-    await (await trained(tmp_path, {0: [3], 1: [3]})).aclose()
-    ranks, found = await loaded(tmp_path)
-    assert [checkpoint.position for checkpoint in found] == [{"step": 3}] * 2
-    await ranks.all(lambda graph, _: steps(graph, 3))
-    assert values(ranks) == values(straight)
-    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0-of-2", "rank-1-of-2"]
-    await straight.aclose()
-    await ranks.aclose()
-
-
-async def test_what_not_all_ranks_have_is_not_loaded(tmp_path: Path) -> None:
-    await (await trained(tmp_path, {0: [2, 4, 6], 1: [2, 4]})).aclose()
-    ranks, found = await loaded(tmp_path)
-    assert [checkpoint.position["step"] for checkpoint in found] == [4, 4]
-    await ranks.aclose()
-
-
-@pytest.mark.parametrize("fallback", [False, True])
-async def test_what_is_damaged_on_one_rank_is_not_loaded_on_any(tmp_path: Path, fallback: bool) -> None:
-    await (await trained(tmp_path, {0: [2, 4], 1: [2, 4]})).aclose()
-    (newest,) = (tmp_path / "rank-1-of-2").glob("*0004.safetensors")
-    newest.write_bytes(newest.read_bytes()[:-8])
-    ranks, found = await loaded(tmp_path, fallback)
-    if fallback:
-        assert [checkpoint.position["step"] for checkpoint in found] == [2, 2]
-    else:
-        assert all(isinstance(error, af.CheckpointError) for error in found)
-        assert all("rank-1" in str(error) for error in found)
-        assert values(ranks) == [[1.0, 1.0], [2.0, 2.0]]
-    await ranks.aclose()
 
 
 async def test_nothing_is_there_at_the_first_start(tmp_path: Path) -> None:

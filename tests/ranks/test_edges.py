@@ -24,15 +24,6 @@ def there_and_back(graph: af.Graph, length: int | str = 4) -> af.Blob:
         return ops.scale(b, 5.0, name="c")
 
 
-async def test_a_value_goes_there_and_back() -> None:
-    ranks = Ranks(there_and_back)
-    x = np.arange(4, dtype=np.float32)
-    first, second = await ranks.all(lambda graph, _: graph.run({"x": x}))
-    np.testing.assert_array_equal(first["c/out"], 30 * x)
-    assert list(second) == []
-    await ranks.aclose()
-
-
 def test_the_plan_of_each_rank_has_its_own_ops_alone(world_of: Any) -> None:
     plans = []
     for transport in world_of(3):
@@ -76,27 +67,6 @@ async def test_terms_of_several_ranks_are_summed_in_declared_order() -> None:
         assert results[1]["y"] == (1e16 + 1.0) - 1e16
         assert list(results[0]) == list(results[2]) == []
         await ranks.aclose()
-
-
-async def test_a_variable_is_read_and_updated_from_elsewhere() -> None:
-    def build(graph: af.Graph) -> af.Variable:
-        w = graph.variable("w", (2,), "float64", init=1.0, place="0/cpu")
-        with graph.at("1/cpu"):
-            y = ops.scale(w, 2.0, name="double")
-            [y] >> graph.op("keep", ops.Scale(1.0)) >> [w]
-        return w
-
-    ranks = Ranks(build)
-
-    async def work(graph: af.Graph, w: af.Variable) -> None:
-        async for _ in graph.stream(({} for _ in range(5)), in_flight=3):
-            pass
-
-    assert await ranks.all(work) == [None, None]
-    np.testing.assert_array_equal(ranks.built[0].value, [32.0, 32.0])
-    with pytest.raises(af.errors.PlaceError, match="variable 'w' is on rank 0, this is rank 1"):
-        _ = ranks.built[1].value
-    await ranks.aclose()
 
 
 async def test_values_of_accelerators_go_by_way_of_their_hosts() -> None:
@@ -182,19 +152,6 @@ def test_a_rank_that_is_not_there_is_named(world_of: Any) -> None:
     ops.relu(graph.blob("x", (3,), place="3/cpu"))
     with pytest.raises(af.errors.PlaceError, match=r"'3/cpu' is on rank 3, but this program has 2 ranks: .*-n 4"):
         graph.compile()
-
-
-async def test_frames_that_stay_on_one_rank_need_no_other() -> None:
-    def build(graph: af.Graph) -> af.Blob:
-        there_and_back(graph)
-        with graph.at("0/cpu"):
-            return ops.scale(graph.blob("own", ()), 2.0, name="alone")
-
-    ranks = Ranks(build)
-    assert (await ranks.graphs[0].run({"own": 4.0}, fetch=[ranks.built[0]]))["alone/out"] == 8.0
-    results = await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch=["c/out"]))
-    np.testing.assert_array_equal(results[0]["c/out"], np.full(4, 30.0))
-    await ranks.aclose()
 
 
 async def test_many_graphs_of_one_name_share_the_ranks() -> None:

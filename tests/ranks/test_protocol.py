@@ -68,18 +68,6 @@ async def test_an_op_that_only_one_rank_has_is_named() -> None:
     await ranks.aclose()
 
 
-async def test_different_fetches_are_named() -> None:
-    ranks = Ranks(there_and_back)
-
-    async def work(graph: af.Graph, c: af.Blob) -> Any:
-        return await graph.run({"x": np.ones(4, np.float32)}, fetch=[c] if graph.world.rank else ["b/out"])
-
-    for error in await ranks.all(work):
-        assert isinstance(error, af.GraphError)
-        assert "the first difference is" in str(error)
-    await ranks.aclose()
-
-
 async def test_the_order_of_building_does_not_matter() -> None:
     def build(graph: af.Graph) -> list[af.Blob]:
         with graph.at("0/cpu"):

@@ -501,14 +501,15 @@ async def test_a_step_that_others_have_saved_is_not_saved_again(tmp_path: Path) 
     await ranks.aclose()
 
 
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("fallback", [False, True])
-async def test_damage_is_found_by_whoever_needs_the_file(tmp_path: Path, fallback: bool) -> None:
+async def test_damage_is_found_by_whoever_needs_the_file(tmp_path: Path, size: int, fallback: bool) -> None:
     await saved(3, by_hand, tmp_path, 1, 2)
     newest = tmp_path / "rank-0-of-3" / "checkpoint-0000000002.safetensors"
     newest.write_bytes(newest.read_bytes()[:-8])
-    ranks, found = await loaded(2, by_hand, tmp_path, fallback=fallback)
+    ranks, found = await loaded(size, by_hand, tmp_path, fallback=fallback)
     if fallback:
-        assert [checkpoint.position for checkpoint in found] == [{"step": 1}] * 2
+        assert [checkpoint.position for checkpoint in found] == [{"step": 1}] * size
         assert newest.with_name(newest.name + ".damaged").exists()
     else:
         assert all(isinstance(error, af.CheckpointError) and "rank-0-of-3" in str(error) for error in found)

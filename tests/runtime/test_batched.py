@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import contextvars
 import gc
-import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 import actorflow as af
 from actorflow.runtime.batched import AGE_S
@@ -196,27 +194,6 @@ def test_nobody_starves() -> None:
         assert service.times[service.frames.index([7])] == pytest.approx(3 * AGE_S, abs=0.2)
 
     on_virtual_time(main)
-
-
-async def test_lengths_of_other_axes_keep_requests_apart() -> None:
-    service = Service(("batch", "time"))
-    async with service.graph, service.graph.batched(max_rows=8) as batcher:
-        feeds = [np.full((2, n), n, np.float32) for n in (3, 5, 3, 5)]
-        results = await asyncio.gather(*[batcher.run({"x": feed}) for feed in feeds])
-    for feed, result in zip(feeds, results, strict=True):
-        np.testing.assert_array_equal(result["y"], 2 * feed)
-    assert sorted(service.frames) == [[3] * 4, [5] * 4]
-
-
-async def test_a_key_keeps_requests_apart() -> None:
-    service = Service()
-    async with service.graph:
-        async with service.graph.batched(key=lambda feeds: feeds[service.x][0, 0] > 2) as batcher:
-            await asyncio.gather(*[service.ask(batcher, value) for value in (1, 3, 2, 4)])
-        assert service.frames == [[1, 2], [3, 4]]
-        async with service.graph.batched(key=lambda feeds: feeds["no such"]) as batcher:
-            with pytest.raises(KeyError, match="no such"):
-                await batcher.run({"x": [[1]]})
 
 
 async def test_pad_makes_requests_alike() -> None:
@@ -423,38 +400,6 @@ async def test_a_frame_that_updates_variables_is_not_repeated() -> None:
         assert count.value == 2
 
 
-async def test_a_request_that_is_cancelled_while_it_waits_is_not_computed() -> None:
-    service = Service()
-    service.gate.clear()
-    async with service.graph, service.graph.batched(in_flight=1) as batcher:
-        first = service.ask(batcher, 0)
-        await service.entered.acquire()
-        waiting = [service.ask(batcher, n) for n in (1, 2, 3)]
-        await settle()
-        waiting[1].cancel()
-        await settle()
-        assert batcher.statistics().waiting_rows == 2
-        service.gate.set()
-        assert await asyncio.gather(first, waiting[0], waiting[2]) == [[0], [2], [6]]
-        assert waiting[1].cancelled()
-    assert service.frames == [[0], [1, 3]]
-
-
-async def test_a_request_that_is_cancelled_in_its_frame_leaves_the_others_alone() -> None:
-    """The report ray-project/ray 50046: there, requests that share a batch with a cancelled one do not get results."""
-    service = Service()
-    service.gate.clear()
-    async with service.graph, service.graph.batched() as batcher:
-        asks = [service.ask(batcher, n) for n in (1, 2, 3)]
-        await service.entered.acquire()
-        asks[0].cancel()
-        await settle()
-        assert asks[0].cancelled()
-        service.gate.set()
-        assert await asyncio.gather(*asks[1:]) == [[4], [6]]
-        assert await service.ask(batcher, 4) == [8], "the batcher goes on"
-
-
 async def test_a_frame_that_nobody_waits_for_is_cancelled() -> None:
     ends: list[str] = []
 
@@ -513,22 +458,6 @@ def test_a_deadline_ends_its_own_request_alone() -> None:
         assert service.frames == [[2, 1], [4], [5, 6], [7]]
 
     on_virtual_time(main)
-
-
-async def test_a_large_request_is_given_up_as_a_whole() -> None:
-    service = Service()
-    service.gate.clear()
-    async with service.graph, service.graph.batched(max_rows=1, in_flight=1) as batcher:
-        ask = service.ask(batcher, 1, 2, 3)
-        await service.entered.acquire()
-        ask.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await ask
-        service.gate.set()
-        assert await service.ask(batcher, 4) == [8]
-        with pytest.raises(af.OpError):
-            await service.ask(batcher, 5, -6, 7)
-    assert service.frames[:2] == [[1], [4]]
 
 
 async def test_what_has_ended_is_not_kept() -> None:
@@ -629,38 +558,6 @@ async def test_it_may_be_entered_again_after_its_end_alone() -> None:
         assert (figures.finished, figures.failed, figures.waiting_rows, figures.in_flight) == (6, 3, 0, 0)
 
 
-@pytest.mark.parametrize("is_left", [True, False])
-def test_it_may_be_entered_on_one_loop_after_the_other(is_left: bool) -> None:
-    """As the lifespan of an application is, by each of its tests; and where a loop was closed without its end."""
-    graph = af.Graph("g")
-    x = graph.blob("x", ("batch",))
-    y = x * 2
-    batcher = graph.batched(fetch=y)
-    left: list[asyncio.Future[Any]] = []
-
-    async def ask() -> Any:
-        await batcher.__aenter__()
-        assert batcher.statistics().waiting_rows == 0
-        result = await batcher.run({x: [1, 2]})
-        if is_left:
-            await batcher.aclose()
-            with pytest.raises(af.BatcherClosedError, match="was closed"):
-                await batcher.run({x: [3]})
-        else:
-            left.append(asyncio.ensure_future(batcher.run({x: [3]})))
-            await asyncio.sleep(0)  # it waits now, and the batcher is to look at it in the next turn
-            assert batcher.statistics().waiting_rows == 1
-        return result[y].tolist()
-
-    for factory in (asyncio.new_event_loop, uvloop.new_event_loop) * 2:
-        loop = factory()
-        assert loop.run_until_complete(ask()) == [2, 4]
-        loop.close()
-        for each in (*left, *[batch.task for batch in batcher._batches]):
-            each._log_destroy_pending = False  # type: ignore[union-attr]
-    asyncio.run(graph.aclose())
-
-
 async def test_parts_of_a_request_are_padded_to_one_length() -> None:
     """As rows of several frames are put together, parts go into frames without others, which may be longer."""
     graph = af.Graph("g")
@@ -697,48 +594,6 @@ async def test_parts_of_a_request_that_are_padded_differently() -> None:
         with pytest.raises(af.ShapeError, match=r"rows of 'y' cannot be put together: .* \[\(3,\), \(4,\)\]"):
             await batcher.run({x: np.ones((7, 2), np.float32)})
         assert (await batcher.run({x: np.ones((3, 2), np.float32)}))[y].shape == (3, 3)
-
-
-async def test_callers_that_are_cancelled_in_the_turn_of_the_end() -> None:
-    service = Service()
-    service.gate.clear()
-    async with service.graph:
-        batcher = await service.graph.batched(max_rows=1, in_flight=1).__aenter__()
-        asks = [service.ask(batcher, n) for n in range(3)]
-        await service.entered.acquire()
-        for ask in asks:
-            ask.cancel()
-        await batcher.aclose()
-        outcomes = await asyncio.gather(*asks, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [asyncio.CancelledError] * 3
-        assert batcher.statistics().waiting_rows == 0
-
-
-@pytest.mark.parametrize("wrong", [{"priority": "high"}, {"priority": None}, {"timeout": "1"}, {"timeout": math.nan}])
-async def test_wrong_numbers_of_a_request_leave_nothing_behind(wrong: dict[str, Any]) -> None:
-    service = Service()
-    async with service.graph, service.graph.batched(key=lambda feeds: next(iter(feeds.values()))[0, 0]) as batcher:
-        for number in range(3):
-            with pytest.raises((TypeError, af.GraphError), match="must be a"):
-                await batcher.run({"x": [[number]]}, **wrong)
-            assert await service.ask(batcher, number + 5) == [2 * (number + 5)]
-    assert batcher.statistics().refused + batcher.statistics().failed == 3
-
-
-async def test_leaving_the_block_by_an_error_cancels() -> None:
-    service = Service()
-    service.gate.clear()
-    async with service.graph:
-        with pytest.raises(LookupError):
-            async with service.graph.batched(max_rows=1, in_flight=1) as batcher:
-                asks = [service.ask(batcher, n) for n in range(3)]
-                await service.entered.acquire()
-                raise LookupError
-        for ask in asks:
-            with pytest.raises(af.BatcherClosedError, match="given up: its batcher was closed"):
-                await ask
-        assert service.graph.engine.frames.in_flight == 0
-    assert service.frames == [[0]]
 
 
 async def test_a_cancellation_while_the_block_ends_gives_up_what_waits() -> None:
@@ -786,22 +641,6 @@ async def test_cancelling_frames_tells_their_callers_alone() -> None:
         service.gate.set()
         outcomes = await asyncio.gather(*asks, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [af.RunCancelledError] * 2 + [list]
-
-
-async def test_a_paused_graph_starts_no_frame_and_time_limits_go_on() -> None:
-    service = Service()
-    async with service.graph, service.graph.batched() as batcher:
-        service.graph.pause()
-        ask = service.ask(batcher, 1)
-        given_up = service.ask(batcher, 2)
-        with pytest.raises(af.RunTimeoutError):
-            await service.ask(batcher, 3, timeout=0.001)
-        given_up.cancel()
-        await settle()
-        assert service.frames == []
-        service.graph.resume()
-        assert await ask == [2]
-    assert service.frames == [[1]]
 
 
 async def test_a_batcher_stays_on_its_loop() -> None:

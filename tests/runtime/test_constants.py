@@ -144,29 +144,6 @@ def test_the_plan_shows_them_apart(place) -> None:
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"sequential": True}, {"capture": True}, {"memory_budget": 4096}])
-@pytest.mark.parametrize("place", PLACES)
-def test_frames_share_them(place, options) -> None:
-    graph, x, y = network(place)
-    graph = af.Graph("constants", **options)
-    x = graph.blob("x", (3,), place=place)
-    with graph.at(place):
-        c = graph.constant(C, name="c")
-        y = ops.divide(ops.subtract(ops.multiply(ops.add(x, c), 2.0), ops.exp(c)), 3.0, name="y")
-
-    async def run() -> None:
-        feeds = [{x: X * i} for i in range(12)]
-        async with aclosing(graph.stream(feeds, fetch=y, in_flight=3)) as stream:
-            results = [af.to_numpy(result[y]) async for result in stream]
-        for i, result in enumerate(results):
-            np.testing.assert_allclose(result, expected(X * i), rtol=1e-6)
-        await graph.aclose()
-        np.testing.assert_allclose(af.to_numpy((await graph.run({x: X}, fetch=y))[y]), expected(X), rtol=1e-6)
-
-    asyncio.run(run())
-    np.testing.assert_allclose(af.to_numpy(graph.run_sync({x: X}, fetch=y)[y]), expected(X), rtol=1e-6)  # another loop
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_fetched_is_the_applications(place) -> None:
     graph, x, y = network(place)
@@ -342,18 +319,6 @@ async def test_each_rank_computes_them_itself() -> None:
     np.testing.assert_allclose(first["c/out"], np.exp(C), rtol=1e-6)
     np.testing.assert_allclose(second["y/out"], X * np.exp(C) + 2, rtol=1e-6)
     assert len(first) == len(second) == 1
-    await ranks.aclose()
-
-
-async def test_different_constants_are_different_graphs() -> None:
-    def build(graph: af.Graph) -> af.Blob:
-        x = graph.blob("x", (3,), place="0/cpu")
-        with graph.at("1/cpu"):
-            return ops.add(x, graph.constant(C + graph.world.rank), name="y")
-
-    ranks = Ranks(build)
-    for error in await ranks.all(lambda graph, y: graph.run({"x": X}, fetch=y)):
-        assert "different graphs; the first difference is op 'constant'" in str(error)
     await ranks.aclose()
 
 

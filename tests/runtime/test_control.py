@@ -84,32 +84,6 @@ class TestPause:
         assert await asyncio.gather(*later) == [3, 6]
         assert adder.graph.paused is None
 
-    async def test_a_step_starts_exactly_so_many(self, adder: Adder) -> None:
-        adder.graph.pause()
-        runs = adder.begin(1, 2, 3, 4)
-        before = adder.started
-        await settle()
-        adder.graph.step()
-        assert await runs[0] == 1
-        await settle()
-        assert adder.started == before + 1
-        adder.graph.step(2)
-        assert await asyncio.gather(*runs[1:3]) == [3, 6]
-        await settle()
-        assert adder.started == before + 3
-        adder.graph.resume()
-        assert await runs[3] == 10
-
-    async def test_a_step_that_nobody_waits_for_is_for_the_next(self, adder: Adder) -> None:
-        adder.graph.pause()
-        adder.graph.step()
-        assert await adder.add(1) == 1
-        (second,) = adder.begin(2)
-        await settle()
-        assert not second.done()
-        adder.graph.resume()
-        await second
-
     async def test_those_that_waited_come_before_those_that_come_at_the_resume(self, adder: Adder) -> None:
         adder.graph.pause()
         waiting = adder.begin(1, 2, 3)
@@ -117,21 +91,6 @@ class TestPause:
         adder.graph.resume()
         assert await adder.add(10) == 16  # called in the same step of the loop
         assert await asyncio.gather(*waiting) == [1, 3, 6]
-
-    async def test_paused_again_before_the_loop_went_on(self, adder: Adder) -> None:
-        adder.graph.pause()
-        (run,) = adder.begin(1)
-        await settle()
-        adder.graph.resume()
-        adder.graph.pause()
-        await settle()
-        assert not adder.entered
-        adder.graph.step()
-        adder.graph.pause("no step any more")
-        await settle()
-        assert not adder.entered
-        adder.graph.resume()
-        assert await run == 1
 
     async def test_a_run_that_is_cancelled_in_the_line_takes_no_step(self, adder: Adder) -> None:
         adder.graph.pause()
@@ -244,60 +203,6 @@ class TestPause:
 
         assert asyncio.run(main()) == 1
 
-    def test_runs_that_waited_on_a_closed_loop_are_forgotten(self) -> None:
-        adder = Adder()
-        loop = asyncio.new_event_loop()
-
-        async def wait() -> None:
-            adder.graph.pause()
-            task = asyncio.create_task(adder.add(1))
-            await settle()
-            kept.append(task)
-
-        kept: list[Any] = []
-        loop.run_until_complete(wait())
-        with pytest.raises(af.GraphError, match="on another event loop"):
-            asyncio.run(adder.add(2))
-        kept[0].cancel()
-        loop.run_until_complete(asyncio.wait(kept))
-        loop.close()
-
-        async def main() -> int:
-            adder.graph.resume()
-            async with adder.graph:
-                return await adder.add(3)
-
-        assert asyncio.run(main()) == 3
-
-    @pytest.mark.parametrize("loop_factory", ["asyncio", "uvloop"])
-    @pytest.mark.parametrize("closed", [False, True])
-    def test_a_loop_was_closed_on_which_runs_and_streams_still_wait(self, closed: bool, loop_factory: str) -> None:
-        adder = Adder()
-        loop = pytest.importorskip(loop_factory).new_event_loop()
-
-        async def wait() -> set[asyncio.Task[Any]]:
-            adder.graph.pause()
-            adder.begin(1)
-            streamed = asyncio.ensure_future(anext(adder.graph.stream([{adder.x: 2}])))
-            await settle()
-            assert not streamed.done()
-            return asyncio.all_tasks() - {asyncio.current_task()}
-
-        async def main() -> int:
-            if closed:
-                await adder.graph.aclose()
-            adder.graph.resume()
-            async with adder.graph:
-                return await asyncio.wait_for(adder.add(3), 60)
-
-        tasks = loop.run_until_complete(wait())
-        loop.close()
-        assert asyncio.run(main()) == 3
-        assert len(tasks) == 3
-        for task in tasks:
-            assert not task.done()
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # they never can be
-
     async def test_wrong_uses(self, adder: Adder) -> None:
         with pytest.raises(af.GraphError, match="graph 'adder' cannot be stepped: it is not paused"):
             adder.graph.step()
@@ -328,17 +233,6 @@ class TestCancel:
         assert adder.graph.engine.frames.cancelled == 1
         assert adder.graph.engine.frames.failed == 0
         assert not adder.graph.engine.errors
-
-    async def test_all_at_once(self, adder: Adder) -> None:
-        adder.gate.clear()
-        runs = adder.begin(1, 2, 3)
-        await settle()
-        assert len(adder.graph.cancel()) == 3
-        results = await asyncio.gather(*runs, return_exceptions=True)
-        assert [type(result) for result in results] == [af.RunCancelledError] * 3
-        adder.gate.set()
-        assert await adder.add(5) == 5
-        assert adder.graph.cancel() == []
 
     async def test_a_frame_that_is_not_there(self, adder: Adder) -> None:
         adder.gate.clear()
@@ -442,40 +336,6 @@ async def one_feed(adder: Adder, come: asyncio.Event) -> AsyncIterator[dict[Any,
 
 
 class TestStream:
-    async def test_a_paused_stream_asks_for_no_feed(self, adder: Adder) -> None:
-        source = Source(adder, 10)
-        async with aclosing(adder.graph.stream(source.feeds(), in_flight=2)) as stream:
-            await anext(stream)
-            await settle()
-            given = source.given
-            adder.graph.pause()
-            for _ in range(given - 1):
-                await anext(stream)
-            nothing = asyncio.ensure_future(anext(stream))
-            await settle()
-            assert source.given == given
-            assert not nothing.done()
-            adder.graph.step()
-            await nothing
-            assert source.given == given + 1
-            adder.graph.resume()
-            assert [int(r[adder.y]) async for r in stream] == list(np.cumsum(range(10)))[given + 1 :]
-
-    async def test_paused_again_before_the_loop_went_on(self, adder: Adder) -> None:
-        source = Source(adder, 1)
-        adder.graph.pause()
-        async with aclosing(adder.graph.stream(source.feeds())) as stream:
-            first = asyncio.ensure_future(anext(stream))
-            await settle()
-            adder.graph.resume()
-            adder.graph.pause()
-            await settle()
-            assert source.given == 0
-            assert adder.graph.paused is not None
-            assert adder.graph.paused.waiting == 1
-            adder.graph.resume()
-            assert int((await first)[adder.y]) == 0
-
     async def test_more_in_flight_are_asked_for_at_once(self, adder: Adder) -> None:
         adder.gate.clear()
         async with aclosing(adder.graph.stream(Source(adder, 20).feeds(), in_flight=1)) as stream:
@@ -521,18 +381,6 @@ class TestStream:
             await stream.athrow(LookupError("mine"))
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
-
-    async def test_left_while_paused(self, adder: Adder) -> None:
-        adder.graph.pause()
-        stream = adder.graph.stream([{adder.x: 1}])
-        task = asyncio.ensure_future(anext(stream))
-        await settle()
-        task.cancel()
-        await asyncio.wait([task])
-        await stream.aclose()
-        assert adder.graph.paused is not None
-        assert adder.graph.paused.waiting == 0
-        assert not adder.entered
 
     async def test_one_step_is_for_one_of_several_streams(self, adder: Adder) -> None:
         sources = [Source(adder, 3) for _ in range(3)]

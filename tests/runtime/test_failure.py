@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import dataclasses
 import gc
 import math
 import pickle
@@ -54,15 +53,6 @@ class TestRetries:
             assert (await graph.run())[z] == 40
         assert graph.engine.profile[graph["flaky"].id].calls == 2
 
-    async def test_nothing_is_kept_of_frames_with_failures(self, kind: str) -> None:
-        graph = af.Graph("retries")
-        graph.function("flaky", getattr(Flaky(2), kind), SPEC, retries=2)()
-        async with graph:
-            await graph.run()
-            (actor,) = graph.engine.program(None, {}).ops
-            assert actor.attempts is not None
-            assert not actor.attempts._failures
-
     async def test_the_last_failure_counts(self, kind: str) -> None:
         flaky = Flaky(3)
         graph = af.Graph("retries")
@@ -78,28 +68,6 @@ class TestRetries:
         graph.function("flaky", getattr(flaky, kind), SPEC, retries=2000)()
         async with graph, asyncio.timeout(60):
             assert (await graph.run())["flaky/out"] == 1501
-
-    async def test_waits_double(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        waits: list[float] = []
-        loop = asyncio.get_running_loop()
-        original = loop.call_later
-
-        class Loop:
-            def call_later(self, delay, callback, *arguments):
-                waits.append(delay)
-                return original(0, callback, *arguments)
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(loop, name)
-
-        flaky = Flaky(3)
-        graph = af.Graph("retries")
-        graph.function("flaky", getattr(flaky, kind), SPEC, retries=3, backoff=0.5)()
-        async with graph:
-            monkeypatch.setattr("actorflow.actors.attempts.asyncio.get_running_loop", Loop)
-            await graph.run()
-            monkeypatch.undo()
-        assert waits == [0.5, 1.0, 2.0]
 
     async def test_no_frame_overtakes_one_that_will_be_repeated(self, kind: str) -> None:
         order: list[int] = []
@@ -258,18 +226,6 @@ class TestTimeouts:
         assert not graph.engine.observer.limits.timers
         assert not caplog.records
 
-    async def test_calls_within_the_time_are_not_touched(self) -> None:
-        async def wait() -> int:
-            await asyncio.sleep(0)
-            return 1
-
-        graph = af.Graph("timeout")
-        graph.function("wait", wait, SPEC, timeout=60)()
-        graph.function("plain", lambda: 2, SPEC, timeout=60)()
-        async with graph:
-            for _ in range(5):
-                assert sorted(int(v) for v in (await graph.run()).values()) == [1, 2]
-
     async def test_a_run_times_out_and_says_what_it_waited_for(self) -> None:
         async def forever() -> int:
             await asyncio.Event().wait()
@@ -425,70 +381,12 @@ class TestDebugging:
         assert [line.name for line in lines] == ["outer", "inner"]
 
 
-@dataclasses.dataclass(frozen=True)
-class FrozenError(Exception):
-    """Refuses assignments, also that of its traceback."""
-
-    code: int
-
-
-class OutcomeError(BaseException):
-    """No Exception, as those of pytest.fail and asyncio's CancelledError are none."""
-
-
 @pytest.mark.together("name", ["stall_limit", "block_limit"])
 @pytest.mark.together("seconds", [0, -1.0, math.nan])
 def test_limits_that_are_none(name: str, seconds: float) -> None:
     limits: dict[str, Any] = {name: seconds}
     with pytest.raises(af.GraphError, match=rf"{name} must be (positive|a time in seconds), got {seconds}"):
         af.Graph("limits", **limits)
-
-
-class TestOddExceptions:
-    @pytest.mark.together("error", [FrozenError(3), OutcomeError(), asyncio.CancelledError(), GeneratorExit()])
-    @pytest.mark.together("retries", [0, 1])
-    @pytest.mark.together("where", ["loop", "lane", "task"])
-    async def test_whatever_a_function_raises_fails_its_frame(
-        self, error: BaseException, retries: int, where: str
-    ) -> None:
-        errors = [error] * (1 + retries)
-
-        def plain() -> int:
-            if errors:
-                raise errors.pop()
-            return 7
-
-        async def asynchronous() -> int:
-            return plain()
-
-        graph = af.Graph("odd", sequential=where == "loop")
-        y = graph.function("odd", asynchronous if where == "task" else plain, SPEC, retries=retries)()
-        async with graph:
-            with pytest.raises(af.OpError, match=f"op 'odd' .* failed with {type(error).__name__}") as caught:
-                await graph.run()
-            assert type(caught.value.__cause__) is type(error)
-            assert graph.engine.profile[graph["odd"].id].failed == 1 + retries
-            assert (await graph.run())[y] == 7
-
-    def test_what_ends_the_program_fails_the_frame_and_ends_the_loop(self) -> None:
-        interrupts: list[BaseException] = [KeyboardInterrupt()]
-
-        def work() -> int:
-            if interrupts:
-                raise interrupts.pop()
-            return 7
-
-        graph = af.Graph("interrupted", sequential=True)  # so it is called on the loop
-        y = graph.function("work", work, SPEC)()
-        with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            run = loop.create_task(graph.run())
-            with pytest.raises(KeyboardInterrupt):
-                loop.run_until_complete(run)
-            with pytest.raises(af.OpError, match=r"op 'work' .* failed with KeyboardInterrupt"):
-                loop.run_until_complete(run)
-            assert loop.run_until_complete(graph.run())[y] == 7
-            loop.run_until_complete(graph.aclose())
 
 
 def chained(count: int, link: str, make: Callable[[str], BaseException] = ValueError) -> list[BaseException]:

@@ -181,8 +181,8 @@ def test_who_waits_on_a_closed_loop_is_not_told(kind_of_loop: str, action: str) 
     async def begin() -> list[asyncio.Task[Any]]:
         held.graph.pause()
         await batcher.__aenter__()
-        tasks: list[Any] = [batcher.run({"x": ROWS}), anext(tap), anext(stream), batcher.__aexit__(None, None, None)]
-        tasks = [asyncio.ensure_future(task) for task in tasks]
+        waiting: list[Any] = [held.graph.run({"x": ROWS}), batcher.run({"x": ROWS}), anext(tap), anext(stream)]
+        tasks = [asyncio.ensure_future(each) for each in (*waiting, batcher.__aexit__(None, None, None))]
         for _ in range(5):
             await asyncio.sleep(0)
         return tasks

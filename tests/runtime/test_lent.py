@@ -31,14 +31,6 @@ async def fetched(graph: af.Graph, x: af.Blob, y: af.Blob, number: float) -> Any
     return value
 
 
-async def test_a_dropped_array_is_used_again() -> None:
-    graph, x, y = graph_of()
-    async with graph:
-        for number in range(5):
-            await fetched(graph, x, y, number)
-        assert allocations(graph) == 1
-
-
 @pytest.mark.parametrize(
     ("length", "count"),
     [(1, 1), (COPIED_BYTES // 4, 1), (COPIED_BYTES // 4 + 1, 3), (LENGTH - 1, 3), (LENGTH, 1)],

@@ -14,7 +14,6 @@ import actorflow as af
 from actorflow.devices.memory import COPIED_BYTES
 from actorflow.ops import Operation, kernel
 from actorflow.testing import interleave
-from tests.support.effort import slow
 
 MIB = 1 << 20
 
@@ -259,15 +258,6 @@ class TestInPlace:
         for value in kept:
             np.testing.assert_array_equal(value, batch * -10)
 
-    async def test_a_variable_is_not_overwritten(self) -> None:
-        graph = af.Graph("variable")
-        w = graph.variable("w", (1000,), init=1.0)
-        y = af.ops.scale(w, 2.0)
-        async with graph:
-            for _ in range(3):
-                assert ((await graph.run())[y] == 2).all()
-        assert (w.value == 1).all()
-
     async def test_an_old_value_goes_with_the_last_frame_that_reads_it(self) -> None:
         graph = af.Graph("weights", fuse=False)
         x = graph.blob("x", (4,))
@@ -282,26 +272,6 @@ class TestInPlace:
             w.value = np.zeros(4, np.float32)
             await graph.run({x: np.ones(4, np.float32)})
             assert old() is None
-
-    @pytest.mark.together(
-        "operation", ["relu", "sigmoid", "tanh", "softmax", "scale", "copy", "dropout", "add", "multiply", "bias"]
-    )
-    async def test_kernels_give_the_same_in_place(self, operation: str) -> None:
-        results = []
-        for fetch_input in (True, False):  # what is fetched is not overwritten
-            graph = af.Graph("kernels")
-            x, other = graph.blob("x", (8, 16), "float64"), graph.blob("other", (8, 16), "float64")
-            row = graph.blob("row", (16,), "float64")
-            middle = af.ops.scale(x, 2.0)
-            more = {"scale": (0.5,), "dropout": (0.3,), "add": (other,), "multiply": (other,), "bias": (row,)}
-            y = getattr(af.ops, operation)(middle, *more.get(operation, ()))
-            rng = np.random.default_rng(0)
-            feeds = {blob: rng.standard_normal(blob.shape) for blob in (x, other, row)}
-            async with graph:
-                for _ in range(2):
-                    result = await graph.run(feeds, fetch=[y, middle] if fetch_input else [y])
-            results.append(result[y])
-        np.testing.assert_array_equal(*results)
 
 
 @dataclass(frozen=True)
@@ -439,22 +409,28 @@ class TestManyLengths:
     def nothing_is_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("actorflow.devices.memory._LITTLE_BYTES", 0)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["run", "small", "stream", "batched"])
-    @pytest.mark.parametrize(
-        "options", [*slow([{}, {"fuse": False}]), {"memory_budget": 1 << 30}], ids=["", "alone", "budget"]
-    )
+    @pytest.mark.parametrize("options", [{}, {"fuse": False}, {"memory_budget": 1 << 30}], ids=["", "alone", "budget"])
     async def test_they_share_memory(self, how: str, options: dict[str, Any]) -> None:
         alone = await Lengths(**options).peak([LONGEST] * 3, how)
         assert await Lengths(**options).peak([*LENGTHS, *LENGTHS[40::-1]], how) <= 3 * alone
 
+    @pytest.mark.parametrize("how", ["run", "small", "stream", "batched"])
+    async def test_some_share_memory(self, how: str) -> None:
+        some = LENGTHS[:30]
+        alone = await Lengths().peak([max(some)] * 3, how)
+        assert await Lengths().peak([*some, *some[10::-1]], how) <= 3 * alone
+
     async def test_on_a_device(self) -> None:
-        alone = await Lengths("sim:0").peak([LONGEST] * 3, "run")
-        assert await Lengths("sim:0").peak(LENGTHS[:40], "run") <= 3 * alone
+        some = LENGTHS[:20]
+        alone = await Lengths("sim:0").peak([max(some)] * 3, "run")
+        assert await Lengths("sim:0").peak(some, "run") <= 3 * alone
 
     async def test_on_a_device_whose_frames_overlap(self) -> None:
         """The simulated device's detector of races sees what is used too early."""
         model = Lengths("sim:0", max_plans=8)
-        lengths = [*range(50, 70), 500, *range(60, 80), 700] * 2
+        lengths = [*range(50, 60), 500, *range(55, 65), 700] * 2
         async with model.graph:
             at = 0
             async for result in model.graph.stream(map(model.feeds, lengths), fetch=[model.small], in_flight=3):
@@ -476,16 +452,6 @@ class TestManyLengths:
             before = model.pool.allocations
             for _ in range(5):
                 await model.graph.run(model.feeds(LONGEST), fetch=[model.small])
-            assert model.pool.allocations == before
-
-    async def test_two_in_turn_find_theirs(self) -> None:
-        model = Lengths()
-        async with model.graph:
-            for n in [800, 500] * 4:
-                await model.graph.run(model.feeds(n), fetch=[model.small])
-            before = model.pool.allocations
-            for n in [800, 500] * 4:
-                await model.graph.run(model.feeds(n), fetch=[model.small])
             assert model.pool.allocations == before
 
     async def test_what_kernels_return_is_not_the_pools(self) -> None:

@@ -73,10 +73,10 @@ def test_cores_are_shared_out_among_lanes_only_while_something_runs(
 
 
 def test_free_buffers_that_no_run_uses_are_given_up(service: Service) -> None:
-    large, small = np.ones((1_500, 1_500)), np.ones((300, 300))
+    large, small = np.ones((1_000, 1_000)), np.ones((300, 300))
     squares(service, large)
     pool = service.devices[af.Place()].memory
     assert pool.held_bytes >= large.nbytes
-    for size in range(300, 900, 30):
+    for size in range(300, 600, 15):
         squares(service, np.ones((size, size)), small)
     assert pool.held_bytes < large.nbytes

@@ -113,24 +113,6 @@ async def test_no_frame_is_sampled_while_a_sample_waits(graph: af.Graph) -> None
         assert (await anext(tap)).frames == (5,)
 
 
-async def test_frames_in_flight_together(graph: af.Graph) -> None:
-    frames = []
-
-    async def look(tap: Any) -> None:
-        async for sample in tap:
-            frames.append(sample.frames[0])
-            np.testing.assert_array_equal(sample["sum/out"], sample.frames[0])
-
-    async with graph.tap("sum", "count") as tap:
-        looking = asyncio.create_task(look(tap))
-        async for _ in graph.stream(({"x": np.zeros(3, "f")} for _ in range(50)), in_flight=4):
-            pass
-        await asyncio.gather(*[graph.run({"x": np.zeros(3, "f")}) for _ in range(20)])
-    await looking
-    assert frames == sorted(set(frames))
-    assert len(frames) > 5
-
-
 async def test_failed_and_cancelled_frames_give_no_sample(graph: af.Graph) -> None:
     def fail(x: np.ndarray) -> np.ndarray:
         if x[0] < 0:

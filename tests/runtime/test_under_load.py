@@ -8,12 +8,10 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import actorflow as af
 from actorflow.testing import inject, virtual_time_loop
 from tests.support.loads import GRAPHS, Subject, cancel_at_every_turn, fail_at_every_op, leaves_nothing
 from tests.support.recipes import Recipe, recipes
@@ -79,21 +77,3 @@ def test_timeouts(recipe: Recipe, timeout_s: float, op: int) -> None:
     if not recipe.sequential:  # which blocks the loop, and no clock jumps
         with asyncio.Runner(loop_factory=virtual_time_loop) as runner:
             runner.run(leaves_nothing(recipe, cases, limit_s=1e6))
-
-
-async def test_fifty_overlapping_runs_give_fifty_answers() -> None:
-    graph = af.Graph("fifty")
-    x = graph.blob("x", (64, 32))
-    weight = graph.variable("weight", (16, 32), init=lambda spec, name: np.random.default_rng(0).random(spec.shape))
-    y = af.ops.softmax(af.ops.relu(af.ops.inner(x, weight)))
-    batches = np.random.default_rng(1).standard_normal((50, 64, 32), dtype=np.float32)
-
-    def expected(batch: np.ndarray) -> np.ndarray:
-        z = np.maximum(batch @ weight.value.T, 0)
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
-
-    async with graph:
-        results = await asyncio.gather(*(graph.run({x: batch}) for batch in batches))
-    for batch, result in zip(batches, results, strict=True):
-        np.testing.assert_allclose(result[y], expected(batch), rtol=1e-5)

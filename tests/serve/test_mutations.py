@@ -5,11 +5,12 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorflow.serve import Limits
 from tests.serve.serving import binary_tensor, mixed, serve, tensor
+from tests.support.effort import FULL
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 FLAGS, SMALL = np.array([True, False]), np.array([[1, 2], [3, 4]], np.int8)
@@ -79,6 +80,7 @@ def requests(draw: st.DrawFn) -> tuple[bytes, dict[str, str]]:
     return body, headers
 
 
+@settings(max_examples=1_000 if FULL else 12)
 @given(st.lists(requests(), min_size=1, max_size=8))
 async def test_any_body_is_answered(sent: list[tuple[bytes, dict[str, str]]]) -> None:
     async with serve({"mixed": mixed()}, limits=Limits(body_bytes=1 << 20), page=False) as served:

@@ -15,7 +15,6 @@ import actorflow as af
 from actorflow import ops
 from actorflow.devices.sim import RaceError, launch_kernel
 from actorflow.ops import registry
-from actorflow.testing import inject
 from tests.plan.test_random_fusion import Switch, brittle
 from tests.sim.conftest import Standstill
 
@@ -168,21 +167,6 @@ async def test_a_chain_that_needs_what_another_chain_has_not_made(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("when", ["launch", "run"])
-async def test_retries(trouble: dict[str, int], when: str) -> None:
-    graph = af.Graph("g")
-    y = crossing(graph, retries=2)
-    async with graph:
-        for number in range(4):
-            trouble[when] = min(number, 2)
-            result = await graph.run(batch(number), fetch=[y, graph])
-            np.testing.assert_array_equal(af.to_numpy(result[y]), np.full(SHAPE, 2.0 * (number + 1)))
-        trouble[when] = 3
-        with pytest.raises(af.OpError, match="op 'fragile'"):
-            await graph.run(batch(0), fetch=[y, graph])
-        assert trouble[when] == 0
-
-
 async def test_an_op_that_takes_too_long(still: Standstill, trouble: dict[str, int]) -> None:
     graph = still.make()
     y = crossing(graph, timeout=1e-3)
@@ -254,32 +238,6 @@ async def test_frames_that_are_cancelled_give_up_weights_that_others_read(
         for task in (reader, *more):
             task.result()
         np.testing.assert_array_equal(af.to_numpy(reader.result()[late]), np.full(SHAPE, 3.0))
-
-
-async def test_injected_delays_and_failures_strike_ops_on_streams(trouble: dict[str, int]) -> None:
-    graph = af.Graph("g")
-    y = crossing(graph)
-    async with graph:
-        with inject(graph, "fragile", error=PlantedError, times=1) as injection:
-            with pytest.raises(af.OpError, match="op 'fragile'") as caught:
-                await graph.run(batch(0), fetch=[y])
-        assert injection.struck == 1
-        assert isinstance(caught.value.__cause__, PlantedError)
-        with inject(graph, "fragile", delay_s=0.0) as injection:
-            await graph.run(batch(0), fetch=[y])
-        assert injection.struck == 1
-
-
-async def test_a_failure_updates_all_or_nothing(trouble: dict[str, int]) -> None:
-    graph = af.Graph("g")
-    y = crossing(graph)
-    async with graph:
-        trouble["run"] = 1
-        with pytest.raises(af.OpError):
-            await graph.run(batch(0), fetch=[y, graph], atomic=True)
-        assert (graph["w"].value == 0).all()
-        await graph.run(batch(0), fetch=[y, graph], atomic=True)
-        assert (graph["w"].value == 1).all()
 
 
 async def test_closing_waits_for_the_device(trouble: dict[str, int]) -> None:

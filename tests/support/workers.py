@@ -1,12 +1,17 @@
-"""Hooks for xdist's workers: one that dies ends the run, and is named."""
+"""Hooks for xdist's workers: one that dies ends the run, and is named; and each prepares a share of the tests."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
+
+TESTS = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,6 +21,25 @@ def pytest_configure(config: pytest.Config) -> None:
     for plugin in config.pluginmanager.get_plugins():
         if type(plugin).__name__ == "WorkerInteractor":
             _die_alone(plugin.channel.gateway._io)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Rewrite the assertions of a share of the files before they are collected, in the first run of a new checkout.
+
+    Each worker collects all tests: left to themselves, all would rewrite each file, at the same time.
+    """
+    given = getattr(session.config, "workerinput", None)
+    if given is None or sys.dont_write_bytecode or session.config.rootpath != TESTS.parent:
+        return
+    state = session.config.stash[rewrite.assertstate_key]
+    number, count = int(given["workerid"].removeprefix("gw")), given["workercount"]
+    for path in sorted(TESTS.rglob("test_*.py"))[number::count]:
+        folder = rewrite.get_cache_dir(path)
+        pyc = folder / f"{path.stem}{rewrite.PYC_TAIL}"
+        if not pyc.exists() and rewrite.try_makedirs(folder):
+            source, code = rewrite._rewrite_test(path, session.config)
+            rewrite._write_pyc(state, code, source, pyc)
 
 
 def _die_alone(connection: Any) -> None:

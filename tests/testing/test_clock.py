@@ -177,18 +177,24 @@ def test_a_loop_that_is_closed_ends_sleeping_threads() -> None:
 class TestPolicies:
     """The engine's use of time, to the microsecond."""
 
-    def test_backoff_doubles(self) -> None:
+    @pytest.mark.parametrize("kind", ["plain", "async"])
+    def test_backoff_doubles(self, kind: str) -> None:
         async def main() -> None:
             calls: list[float] = []
+            loop = asyncio.get_running_loop()
 
-            async def flaky() -> int:
-                calls.append(now())
+            def flaky() -> int:
+                calls.append(loop.time())
                 if len(calls) < 4:
                     raise ConnectionError
                 return 1
 
+            async def flaky_later() -> int:
+                return flaky()
+
             graph = af.Graph("backoff")
-            y = graph.function("flaky", flaky, SPEC, retries=3, backoff=0.5)()
+            fn = flaky if kind == "plain" else flaky_later
+            y = graph.function("flaky", fn, SPEC, retries=3, backoff=0.5)()
             async with graph:
                 assert (await graph.run())[y] == 1
             assert calls == [0, 0.5, 1.5, 3.5]

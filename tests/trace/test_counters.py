@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -29,24 +28,3 @@ def test_changes_are_taken_while_lanes_write(monkeypatch: pytest.MonkeyPatch) ->
         taken += changes.take().tolist()
     assert set(taken) == {3, 7, 8, 9}
     assert not any(monitor.dirty)
-
-
-def test_changes_are_taken_while_threads_write() -> None:
-    monitor = Monitor(20_000)
-    changes = monitor.changes()
-    stop = threading.Event()
-
-    def write() -> None:
-        node = 0
-        while not stop.is_set():
-            monitor.dirty[node % 20_000] = 1
-            node += 7
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for _ in range(20_000):
-            changes.take()
-    finally:
-        stop.set()
-        writer.join()

@@ -400,19 +400,6 @@ async def test_two_fail_at_once_and_both_are_traced() -> None:
     assert counts(graph) == {"first": (0, 1), "second": (0, 1)}
 
 
-async def test_an_error_that_cannot_be_shown_hangs_nothing() -> None:
-    graph = af.Graph("unspeakable")
-
-    async def fail(x: Any) -> Any:
-        raise UnspeakableError
-
-    graph.function("fail", fail, SQUARE, retries=2, backoff=0)(graph.blob("x", (4, 4)))
-    async with graph:
-        with pytest.raises(af.OpError, match="failed with UnspeakableError"):
-            await asyncio.wait_for(graph.run({"x": np.ones((4, 4), "float32")}), 60)
-    assert graph.engine.trace.total == 3
-
-
 @pytest.mark.parametrize("lanes", [("main", "main"), ("side", "side"), ("main", "side"), (None, None)])
 async def test_what_succeeded_before_a_failure_is_counted_and_shown_done(lanes: tuple[str | None, str | None]) -> None:
     """Both are on their way before the first has ended: the second fails before the loop has seen the first's end."""

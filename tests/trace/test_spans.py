@@ -187,18 +187,6 @@ async def test_a_broken_processor_holds_no_frame_up(
     assert len(telemetry.spans("run service")) == (what != "run" or when == "end")
 
 
-async def test_without_a_request_a_frame_is_a_root(telemetry: Telemetry) -> None:
-    graph = service(telemetry)
-    async with graph:
-        await graph.run(FEED)
-        await graph.run(FEED)
-    first, second = telemetry.spans("run service")
-    assert first.parent is second.parent is None
-    assert first.context is not None
-    assert second.context is not None
-    assert first.context.trace_id != second.context.trace_id
-
-
 class TestHowMany:
     async def run(self, telemetry: Telemetry, count: int, **options: Any) -> ReadableSpan:
         graph = af.Graph("many")
@@ -353,24 +341,6 @@ class TestFailures:
             with pytest.raises(af.OpError):
                 await graph.run(FEED)
         assert recorded_error(telemetry.span("bad"))[0] == "TypeError"
-
-    async def test_a_cancelled_run(self, telemetry: Telemetry) -> None:
-        graph = service(telemetry, asyncio.Event().wait)
-        async with graph:
-            run = asyncio.create_task(graph.run(FEED))
-            while not graph.engine.running or not graph.engine.running[0].tasks:
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the task has begun, so that its own span has
-            run.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await run
-        frame, fetch = telemetry.span("run service"), telemetry.span("fetch")
-        assert below(fetch, frame)
-        assert below(telemetry.span("inside fetch"), fetch)
-        for span in (frame, fetch):
-            assert (span.attributes or {})["actorflow.end"] == "cancelled"
-            assert span.status.status_code is StatusCode.UNSET
-            assert not span.events
 
     async def test_a_timeout_of_a_run(self, telemetry: Telemetry) -> None:
         graph = service(telemetry, asyncio.Event().wait)

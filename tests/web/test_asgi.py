@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, WSCloseCode, WSMsgType, WSServerHandshakeError
 
-import actorflow as af
 from actorflow.web.asgi import _below, asgi
 from actorflow.web.http import MAX_MESSAGE_BYTES
 from tests.web.serving import HOST, uvicorned
@@ -266,7 +265,3 @@ async def test_frame_ancestors_are_named_in_the_policy(served, training) -> None
                 policy = response.headers["Content-Security-Policy"]
                 assert "; frame-ancestors http://localhost:8888 https://*.example.com:*; object-src" in policy
                 assert "X-Frame-Options" not in response.headers  # which would hide it from those, too
-
-
-def test_it_is_part_of_the_public_face() -> None:
-    assert af.web.asgi is asgi

@@ -27,6 +27,7 @@ async def test_first_view_states_panel(gated: Any, page_of_each: Any) -> None:
         gated.release.set()
         await run
         await page.until("actorflow.states.last === 'done' && actorflow.frames.finished === 1")
+        assert await page.look("[actorflow.calls.hold, actorflow.states.first]") == [1, "done"]
         await page.show("curves")
         await page.page.locator("#curve-list canvas").wait_for()
         assert await page.look("actorflow.curves['last/out']") == [1]
@@ -46,6 +47,12 @@ async def test_search_and_keys(training: Any, page_of_each: Any) -> None:
         await keyboard.press("Enter")
         await page.until("actorflow.selected === 'block2/update'")
         assert await page.look("actorflow.open") == ["block2"]
+        middle = await page.look("[graph.clientWidth / 2, graph.clientHeight / 2]")
+        assert await page.look("actorflow.placeOf('block2/update')") == middle
+        await page.page.fill("#search", "no such node")
+        await page.page.get_by_text("Nothing has this in its name").wait_for()
+        await page.page.locator("#search").press("Escape")
+        await page.page.locator("#graph").focus()
         await keyboard.press("[")
         await page.until("actorflow.selected === 'block2/w'")
         await keyboard.press("Escape")
@@ -56,6 +63,9 @@ async def test_search_and_keys(training: Any, page_of_each: Any) -> None:
         await page.until("actorflow.bars.length > 5")
         await keyboard.press("?")
         await page.page.locator("#help").get_by_text("Show the whole graph").wait_for()
+        assert await page.page.locator("#help dt").count() == await page.page.locator("#help dd").count() > 10
+        await keyboard.press("t")
+        assert await page.page.locator("#dock").is_visible(), "keys do nothing behind the help"
         await keyboard.press("Escape")
         assert await page.page.locator("#help").is_hidden()
 

@@ -296,8 +296,7 @@ async def test_scopes_are_boxes_around_what_is_in_them(training, page_of) -> Non
                     and y + height / 2 <= box["top"] + box["height"]
                 )
                 assert inside == name.startswith(f"{box['name']}/"), (box["name"], name)
-        for (_, (x1, y1, w1, h1)), (_, (x2, y2, w2, h2)) in combinations(zip(names, rectangles, strict=True), 2):
-            assert abs(x1 - x2) >= (w1 + w2) / 2 - 1e-6 or abs(y1 - y2) >= (h1 + h2) / 2 - 1e-6
+        assert all(apart(a, b) for a, b in combinations(rectangles, 2))
 
 
 async def test_the_critical_path_goes_through_what_takes_longest(page_of) -> None:
@@ -366,23 +365,6 @@ async def test_the_address_brings_one_back(new_page, page_of, make_training_grap
         assert there == pytest.approx(here, rel=0.01, abs=1.0)
 
 
-async def test_search_jumps_to_a_node(training, page_of) -> None:
-    async with page_of(training.graph) as page:
-        await page.page.keyboard.press("/")
-        await page.page.keyboard.type("UPDATE")
-        results = page.page.locator("#search-results li")
-        assert await results.count() == 4
-        await page.page.keyboard.press("ArrowDown")
-        await page.page.keyboard.press("Enter")
-        chosen = await page.look("actorflow.selected")
-        assert chosen == "block2/update", "the second one: the backward part starts at the last block"
-        x, y = await page.look(f"actorflow.placeOf({chosen!r})")
-        width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
-        assert (x, y) == (width / 2, height / 2)
-        await page.page.fill("#search", "no such node")
-        await page.page.get_by_text("Nothing has this in its name").wait_for()
-
-
 async def test_pan_and_zoom(training, page_of) -> None:
     async with page_of(training.graph) as page:
         mouse = page.page.mouse
@@ -406,18 +388,6 @@ async def test_pan_and_zoom(training, page_of) -> None:
         await page.page.click("#zoom-fit")
         places = await page.look("actorflow.nodes.map(actorflow.placeOf)")
         assert all(0 <= x <= box["width"] and 0 <= y <= box["height"] for x, y in places)
-
-
-async def test_keys_are_explained(training, page_of) -> None:
-    async with page_of(training.graph) as page:
-        await page.page.keyboard.press("?")
-        help_ = page.page.locator("#help")
-        await help_.get_by_text("Show the whole graph").wait_for()
-        assert await help_.locator("dt").count() == await help_.locator("dd").count() > 10
-        await page.page.keyboard.press("t")
-        assert await page.page.locator("#dock").is_hidden(), "keys do nothing behind the help"
-        await page.page.keyboard.press("Escape")
-        assert await help_.is_hidden()
 
 
 #: How often the page could be drawn between the wish to open all scopes and the picture of that.

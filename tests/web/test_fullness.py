@@ -58,29 +58,6 @@ async def test_a_function_and_a_blob_that_are_full(page_of, quick_vitals) -> Non
         assert await page.look("actorflow.fullness('wait')") is None
 
 
-async def test_an_edge_to_another_rank_says_who_waits(page_of, quick_vitals) -> None:
-    hold = asyncio.Event()
-
-    def build(graph: af.Graph) -> None:
-        with graph.at("0/cpu"):
-            a = af.ops.scale(graph.blob("x", 4), 2.0, name="a")
-        with graph.at("1/cpu"):
-            held = graph.function("held", until(hold), VECTOR)(a)
-        with graph.at("0/cpu"):
-            af.ops.scale(held, 5.0, name="c")
-
-    ranks = Ranks(build)
-    async with page_of(ranks.graphs[0]) as page:
-        running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run(FEED)))
-        edge = "rank 1 → 0, 4, 16 B, awaited by rank 0 in 1 of 1 frames"
-        await page.until(f"actorflow.edges.includes({edge!r})")
-        await page.page.locator("#fullness").get_by_text("awaited by rank 0 in 1 of 1 frames").wait_for()
-        hold.set()
-        await running
-        await page.until(f"!actorflow.edges.includes({edge!r})")
-    await ranks.aclose()
-
-
 async def test_edges_between_other_ranks_say_who_waits(page_of, quick_vitals) -> None:
     """On rank 0's page, of a value that goes from rank 1 to the ranks 2 and 3, of which one is paused."""
     hold = asyncio.Event()

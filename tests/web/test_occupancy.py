@@ -64,31 +64,6 @@ async def test_frames_hold_blobs_and_wait_for_functions() -> None:
         assert functions(graph.engine) == streams(graph.engine) == []
 
 
-async def test_channels_say_who_waits_for_whom() -> None:
-    hold = Waiting()
-
-    def build(graph: af.Graph) -> None:
-        with graph.at("0/cpu"):
-            x = graph.blob("x", 4)
-            a = af.ops.scale(x, 2.0, name="a")
-        with graph.at("1/cpu"):
-            held = graph.function("held", hold, VECTOR)(a)
-        with graph.at("0/cpu"):
-            af.ops.scale(held, 5.0, name="c")
-
-    ranks = Ranks(build)
-    here, there = ranks.graphs
-    running = asyncio.ensure_future(ranks.all(lambda graph, _: graph.run({"x": ONES})))
-    await hold.entered.acquire()
-    while named(here, Occupancy(here.engine).report()["channels"]) != {"held/out": [1, 0, 0, 1]}:
-        await asyncio.sleep(0)
-    assert Occupancy(there.engine).report()["channels"] == []
-    hold.released.set()
-    await running
-    assert Occupancy(here.engine).report()["channels"] == []
-    await ranks.aclose()
-
-
 def around(hold: Waiting, size: int = 3) -> Any:
     """Builds a graph whose values go from rank to rank; the function is on rank 1."""
 

@@ -65,17 +65,6 @@ async def told(stream: LiveStream, socket, graph: af.Graph) -> None:
     await socket.until(lambda viewer: agrees(viewer, graph))
 
 
-async def test_a_snapshot_comes_before_any_delta(training, fake_socket) -> None:
-    await training.run()
-    async with streaming(training.graph) as stream, joined(stream, fake_socket):
-        assert [message.type for message in fake_socket.viewer.messages] == ["graph", "states", "status"]
-        assert all(message.full for message in fake_socket.viewer.messages[1:])
-        assert agrees(fake_socket.viewer, training.graph)
-        await training.run()
-        await told(stream, fake_socket, training.graph)
-        assert [message.full for message in fake_socket.viewer.messages[3:]] == [False, False]
-
-
 async def test_what_ran_before_anybody_looked_is_done(training, fake_socket) -> None:
     await training.run()
     async with streaming(training.graph) as stream, joined(stream, fake_socket):
@@ -141,29 +130,6 @@ async def test_a_slow_client_skips_ticks_and_holds_nobody_up(training, make_fake
         assert [message.type for message in slow.viewer.messages[before:]] == ["states", "status"] * 2
         assert slow.viewer.states == quick.viewer.states
         assert len(slow.viewer.curves["loss/out"]) == 6
-
-
-async def test_resync_gives_a_snapshot(training, fake_socket) -> None:
-    async with streaming(training.graph) as stream, joined(stream, fake_socket) as client:
-        await training.run()
-        await told(stream, fake_socket, training.graph)
-        count = len(fake_socket.raw)
-        client.forget()
-        await fake_socket.until(lambda viewer: len(viewer.messages) == count + 3)
-        assert [message.type for message in fake_socket.viewer.messages[count:]] == ["graph", "states", "status"]
-        assert agrees(fake_socket.viewer, training.graph)
-
-
-async def test_a_changed_graph_is_shown_anew(training, fake_socket) -> None:
-    async with streaming(training.graph) as stream, joined(stream, fake_socket):
-        await training.run()
-        extra = training.graph.function("extra", lambda x: x.max(), af.TensorSpec.of(()))(training.loss)
-        stream.tick()
-        await fake_socket.until(lambda viewer: "extra" in viewer.names and is_told(viewer))
-        await training.run()
-        await told(stream, fake_socket, training.graph)
-        assert fake_socket.viewer.states["extra"] == NodeState.DONE
-        assert len(fake_socket.viewer.curves[extra.name]) == 1
 
 
 async def test_deleted_nodes_go(training, fake_socket) -> None:
@@ -333,26 +299,7 @@ async def test_a_graph_that_cannot_be_shown_is_logged_once(training, fake_socket
         stream.leave(client)
 
 
-async def test_closing_twice(training, fake_socket) -> None:
-    async with streaming(training.graph) as stream:
-        async with joined(stream, fake_socket):
-            pass
-        await stream.aclose()
-        assert not stream.is_watching
-
-
 class TestTail:
-    def test_counts_what_was_appended(self) -> None:
-        items = deque([(0, 1.0), (1, 2.0)], maxlen=4)
-        tail = Tail(items)
-        assert tail.total == 2
-        assert not tail.advance()
-        items.extend([(2, 3.0), (3, 4.0), (4, 5.0)])
-        assert tail.advance()
-        assert tail.total == 5
-        assert tail.since(3) == [(3, 4.0), (4, 5.0)]
-        assert tail.since(5) == []
-
     def test_gives_what_is_left_when_more_came_than_fits(self) -> None:
         items = deque([(0, 0.0)], maxlen=3)
         tail = Tail(items)
@@ -382,14 +329,6 @@ class TestTail:
         assert len(given) == 12
         items.extend((frame, 0.0) for frame in range(9, 20))
         assert tail.since(told) == []
-
-    def test_starts_empty(self) -> None:
-        items: deque[tuple[int, float]] = deque(maxlen=3)
-        tail = Tail(items)
-        assert not tail.advance()
-        items.append((0, 1.0))
-        assert tail.advance()
-        assert tail.since(0) == [(0, 1.0)]
 
 
 class TestRequests:
