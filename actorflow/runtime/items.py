@@ -1,0 +1,99 @@
+"""Results of a frame that has one for each item of an op that emits, on their way to a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from actorflow.actors.frame import Frame
+from actorflow.loop import waits
+
+
+class Resting(Protocol):
+    """A call that waits until a result has been taken; firing it has it go on."""
+
+    parent: Frame
+
+    def fire(self, frame: Frame) -> int:
+        """Go on."""
+
+
+#: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
+#: each of them would take longer than to compute it.
+QUICK_NS, BURST = 50_000, 16
+
+
+class Items:
+    """Results of one frame, one for each item, between the op that emits and the stream that takes them.
+
+    Attributes:
+        results: Those that are there.
+        room: Most items that are computed, or whose results wait.
+        least: What that is where results are not quick to come.
+        resting: The emission that goes on when one has been taken.
+    """
+
+    __slots__ = ("_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
+
+    def __init__(self) -> None:
+        self.results: deque[Any] = deque()
+        self.room = self.least = 1
+        self._last_ns = 0
+        self.resting: Resting | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_nudged = False
+
+    def put(self, result: Any) -> None:
+        """Add a result."""
+        self.results.append(result)
+        now_ns = perf_counter_ns()
+        is_quick = now_ns - self._last_ns < QUICK_NS
+        self._last_ns = now_ns
+        self.room = BURST if is_quick and self.least < BURST else self.least
+        if waits(self._waiter):
+            self._waiter.set_result(None)
+
+    def compute(self, frame: Frame) -> None:
+        """Compute further ones now, if they are short and there is room for them, and not in the loop's next turn."""
+        if self.resting is not None:
+            self._go_on()
+            frame.start.dispatcher.run_now()
+
+    async def come(self, frame: Frame) -> bool:
+        """Wait until there is one; returns False if the frame has ended, or has stopped, and there will be none."""
+        while not self.results:
+            if frame.has_ended:
+                return False
+            self._waiter = waiter = frame.loop.create_future()
+            frame.ended.add_done_callback(self._wake)
+            try:
+                await waiter
+            finally:
+                frame.ended.remove_done_callback(self._wake)
+                self._waiter = None
+        return True
+
+    def take(self, frame: Frame) -> Any:
+        """Take the first one; the op goes on while the caller is busy with that."""
+        result = self.results.popleft()
+        if not self._is_nudged and self.resting is not None:
+            self._is_nudged = True
+            frame.loop.call_soon(frame.guarded, self._nudge, frame)
+        return result
+
+    def _nudge(self, frame: Frame) -> None:
+        self._is_nudged = False
+        if self.resting is not None:
+            self._go_on()
+            frame.wake()
+
+    def _go_on(self) -> None:
+        call, self.resting = self.resting, None
+        if call is not None:
+            call.parent.ready.append((call, call.parent))
+
+    def _wake(self, _: object) -> None:
+        if waits(self._waiter):
+            self._waiter.set_result(None)
