@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actorflow.errors import GraphError
+from actorflow.errors import GraphError, PlaceError
 from actorflow.graph.emits import Collect
 from actorflow.graph.flow import WithBodies
 from actorflow.graph.nodes import Blob, Op, Variable
@@ -102,7 +102,7 @@ def emitting(
     Raises:
         GraphError: if an op reads items of several ops that emit, or an item and what is joined of all of them; if
             nothing emits what is joined; if a variable is updated per item; if some of what is fetched is per item, and
-            some is not.
+            some is not. PlaceError if what follows an item is on another rank.
     """
     if not any(isinstance(op.operation, Emitting | Collect) for op in ordered):
         return None
@@ -186,6 +186,12 @@ class _Emitting:
 
     def _emission(self, op: Op, inside: Around, streamed: tuple[Blob, ...], to: Around) -> Op:
         ops, joins = self._with_emissions(inside, streamed, to), self._joins[op]
+        for each in (*ops, *joins):
+            if each.place.rank != op.place.rank:
+                raise PlaceError(
+                    f"op {each.name!r} is on {each.place}, but is computed for each item of op {op.name!r} on "
+                    f"{op.place}: all of that has one rank; created at {each.site}"
+                )
         is_streamed = inside == to
         outputs = dict.fromkeys([*[join.inputs[0] for join in joins], *(streamed if is_streamed else ())])
         own = {*op.outputs, *[blob for each in ops for blob in each.outputs]}

@@ -146,7 +146,7 @@ def _bodies(
         if elsewhere:
             raise PlaceError(
                 f"blob {elsewhere[0].name!r} is on {elsewhere[0].place}, but op {op.node.name!r}, which computes it, "
-                f"is on rank {op.place.rank}: what an op computes by itself has one rank; created at {op.node.site}"
+                f"is on rank {op.place.rank}: branches and loops have one rank; created at {op.node.site}"
             )
         for text, names in part.notes.items():
             known = plan.notes.setdefault(text, [])
@@ -538,7 +538,8 @@ class _Planner:
             self._reads[blob] = slot.index
         else:
             # Fed from the host, as a rule.
-            place = blob.place if device_kind(blob.place.kind).is_host else Place(blob.place.rank)
+            is_here = device_kind(blob.place.kind).is_host and blob not in self._given
+            place = blob.place if is_here else self._host
             slot = self._new_slot(blob, self.spec(blob), place)
             slot.is_fed = True
             self._feeds[blob] = slot.index

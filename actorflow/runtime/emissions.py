@@ -159,9 +159,8 @@ class EmissionCall(InnerWork, _Call):
         own = set() if self.task is None else {self.task}
         return own.union(*[frame.tasks for frame in self.frames])
 
-    @property
     def is_full(self) -> bool:
-        """Whether no further item is to be asked for now."""
+        """Return whether no further item is to be asked for now."""
         items, count = self.parent.items, len(self.frames)
         return count >= self.op.operation.function.in_flight or (
             items is not None and count + len(items.results) >= items.room
@@ -361,9 +360,9 @@ class EmitActor(BodyActor):
                 if perf_counter_ns() - begun_ns > _SLICE_NS:  # it may never wait: others have their turn
                     await asyncio.sleep(0)
                     begun_ns = perf_counter_ns()
-                if call.is_full:
+                if call.is_full():
                     self.advance(call)  # which takes what has ended
-                    if call.is_full and call.goes_on():
+                    if call.is_full() and call.goes_on():
                         call.room = call.parent.loop.create_future()
                         await call.room
                     continue
@@ -441,7 +440,8 @@ class EmitActor(BodyActor):
         if self.operation.is_streamed:
             del values  # which would seem to share them
             result = self.part.program.result(frame)
-            result.frames = (call.parent.number,)  # and not the number that its random numbers follow from
+            if self.part.is_random:  # by another number
+                result.frames = (call.parent.number,)
             call.parent.items.put(result)
         else:
             for slot, bucket in self.recycled:

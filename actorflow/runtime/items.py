@@ -75,13 +75,11 @@ class Items:
                 self._waiter = None
         return True
 
-    def take(self, frame: Frame) -> Any:
-        """Take the first one; the op goes on while the caller is busy with that."""
-        result = self.results.popleft()
-        if not self._is_nudged and self.resting is not None:
+    def go_on_soon(self, frame: Frame) -> None:
+        """Have the op go on while the caller is busy with a result that it has taken."""
+        if not self._is_nudged:
             self._is_nudged = True
             frame.loop.call_soon(frame.guarded, self._nudge, frame)
-        return result
 
     def _nudge(self, frame: Frame) -> None:
         self._is_nudged = False

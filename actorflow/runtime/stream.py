@@ -220,7 +220,10 @@ class _Feeder:
                             items.compute(frame)
                             if not items.results and not await items.come(frame):
                                 break
-                        yield items.take(frame)
+                        result = items.results.popleft()
+                        if items.resting is not None:
+                            items.go_on_soon(frame)
+                        yield result
                 result = await program.outcome(frame)
                 frames.popleft()
                 self.refill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -354,6 +355,23 @@ class TestStreams:
             done = True
             await ticking
             assert (count, turns > 20) == (20_000, True)
+
+    @pytest.mark.together("kind", KINDS)
+    async def test_memory_does_not_grow_with_the_items(self, kind: str) -> None:
+        async with af.Graph("g", trace_capacity=64) as graph:
+            n, x = numbers(graph, Numbers(kind), 2)
+            y = x * 2
+            held = []
+            tracemalloc.start()
+            try:
+                taken = 0
+                async for _ in graph.stream([{n: 1200}], fetch=[y]):
+                    taken += 1
+                    if taken in (200, 1200):
+                        held.append(tracemalloc.get_traced_memory()[0])
+            finally:
+                tracemalloc.stop()
+            assert held[1] - held[0] < 20_000  # less than 20 bytes an item
 
     async def test_what_is_per_item_cannot_be_run(self) -> None:
         async with af.Graph("g") as graph:
