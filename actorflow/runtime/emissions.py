@@ -23,6 +23,7 @@ from actorflow.loop import end, ended_with, waits
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.plan.emitting import Emission
 from actorflow.runtime.bodies import BodyActor, InnerFrame, Part, _Call
+from actorflow.runtime.items import Items
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
@@ -90,6 +91,7 @@ class EmissionCall(InnerWork, _Call):
 
     Attributes:
         context: In which the generator runs.
+        items: Where results go, of a frame that has one for each item.
         generator: The generator; None when it has ended, or was closed.
         template: Values that each frame begins with.
         frames: Those of items that are computed, in their order.
@@ -118,6 +120,7 @@ class EmissionCall(InnerWork, _Call):
         "is_exhausted",
         "is_pulling",
         "is_stopped",
+        "items",
         "joined",
         "joiners",
         "pulled",
@@ -133,6 +136,7 @@ class EmissionCall(InnerWork, _Call):
     def __init__(self, op: EmitActor, parent: Frame) -> None:
         super().__init__(op, parent)
         self.context = parent.context.copy()
+        self.items: Items | None = parent.items
         self.generator: Any = None
         self.template: list[Any] = []
         self.frames: deque[InnerFrame] = deque()
@@ -161,7 +165,7 @@ class EmissionCall(InnerWork, _Call):
 
     def is_full(self) -> bool:
         """Return whether no further item is to be asked for now."""
-        items, count = self.parent.items, len(self.frames)
+        items, count = self.items, len(self.frames)
         return count >= self.op.operation.function.in_flight or (
             items is not None and count + len(items.results) >= items.room
         )
@@ -255,8 +259,8 @@ class EmitActor(BodyActor):
             del values
             call.context.run(within.set, (frame, self))
             call.generator = call.context.run(function.fn, *given)
-            if frame.items is not None:
-                frame.items.room = frame.items.least = function.in_flight
+            if call.items is not None:
+                call.items.room = call.items.least = function.in_flight
             if function.is_async:
                 task = asyncio.get_running_loop().create_task(
                     self._emit(call), name=self.node.name, context=call.context
@@ -292,7 +296,7 @@ class EmitActor(BodyActor):
             self._emission_ended(call)
 
     def _go_on(self, call: EmissionCall) -> None:
-        frames, in_flight, items = call.frames, self.operation.function.in_flight, call.parent.items
+        frames, in_flight, items = call.frames, self.operation.function.in_flight, call.items
         begun_ns = perf_counter_ns()
         now_ns = begun_ns
         while not call.is_stopped:
@@ -370,9 +374,13 @@ class EmitActor(BodyActor):
                     item = await anext(generator)
                 except StopAsyncIteration:
                     return
-                if call.goes_on():
-                    self._start(call, item)
+                if not call.goes_on():
+                    return
+                self._start(call, item)
+                if dispatcher.ready:  # what is short is computed now, and not in the loop's next turn
                     dispatcher.run_now()
+                elif call.frames:  # nothing is to be computed
+                    self.advance(call)
         except GeneratorExit:  # the loop was closed: nothing can be awaited
             is_dropped = True
             raise
@@ -410,7 +418,7 @@ class EmitActor(BodyActor):
             frame = call.idle.pop()
         else:
             frame = part.frame(call, number, values)
-            frame.items = call.parent.items
+            frame.items = call.items
         frame.item = call.steps
         call.steps += 1
         call.frames.append(frame)
@@ -437,12 +445,13 @@ class EmitActor(BodyActor):
         values = frame.values
         for add, slot in call.joiners:
             add(values[slot])
-        if self.operation.is_streamed:
+        items = call.items
+        if items is not None and self.operation.is_streamed:
             del values  # which would seem to share them
             result = self.part.program.result(frame)
             if self.part.is_random:  # by another number
                 result.frames = (call.parent.number,)
-            call.parent.items.put(result)
+            items.put(result)
         else:
             for slot, bucket in self.recycled:
                 buffer, values[slot] = values[slot], None
@@ -472,7 +481,7 @@ class EmitActor(BodyActor):
         What a frame fails for is what has failed first. A stream gets the results of all items before that one.
         """
         number = call.steps if number is None else number
-        is_streamed = call.parent.items is not None
+        is_streamed = call.items is not None
         if call.error is None or (is_streamed and number < call.failed_at):
             call.error, call.failed_at = error, number
         if not is_streamed:
@@ -535,8 +544,8 @@ class EmitActor(BodyActor):
                         parent.monitor.dirty[join.node.id] = 1
             except BaseException as failure:  # noqa: BLE001
                 error = failure
-        if parent.items is not None and parent.items.resting is call:
-            parent.items.resting = None
+        if call.items is not None and call.items.resting is call:
+            call.items.resting = None
         for frame in call.idle:
             self.part.rest(frame)
         call.idle, call.joined, call.joiners, call.template = [], [], [], []

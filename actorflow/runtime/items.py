@@ -35,25 +35,27 @@ class Items:
         resting: The emission that goes on when one has been taken.
     """
 
-    __slots__ = ("_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
+    __slots__ = ("_count", "_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
         self.room = self.least = 1
-        self._last_ns = 0
+        self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
         self.resting: Resting | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_nudged = False
 
     def put(self, result: Any) -> None:
         """Add a result."""
-        self.results.append(result)
-        now_ns = perf_counter_ns()
-        is_quick = now_ns - self._last_ns < QUICK_NS
-        self._last_ns = now_ns
-        self.room = BURST if is_quick and self.least < BURST else self.least
-        if waits(self._waiter):
-            self._waiter.set_result(None)
+        results = self.results
+        if not results:
+            now_ns = perf_counter_ns()
+            is_quick = now_ns - self._last_ns < QUICK_NS * self._count
+            self.room = BURST if is_quick and self.least < BURST else self.least
+            self._last_ns, self._count = now_ns, 0
+            self._wake()
+        self._count += 1
+        results.append(result)
 
     def compute(self, frame: Frame) -> None:
         """Compute further ones now, if they are short and there is room for them, and not in the loop's next turn."""
@@ -92,6 +94,6 @@ class Items:
         if call is not None:
             call.parent.ready.append((call, call.parent))
 
-    def _wake(self, _: object) -> None:
+    def _wake(self, _: object = None) -> None:
         if waits(self._waiter):
             self._waiter.set_result(None)

@@ -13,6 +13,7 @@ import pytest
 
 import actorflow as af
 from actorflow.runtime.items import BURST
+from actorflow.runtime.limits import limit_time
 
 KINDS = ("plain", "async")
 
@@ -300,6 +301,23 @@ class TestStreams:
             assert [float(result[y]) async for result in graph.stream([{n: 9}], fetch=[y])] == [*range(9)]
             assert most == in_flight
 
+    @pytest.mark.together("ops", [0, 1])
+    async def test_a_result_is_there_before_the_generator_goes_on(self, ops: int) -> None:
+        taken = [asyncio.Event() for _ in range(3)]
+        async with af.Graph("g") as graph:
+            n = graph.blob("n", [], "int64")
+
+            async def answers(n: Any) -> AsyncIterator[Any]:
+                for i, event in enumerate(taken):
+                    yield i
+                    await event.wait()
+
+            x = graph.function("answers", answers, outputs=af.TensorSpec.of([]), emits=True, in_flight=2)(n)
+            y = x + 1 if ops else x
+            async for result in graph.stream([{n: 3}], fetch=[y]):
+                taken[int(result[y]) - ops].set()
+            assert all(event.is_set() for event in taken)
+
     @pytest.mark.together("kind, in_flight", [(kind, k) for kind in KINDS for k in (1, 4)])
     async def test_leaving_early_closes_the_generator(self, kind: str, in_flight: int) -> None:
         source = Numbers(kind)
@@ -386,6 +404,7 @@ class TestStreams:
                 async for _ in graph.stream([{n: 2}], fetch=[y, whole]):
                     pass
             assert graph.engine.frames.started == 0
+            assert "per item: sum/out float32[]" in graph.compile([y]).summary()
 
 
 class TestFailures:
@@ -467,8 +486,13 @@ class TestFailures:
         async with af.Graph("g") as graph:
             n, x = numbers(graph, source)
             af.collect(x * 2)
+            run = asyncio.ensure_future(graph.run({n: 10**9}))
+            while source.asked < 5:
+                await asyncio.sleep(0)
+            (frame,) = graph.engine.running
+            limit_time(frame, 1.0, 0.0)  # which is over
             with pytest.raises(af.RunTimeoutError):
-                await graph.run({n: 10**9}, timeout=0.02)
+                await run
             await graph.engine.observer.rest()
             assert source.closed == 1
 
