@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from actorflow.errors import TransportError as TransportError
     from actorflow.graph.composite import Chain as Chain
     from actorflow.graph.composite import Composite as Composite
+    from actorflow.graph.emits import collect as collect
     from actorflow.graph.flow import cond as cond
     from actorflow.graph.flow import scan as scan
     from actorflow.graph.flow import switch as switch
@@ -115,6 +116,7 @@ _HOMES = {
     "plan.plan": ("Plan",),
     "array.transforms.grad": ("grad", "value_and_grad"),
     "array.transforms.to_graph": ("to_graph",),
+    "graph.emits": ("collect",),
     "graph.flow": ("cond", "scan", "switch", "while_loop"),
     "graph.gradient": ("gradient",),
     "checkpoint": (
@@ -195,6 +197,7 @@ __all__ = [
     "TransportError",
     "Variable",
     "array",
+    "collect",
     "cond",
     "data",
     "devices",

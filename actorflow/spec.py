@@ -400,6 +400,25 @@ def at(value: Any, lengths: Mapping[str, int]) -> Any:
     return value
 
 
+def replaced(shape: tuple[Any, ...], lengths: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A shape with other lengths in the place of axes: numbers, or lengths that are open as well."""
+
+    def entered(value: Any) -> Any:
+        if isinstance(value, Length):
+            terms = [factor * math.prod([entered(atom) for atom in product]) for product, factor in value.terms]
+            return sum(terms)
+        if isinstance(value, _Part):
+            left, right = entered(value.left), entered(value.right)
+            if value.name == "//":
+                return left // right
+            if isinstance(left, Length) or isinstance(right, Length):
+                return _made({(_part("min", left, right),): 1})
+            return min(left, right)
+        return lengths[value] if isinstance(value, str) else value
+
+    return tuple([entered(length) for length in shape])
+
+
 def axes_in(value: Any) -> frozenset[str]:
     """Names of the axes that lengths in shapes, types and operations depend on."""
     if isinstance(value, Length):

@@ -122,6 +122,27 @@ class FrameStart(core.Start):
 _NONE: Any = MappingProxyType({})
 
 
+class InnerWork:
+    """Base of work of an op that is several frames inside of that of the op, and perhaps a task."""
+
+    __slots__ = ()
+
+    @property
+    def at_work(self) -> list[tuple[OpActor, Any]]:
+        """As of a frame."""
+        raise NotImplementedError
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """As of a frame."""
+        raise NotImplementedError
+
+    @property
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """As of a frame."""
+        raise NotImplementedError
+
+
 class Frame(core.Frame):
     """All state of one run.
 
@@ -145,6 +166,7 @@ class Frame(core.Frame):
         error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
             refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
             collector comes.
+        items: Results of a frame that has one for each item of an op that emits; None where it has one result.
         serial: Number among the frames that exchange messages with other ranks.
         spans: Makes spans of it, if wanted.
     """
@@ -159,6 +181,7 @@ class Frame(core.Frame):
     error: ActorflowError | None = None
     #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
     _ended: asyncio.Future[None] | None = None
+    items: Any = None
     _is_told = False  # whether the caller has the error, or does not want it any more
     serial = -1
     spans: FrameSpans | None = None
@@ -208,21 +231,23 @@ class Frame(core.Frame):
         """The ops that are on a lane, or run as a task, as far as the loop knows, each with that work.
 
         Of ops that a lane's thread calls one after the other that is the one that it has come to. With an op that
-        computes branches or loops come those inside, whose work is a frame.
+        computes branches or loops, or emits, come those inside, whose work is a frame.
         """
         found: list[tuple[OpActor, Any]] = []
         for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
             shift = None if isinstance(work, asyncio.Task) else work.argument
             found.append((shift.at if isinstance(shift, core.Shift) else actor, work))
-            if isinstance(work, Frame):
+            if isinstance(work, Frame | InnerWork):
                 found += work.at_work
         return found
 
     @property
     def position(self) -> tuple[Any, ...]:
-        """How far it has come: another value if it has come further, or a frame inside one of its ops has."""
-        inside = [work.position for work in [*self.outstanding.values()] if isinstance(work, Frame)]
-        return self.open, self.pending, inside
+        """How far it has come: another value if it has come further, or a frame that one of its ops awaits has."""
+        inside: list[Any] = []
+        for actor, work in [*self.outstanding.items()]:
+            inside += [work] if isinstance(work, Frame | InnerWork) else actor.inside(self)
+        return self.open, self.pending, [each.position for each in inside]
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
         """End the frame for a fault of this package, not of an op's own code; so end those that share its order.
@@ -339,8 +364,14 @@ class Frame(core.Frame):
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Async functions that run."""
-        return {running for running in self.outstanding.values() if isinstance(running, asyncio.Task)}
+        """Async functions that run, those inside of ops among them."""
+        found: set[asyncio.Task[Any]] = set()
+        for work in self.outstanding.values():
+            if isinstance(work, asyncio.Task):
+                found.add(work)
+            elif isinstance(work, Frame | InnerWork):
+                found |= work.tasks
+        return found
 
     def settle(self, actor: OpActor) -> None:
         """Count the end of a lane's work or a task; the last one ends a stopped frame."""

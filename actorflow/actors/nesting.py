@@ -14,7 +14,7 @@ from asyncio import Task
 from collections.abc import Collection, Iterable
 
 from actorflow.actors.blob import VariableUse
-from actorflow.actors.frame import Frame
+from actorflow.actors.frame import Frame, InnerWork
 from actorflow.actors.op import OpActor
 from actorflow.actors.task import Call, callers, within
 from actorflow.core import Turnstile
@@ -120,8 +120,8 @@ def _stuck(
 
 def _has_begun(frame: Frame, caller: OpActor) -> bool:
     """Return whether a call of an async function is under way."""
-    task = frame.outstanding.get(caller)
-    return isinstance(task, Task) and not task.done()
+    work = frame.outstanding.get(caller)
+    return isinstance(work, InnerWork) or (isinstance(work, Task) and not work.done())
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

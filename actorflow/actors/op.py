@@ -137,6 +137,10 @@ class OpActor(core.Op, ABC):
         """Name of the op, or those of its parts, in messages about frames."""
         return " + ".join([part.what for part in self.parts]) or self.node.name
 
+    def inside(self, frame: Frame) -> list[Frame]:
+        """Frames of other graphs that its call awaits."""
+        return []
+
     def times(self) -> Sequence[int]:
         """Numbers that are to each other as the times of the parts in a call."""
         return (1,) * len(self.parts)
@@ -614,7 +618,7 @@ class FunctionActor(OpActor):
     def keep(self, frame: Frame, position: int, value: Any) -> None:
         """Check one result, and convert it where nothing is lost."""
         what = "the result" if len(self.specs) == 1 else f"result {position}"
-        frame.values[self.outputs[position].slot] = _checked(value, self.specs[position], what)
+        frame.values[self.outputs[position].slot] = checked(value, self.specs[position], what)
 
 
 def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
@@ -631,5 +635,10 @@ def _guarded(fn: Callable[..., Any], positions: Sequence[int]) -> Callable[..., 
     return call
 
 
-def _checked(value: Any, spec: TensorSpec, what: str) -> Any:
+def checked(value: Any, spec: TensorSpec, what: str) -> Any:
+    """A value that a function has given, as a read-only array of a type.
+
+    Raises:
+        ShapeError, DTypeError: if it does not fit; the message says what it is.
+    """
     return value if spec.is_object else read_only(as_array(value, spec, what))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextvars import Context, ContextVar
 from time import perf_counter_ns
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FunctionActor, OpActor, Wiring
@@ -29,6 +29,14 @@ def callers(context: Context | None = None) -> Iterator[Call]:
         call = call[0].context.get(within)
 
 
+@runtime_checkable
+class RunsFrames(Protocol):
+    """An async function that does nothing but await frames, of another graph."""
+
+    def inside(self, call: Call) -> list[Frame]:
+        """Those that a call awaits now."""
+
+
 class AsyncActor(FunctionActor):
     """An op with an ``async def`` function: a task on the loop."""
 
@@ -48,6 +56,10 @@ class AsyncActor(FunctionActor):
         values = frame.values
         begun: Coroutine[Any, Any, Any] = self.fn(*self.read(values))
         return begun
+
+    def inside(self, frame: Frame) -> list[Frame]:
+        fn = getattr(self.node.operation, "fn", None)
+        return fn.inside((frame, self)) if isinstance(fn, RunsFrames) else []
 
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.errors import GraphError, text_of
 from actorflow.graph.body import Body
+from actorflow.graph.emits import Collect
 from actorflow.graph.flow import Loop, Switch
 from actorflow.graph.nodes import Op
 from actorflow.ops.collective import AllReduce
@@ -61,7 +62,9 @@ class UnsavableError(Exception):
 @cache
 def kinds() -> Mapping[str, type[Any]]:
     """The package's own operations, and what their fields hold besides plain values, by the names of the classes."""
-    found: dict[str, type[Any]] = {each.__name__: each for each in (AllReduce, Follows, Loop, Place, Step, Switch)}
+    found: dict[str, type[Any]] = {
+        each.__name__: each for each in (AllReduce, Collect, Follows, Loop, Place, Step, Switch)
+    }
     for kind in _subclasses(Operation):
         name, module = kind.__name__, kind.__module__
         # A dataclass with slots is made twice, and the first one is known as a subclass, too.

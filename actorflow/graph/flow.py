@@ -37,6 +37,11 @@ class WithBodies(Operation):
     bodies: tuple[Body, ...]
     reads: tuple[tuple[int, ...], ...]
 
+    @property
+    def bodies_at_once(self) -> int:
+        """Most calls of its bodies that overlap in a frame."""
+        return 1
+
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(body.scope.name for body in self.bodies)})"
 

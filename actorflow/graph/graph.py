@@ -32,7 +32,7 @@ from actorflow.graph.nodes import Blob, Initializer, Node, Op, State, Variable, 
 from actorflow.graph.store import Store
 from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.fills import Constant
-from actorflow.ops.function import Function, checked_specs
+from actorflow.ops.function import Emitting, Function, checked_specs
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.spec import TensorSpec, rows_axis
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from actorflow.plan.plan import Plan
     from actorflow.runtime.batched import Batcher
     from actorflow.runtime.engine import Engine
+    from actorflow.runtime.model import Model
     from actorflow.runtime.pause import Pause
     from actorflow.runtime.program import Result
     from actorflow.runtime.stream import FrameStream
@@ -429,6 +430,8 @@ class Graph:
         *,
         inputs: Blob | Sequence[Blob] | None = None,
         concurrency: int | None = None,
+        emits: bool = False,
+        in_flight: int = 1,
         priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
@@ -445,6 +448,8 @@ class Graph:
         lane: str | None = None,
         inputs: Blob | Sequence[Blob] | None = None,
         concurrency: int | None = None,
+        emits: bool = False,
+        in_flight: int = 1,
         priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
@@ -461,6 +466,8 @@ class Graph:
         *,
         inputs: Blob | Sequence[Blob] | None = None,
         concurrency: int | None = None,
+        emits: bool = False,
+        in_flight: int = 1,
         priority: int = 0,
         timeout: float | None = None,
         retries: int = 0,
@@ -488,6 +495,13 @@ class Graph:
             inputs: Blobs to connect at once: by ``op(*inputs)`` if ``outputs`` are given, else by ``inputs >> op``.
             concurrency: Most frames in an async function at once; by default as many as there are. They
                 start in the order of the frames. A plain function has one frame at a time.
+            emits: Whether it is a generator function, plain or async, whose items are computed one after the other:
+                ``outputs`` are the types of an item, and all ops that follow are computed once per item, in order, up
+                to where `actorflow.collect` joins the items into a value of the frame; `stream` gives a result for each
+                item of what is not joined. The generator is asked for an item when there is room, and closed if the
+                frame fails or is cancelled.
+            in_flight: Most items of an op that emits that are computed at once. With more than 1 it must not change
+                an array that it has given. In a stream as many are computed ahead, or 16 if they are quick.
             priority, timeout, retries, backoff: As for `op`.
 
         Example:
@@ -514,6 +528,8 @@ class Graph:
                 "lane": lane,
                 "inputs": inputs,
                 "concurrency": concurrency,
+                "emits": emits,
+                "in_flight": in_flight,
             }
             settings |= {"priority": priority, "timeout": timeout, "retries": retries, "backoff": backoff}
             if callable(name):
@@ -524,7 +540,17 @@ class Graph:
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
         attempts, priority = options.attempts_of(timeout, retries, backoff), whole("priority", priority)
-        operation = self.root._function(fn, specs, concurrency)
+        if flag("emits", emits):
+            if attempts is not None or concurrency is not None:
+                raise GraphError(
+                    f"op {name!r}: an op that emits has no timeout= and no retries=, as items would come twice, and no "
+                    "concurrency=, as it takes one frame after the other"
+                )
+            operation: Function = Emitting(fn, specs, in_flight=in_flight)
+        elif in_flight != 1:
+            raise GraphError(f"op {name!r}: in_flight= is for an op that emits; frames overlap by concurrency=")
+        else:
+            operation = self.root._function(fn, specs, concurrency)
         scope = self._innermost
         op = scope._add_op(scope._full_name(name), operation, place, lane, attempts, priority)
         if blobs is not None:
@@ -535,6 +561,55 @@ class Graph:
         name = getattr(fn, "__name__", type(fn).__name__) if name is None else name
         op: Op = self.function(name, fn, **settings)
         return op
+
+    def call(
+        self,
+        other: Graph | Model,
+        feeds: Mapping[Any, Any],
+        *,
+        fetch: Fetch = None,
+        name: str | None = None,
+        concurrency: int | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        backoff: float = 0.0,
+    ) -> Any:
+        """Make an op that runs another graph, or a model: a frame of that inside each frame of this one.
+
+        The other graph keeps its variables, its memory budget and all its settings, and can be run by itself, too; its
+        variables belong to whoever runs it. Frames start there in the order of the frames here. A frame that is
+        cancelled or times out here does so there; an error names the op in either graph, with both lines. Open axes
+        have the lengths of what they are fed. There is no gradient through it.
+
+        Args:
+            other: A graph, or a model, which is called by the names of its inputs and outputs.
+            feeds: Blobs of this graph, numbers or arrays, for all sources that are needed there, as for `run`.
+            fetch: What is computed there, as for `run`, or for `Model.run`.
+            name: Name of the op, made unique; the default is the name of the other graph.
+            concurrency: Most frames that overlap there; by default as many as there are.
+            timeout, retries, backoff: As for `op`.
+        Returns:
+            The blob that is fetched, or a tuple of several; of a model a dict of blobs by name.
+        Raises:
+            GraphError: if a source is missing, or the other graph is this one, or calls it; `ShapeError`, `DTypeError`
+                if a feed does not fit.
+
+        Example:
+            >>> scale = af.Graph("scale")
+            >>> values = scale.blob("values", ["n"])
+            >>> scaled = values * scale.variable("factor", [], init=3.0)
+            >>> graph = af.Graph("g")
+            >>> x = graph.blob("x", ["rows"])
+            >>> y = graph.call(scale, {values: x + 1})
+            >>> y
+            <Blob 'scale/out' float32[rows] on cpu>
+            >>> graph.run_sync({x: [1, 2]})[y]
+            array([6., 9.], dtype=float32)
+        """
+        from actorflow.runtime.call import call
+
+        attempts = options.attempts_of(timeout, retries, backoff)
+        return call(self, other, feeds, fetch, name, concurrency, attempts)
 
     def apply(self, operation: Operation, *inputs: Blob, name: str | None = None) -> Any:
         """The functional form: make the op and its output blobs in the current scope, connected to ``inputs``.

@@ -26,7 +26,7 @@ from actorflow.ops import elementwise, fft, linalg
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import *  # noqa: F403  each row
 from actorflow.ops.fills import Bernoulli, Fill, Gaussian, Uniform, bernoulli, fill, gaussian, he, uniform, xavier
-from actorflow.ops.function import Function
+from actorflow.ops.function import Emitting, Function
 from actorflow.ops.fused import Fused
 from actorflow.ops.step import Step
 from actorflow.ops.indexing import (
@@ -82,7 +82,7 @@ __all__ = [
     # registry
     "Kernel", "KernelKey", "find_kernel", "kernel", "load_library", "register_library", "registered_kernels",
     # function
-    "Function",
+    "Emitting", "Function",
     # fused
     "Fused", "Step",
     # collective

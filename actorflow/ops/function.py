@@ -47,7 +47,8 @@ def check_runs(fn: Callable[..., Any], what: str) -> None:
         if _is(predicate, fn):
             raise GraphError(
                 f"{name_of(fn)} is {kind}, of which a call runs nothing: {what} needs {instead}. What yields one item "
-                "after the other is a source of feeds, graph.stream(source()), or a stage of a pipeline, .flat_map()"
+                "after the other is an op that emits, graph.function(..., emits=True), a source of feeds, "
+                "graph.stream(source()), or a stage of a pipeline, .flat_map()"
             )
 
 
@@ -115,7 +116,7 @@ class Function(Operation):
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise GraphError(f"{self.fn!r} is not a function")
-        check_runs(self.fn, "an op")
+        self._check_kind()
         if self.concurrency is not None and whole("concurrency", self.concurrency, 1) > 1 and not self.is_async:
             raise GraphError(f"{self} is not async: its lane runs one call at a time, not {self.concurrency}")
         if self.specs is not None:
@@ -126,6 +127,9 @@ class Function(Operation):
         """True if it is a coroutine function, run as a task on the loop."""
         return is_coroutine_function(self.fn)
 
+    def _check_kind(self) -> None:
+        check_runs(self.fn, "an op")
+
     def check_arity(self, count: int) -> None:
         """Any number of inputs is right."""
 
@@ -134,6 +138,41 @@ class Function(Operation):
 
     def __str__(self) -> str:
         return name_of(self.fn)
+
+
+@dataclass(frozen=True, slots=True)
+class Emitting(Function):
+    """A generator function, plain or async, whose items are computed one after the other; see `Graph.function`.
+
+    Attributes:
+        fn, specs: As of `Function`; types are those of an item.
+        concurrency: One frame at a time.
+        in_flight: Most items that are computed at once.
+    Example:
+        >>> graph = af.Graph("example")
+        >>> x = graph.blob("x", shape=3)
+        >>> def each(values):
+        ...     yield from values
+        >>> item = graph.apply(af.ops.Emitting(each, (af.TensorSpec.of([]),)), x)
+        >>> squares = af.collect(item * item)
+        >>> print(graph.run_sync({x: [1, 2, 3]})[squares])
+        [1. 4. 9.]
+    """
+
+    concurrency: int | None = 1
+    in_flight: int = 1
+
+    @property
+    def is_async(self) -> bool:
+        """True if it is an async generator function."""
+        return _is(inspect.isasyncgenfunction, self.fn)
+
+    def _check_kind(self) -> None:
+        if not self.is_async and not _is(inspect.isgeneratorfunction, self.fn):
+            raise GraphError(f"{name_of(self.fn)} does not yield: emits=True needs a generator function, async or not")
+        if self.concurrency != 1:
+            raise GraphError(f"{self}: an op that emits takes one frame after the other; in_flight= is for its items")
+        whole("in_flight", self.in_flight, 1)
 
 
 def checked_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -16,8 +16,8 @@ from actorflow.pipeline.calls.options import CallOptions, Executor, Options, giv
 from actorflow.pipeline.loader import Feeding, Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
 from actorflow.pipeline.stages.collate import stack, unstack
-from actorflow.pipeline.stages.join import Concat, Interleave, Merge, Zip
-from actorflow.pipeline.stages.passing import Enumerate, Group, Prefetch, Shard, SkipFirst, Take
+from actorflow.pipeline.stages.join import Concat, Interleave, Merge, MergeByTime, Zip
+from actorflow.pipeline.stages.passing import Enumerate, Group, Newest, Prefetch, Shard, SkipFirst, Take
 from actorflow.pipeline.stages.repeat import Cache, Repeat
 from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.shuffle import Shuffle
@@ -306,6 +306,23 @@ class Pipeline(Loader[T]):
         if size_bytes is not None:
             size_bytes = whole_number("size_bytes", size_bytes, 1)
         return self._add(Cache, name, size_bytes=size_bytes, size=size)
+
+    def newest(self, *, name: str = "newest") -> Pipeline[T]:
+        """Give the newest item alone: one that comes takes the place of one that waits, which is left out.
+
+        For live sources whose consumer may be slower: it gets what is newest when it asks. The stages in front never
+        wait for those behind. Items that were left out are counted, as ``skipped``; a saved position is behind them.
+
+        Example:
+            >>> async def main():
+            ...     loader = af.pipeline.source(range(100)).newest()
+            ...     async with loader:
+            ...         seen = [number async for number in loader]
+            ...     return seen[-1], len(seen) + loader.stats()["newest"].skipped
+            >>> af.run(main())
+            (99, 100)
+        """
+        return self._add(Newest, name)
 
     def prefetch(
         self,
@@ -611,22 +628,32 @@ def interleave(*pipelines: Pipeline[T], block: int = 1, name: str = "interleave"
     return _join(Interleave, pipelines, name, block=block)
 
 
-def merge(*pipelines: Pipeline[T], name: str = "merge") -> Pipeline[T]:
-    """The items of several pipelines as they come; those of each one keep their order.
+def merge(*pipelines: Pipeline[T], time: Callable[[T], Any] | None = None, name: str = "merge") -> Pipeline[T]:
+    """The items of several pipelines as they come, or by their times; those of each one keep their order.
 
     Args:
         pipelines: At least one, none of which has a stage of another.
+        time: Gives the time of an item, or whatever else items are compared by; each pipeline must give its own in that
+            order. An item goes out when all others have one that is not earlier, or have ended, so all of them are
+            waited for; of equal times the first pipeline's comes first. Called on the loop.
         name: Of the stage, for messages and statistics.
     Raises:
-        PipelineError: if it is given something else.
+        PipelineError: if it is given something else; later, if a pipeline goes back in time.
 
     Example:
         >>> letters, numbers = af.pipeline.source("abc"), af.pipeline.source("12")
         >>> merged = list(af.pipeline.merge(letters, numbers).iter_sync())  # as they come
         >>> sorted(merged), [item for item in merged if item.isalpha()]
         (['1', '2', 'a', 'b', 'c'], ['a', 'b', 'c'])
+        >>> sound, sight = af.pipeline.source([(0.0, "la"), (0.4, "li")]), af.pipeline.source([(0.1, "red")])
+        >>> [what for _, what in af.pipeline.merge(sound, sight, time=lambda item: item[0]).iter_sync()]
+        ['la', 'red', 'li']
     """
-    return _join(Merge, pipelines, name)
+    if time is None:
+        return _join(Merge, pipelines, name)
+    if not callable(time):
+        raise PipelineError(f"{name}: time must be a function of an item, got {shown(time)}")
+    return _join(MergeByTime, pipelines, name, time=time)
 
 
 def _join(kind: type[Stage], pipelines: Sequence[Pipeline[Any]], name: str, **fields: Any) -> Pipeline[Any]:

@@ -41,7 +41,7 @@ class StageSnapshot:
         items_in: Items taken.
         items_out: Items given.
         calls: Calls of the user's function.
-        skipped: Items left out, since their calls failed.
+        skipped: Items left out, since their calls failed, or newer ones came (`Pipeline.newest`).
         retried: Calls repeated.
         timed_out: Calls that took too long.
         busy_s: Time in calls, of all of them together.

@@ -67,9 +67,9 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
             viewed = max((charges[index] for index in op.inputs), default=0)
             for index in op.outputs:
                 charges[index] = max(charges[index], viewed)
-        if op.bodies:  # what it needs while it computes them counts for as long as its first output is there
+        if op.bodies and op.outputs:  # what it needs while it computes them counts as long as its first output is there
             peaks = [0 if isinstance(body, GraphError) else body.footprint().peak_bytes for body in op.bodies]
-            charges[op.outputs[0]] += max(peaks)
+            charges[op.outputs[0]] += max(peaks) * getattr(op.operation, "bodies_at_once", 1)
     return charges
 
 

@@ -95,6 +95,7 @@ class Plan:
         lengths: Lengths of the open axes that it was made for.
         tapped: Slot of each blob that is kept for those who look on, and not returned.
         check: What is looked for in the results of its ops; None for nothing.
+        per_item: Blobs that are returned for each item of an op that emits, and not once in a frame.
 
     Example:
         >>> graph = af.Graph("g")
@@ -121,6 +122,7 @@ class Plan:
     lengths: Lengths = ()
     check: FiniteCheck | None = None
     tapped: Mapping[Blob, int] = field(default_factory=dict)
+    per_item: Sequence[Blob] = ()
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together.

@@ -25,6 +25,7 @@ from actorflow.ops.shaping import Transpose
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
+from actorflow.plan.emitting import Emission, emitting
 from actorflow.plan.fuse import fuse as fused
 from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.lengths import Closed
@@ -79,36 +80,68 @@ def planning(
     if lengths is not None:
         closed = Closed(lengths)
         yield from closed.close(ordered)
+    fuses = graph.options.fuse if fuse is None else fuse
+    planner = _Planner(graph, ordered, fuses, closed, home)
+    found = emitting(ordered, fetched, planner.spec, planner.operation)
+    per_item = () if found is None or found.fetched else fetched
+    if found is not None:
+        planner, fetched = _Planner(graph, found.ops, fuses, closed, home, hidden=found.hidden), found.fetched
     if tapped:
-        used = {blob for op in ops for blob in (*op.inputs, *op.outputs)}
+        used = {blob for op in planner.ordered for blob in (*op.inputs, *op.outputs)}
         tapped = [blob for blob in tapped if blob in used]
-    planner = _Planner(graph, ordered, graph.options.fuse if fuse is None else fuse, closed, home)
     plan = yield from planner.plan((*fetched, *tapped) if tapped else fetched)
     plan.lengths = lengths or ()
+    plan.per_item = per_item
     if tapped:
         kept = plan.fetches
         plan.fetches = {blob: kept[blob] for blob in fetched if blob in kept}
         plan.tapped = {blob: kept[blob] for blob in tapped if blob in kept}
-    for op in plan.ops:
-        if isinstance(op.operation, WithBodies):
-            op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse)))
+    yield from _add_bodies(plan, fuse, closed)
     for place in places_of(plan.slots):
         _check_budget(plan, place)
     return plan
 
 
-def _bodies(plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None) -> Steps[list[Plan | GraphError]]:
+def _add_bodies(plan: Plan, fuse: bool | None, closed: Closed | None) -> Steps[None]:
+    """Plan what the ops of a plan compute by themselves."""
+    for op in plan.ops:
+        if isinstance(op.operation, WithBodies):
+            op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse, closed)))
+
+
+def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None, closed: Closed | None) -> Steps[Plan]:
+    """The plan of what is computed for each item of an op that emits; it is given what it reads from outside."""
+    graph, (body,) = plan.graph, operation.bodies
+    fuses = graph.options.fuse if fuse is None else fuse
+    planner = _Planner(graph, body.ops, fuses, closed, op.place, given=frozenset(body.inputs))
+    part = yield from planner.plan(body.outputs)
+    part.lengths = plan.lengths
+    yield from _add_bodies(part, fuse, closed)
+    return part
+
+
+def _bodies(
+    plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None, closed: Closed | None
+) -> Steps[list[Plan | GraphError]]:
     """Plans of what an op computes by itself."""
     made: list[Plan | GraphError] = []
     for body in operation.bodies:
         lengths = plan.lengths or None
         try:
-            part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, home=op.place)
+            if isinstance(operation, Emission):
+                part = yield from _item_body(plan, op, operation, fuse, closed)
+            else:
+                part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, home=op.place)
         except ShapeError as error:
             if lengths is None or not isinstance(operation, Switch):
                 raise
             made.append(error)  # a branch for other lengths: an error where it is taken
             continue
+        if part.per_item:
+            raise GraphError(
+                f"op {op.node.name!r} computes {body.scope.name!r}, which gives a value for each item of an op that "
+                f"emits: join them there by af.collect; created at {op.node.site}"
+            )
         elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
         if elsewhere:
             raise PlaceError(
@@ -141,17 +174,39 @@ def _check_budget(plan: Plan, place: Place) -> None:
 
 
 class _Planner:
-    """Builds one plan."""
+    """Builds one plan.
 
-    def __init__(self, graph: Graph, ordered: list[Op], fuses: bool, closed: Closed | None, home: Place | None) -> None:
+    Args:
+        graph: A root graph.
+        ordered: The ops, in a topological order.
+        fuses: Whether to join some.
+        closed: Types and operations for the lengths of open axes, if there are any.
+        home: As for `planning`.
+        given: Blobs whose values each frame is given, whoever makes them.
+        hidden: Ops that others stand for.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        ordered: list[Op],
+        fuses: bool,
+        closed: Closed | None,
+        home: Place | None,
+        *,
+        given: frozenset[Blob] = frozenset(),
+        hidden: frozenset[Op] = frozenset(),
+    ) -> None:
         self._graph = graph
         self._home = home
         self._fuses = fuses
-        self._ordered = ordered
+        self._given = given
+        self.ordered = ordered
         # Types and operations of nodes.
-        self._spec: Callable[[Blob], TensorSpec] = _SPEC if closed is None else closed.spec
-        self._operation: Callable[[Op], Operation] = _OPERATION if closed is None else closed.operation
-        self._chosen: set[Op] | None = None  # the same, once it is asked for
+        self.spec: Callable[[Blob], TensorSpec] = _SPEC if closed is None else closed.spec
+        self.operation: Callable[[Op], Operation] = _OPERATION if closed is None else closed.operation
+        self._hidden = hidden
+        self._chosen: set[Op] | None = None  # all of these, once it is asked for
         self._wanted: frozenset[Blob] = frozenset()
         self._selector = Selector(graph.options.hints, graph.options.devices)
         self._slots: list[Slot] = []
@@ -172,7 +227,7 @@ class _Planner:
     def plan(self, fetched: Sequence[Blob]) -> Steps[Plan]:
         rank, values = self._rank, self._values
         self._wanted = frozenset(fetched)
-        for op in self._ordered:
+        for op in self.ordered:
             first = values.get(op.inputs[0]) if op.inputs else None
             # Asked here first: a call for each op of a large graph would be felt.
             is_candidate = not op.inputs or (first is not None and first.is_constant)
@@ -199,8 +254,8 @@ class _Planner:
         identity: Identity | None = None
         if self._graph.world.size > 1:
             constants = frozenset(blob for blob, slot in self._values.items() if slot.is_constant)
-            if ranks_of_edges(self._ordered, fetched, constants):
-                identity = identity_of(self._ordered, fetched, constants, self._spec)
+            if ranks_of_edges(self.ordered, fetched, constants):
+                identity = identity_of(self.ordered, fetched, constants, self.spec)
         return Plan(
             self._graph,
             self._ops,
@@ -225,18 +280,18 @@ class _Planner:
         elements than what it reads together, or is small: of a number spread to the shape of a large batch, the number
         is kept and not the batch. A literal array is kept in any case.
         """
-        values, operation = self._values, self._operation(op)
+        values, operation = self._values, self.operation(op)
         for blob in op.inputs:
             slot = values.get(blob)
             if slot is None or not slot.is_constant:
                 return None
         if not op.outputs or op.attempts is not None or isinstance(operation, Function | AllReduce | WithBodies):
             return None
-        specs = [self._spec(blob) for blob in op.outputs]
+        specs = [self.spec(blob) for blob in op.outputs]
         if any(is_gathered(blob) or blob.dtype.hasobject for blob in op.outputs):
             return None
         is_small = type(operation) is Constant or sum(spec.size_bytes for spec in specs) <= SMALL_BYTES
-        if not is_small and sum(spec.size for spec in specs) > sum(self._spec(blob).size for blob in set(op.inputs)):
+        if not is_small and sum(spec.size for spec in specs) > sum(self.spec(blob).size for blob in set(op.inputs)):
             return None
         host = op.place if op.place == self._host else self._host
         try:
@@ -293,7 +348,7 @@ class _Planner:
         results = []
         for i, blob in enumerate(needed):
             axes = None if layout is None else layout.output_axes(i, len(blob.shape))
-            spec = self._spec(blob)
+            spec = self.spec(blob)
             if choice.dtype is not None and spec.dtype == dtype:
                 spec = TensorSpec(spec.shape, choice.dtype)
             if axes is not None:
@@ -309,7 +364,7 @@ class _Planner:
 
     def _needed(self, op: Op) -> tuple[Operation, Sequence[Blob]]:
         """What an op computes in this plan, and its outputs: without what gradients alone read, where there is none."""
-        operation, outputs = self._operation(op), op.outputs
+        operation, outputs = self.operation(op), op.outputs
         count = operation.saved
         if not count or not getattr(operation, "saves", False) or any(self._is_read(blob) for blob in outputs[-count:]):
             return operation, outputs
@@ -319,7 +374,7 @@ class _Planner:
     def _is_read(self, blob: Blob) -> bool:
         """Return whether an op of the plan reads a blob, or whoever asked for the plan."""
         if self._chosen is None:
-            self._chosen = set(self._ordered)
+            self._chosen = {*self.ordered, *self._hidden}
         return blob in self._wanted or not self._chosen.isdisjoint(blob.consumers)
 
     # -- other ranks --------------------------------------------------------------------------------------------
@@ -362,8 +417,8 @@ class _Planner:
         if slot is None:
             self._check_sendable(blob)
             host = Place(self._rank)
-            slot = self._edges[edge] = self._new_slot(blob, self._spec(blob), host)
-            self._add(op, blob, Receive(rank, edge, self._spec(blob)), Choice(host, None), [], [slot], f"from {rank}")
+            slot = self._edges[edge] = self._new_slot(blob, self.spec(blob), host)
+            self._add(op, blob, Receive(rank, edge, self.spec(blob)), Choice(host, None), [], [slot], f"from {rank}")
         return slot
 
     def _check_sendable(self, blob: Blob) -> None:
@@ -391,7 +446,7 @@ class _Planner:
         written = dict(self._terms[blob])
         operation = Sum()
         try:
-            operation.infer(*[self._spec(blob)] * len(written))
+            operation.infer(*[self.spec(blob)] * len(written))
         except DTypeError:
             names = ", ".join(op.name for op in blob.producers)
             raise DTypeError(
@@ -399,7 +454,7 @@ class _Planner:
             ) from None
         choice = self._choose(op, operation, blob.place, blob.dtype)
         inputs = [self._at(written[producer], choice.place, op) for producer in blob.producers if producer in written]
-        slot = self._new_slot(blob, self._spec(blob), choice.place)
+        slot = self._new_slot(blob, self.spec(blob), choice.place)
         self._add(op, blob, operation, choice, inputs, [slot])
         return slot
 
@@ -475,16 +530,17 @@ class _Planner:
 
     def _source(self, blob: Blob) -> Slot:
         """The slot of a value that no op of this rank writes."""
-        home = home_of(blob)
+        home = self._rank if blob in self._given else home_of(blob)
         if home != self._rank:
             slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
-        elif isinstance(blob, Variable):
-            slot = self._new_slot(blob, self._spec(blob), blob.place)
+        elif isinstance(blob, Variable) and blob not in self._given:
+            slot = self._new_slot(blob, self.spec(blob), blob.place)
             self._reads[blob] = slot.index
         else:
             # Fed from the host, as a rule.
-            place = blob.place if device_kind(blob.place.kind).is_host else Place(blob.place.rank)
-            slot = self._new_slot(blob, self._spec(blob), place)
+            is_here = device_kind(blob.place.kind).is_host and blob not in self._given
+            place = blob.place if is_here else self._host
+            slot = self._new_slot(blob, self.spec(blob), place)
             slot.is_fed = True
             self._feeds[blob] = slot.index
         self._values[blob] = slot
@@ -492,7 +548,7 @@ class _Planner:
 
     def _output(self, op: Op, blob: Blob, place: Place) -> Slot:
         """The slot that one producer of a blob writes on a place."""
-        slot = self._new_slot(blob, self._spec(blob), place)
+        slot = self._new_slot(blob, self.spec(blob), place)
         self._written(op, blob, slot)
         return slot
 
@@ -511,7 +567,7 @@ class _Planner:
             choice = self._choose(op, copy, home, blob.dtype)
             if choice.dtype is not None:
                 choice = self._choose(op, copy, self._host, blob.dtype)
-            slot = self._new_slot(blob, self._spec(blob), choice.place)
+            slot = self._new_slot(blob, self.spec(blob), choice.place)
             self._add(op, blob, copy, choice, [self._at(constant, choice.place, op)], [slot])
         if not slot.is_fed and slot.place != home:
             slot = self._at(slot, home, blob.producers[0])
@@ -566,7 +622,7 @@ class _Planner:
         if not isinstance(blob, Variable):
             return len(blob.producers)
         if self._chosen is None:
-            self._chosen = set(self._ordered)
+            self._chosen = {*self.ordered, *self._hidden}
         return sum(producer in self._chosen for producer in blob.producers)
 
     def _fuse(self) -> Steps[None]:

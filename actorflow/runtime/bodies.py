@@ -41,12 +41,14 @@ class InnerFrame(Frame):
         op: Whose call it is a part of.
         parent: The frame of that.
         call: That call.
+        item: Number of the item that it computes, where the op emits some.
     """
 
     part: Part
     op: BodyActor
     parent: Frame
     call: _Call
+    item = 0
     #: As of what a lane has to do.
     argument, begun, runs = None, True, True
 
@@ -139,8 +141,8 @@ class Part:
             values[slot] = given[position]
         return values
 
-    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
-        """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
+    def frame(self, call: _Call, number: int, values: list[Any]) -> InnerFrame:
+        """A frame that has not begun (`Frame.begin_again`)."""
         parent, program = call.parent, self.program
         start = program.begins_now(_observer, is_inner=True)
         if self._at_rest and start is self._start:
@@ -152,9 +154,13 @@ class Part:
             frame = InnerFrame(start, number, values, parent.context)
             frame.ends_quietly = False
         frame.op, frame.part, frame.parent, frame.call = call.op, self, parent, call
-        parent.outstanding[call.op] = frame
         if start.monitor is not None:
             start.monitor.show_all(start.node_ids, NodeState.WAITING)
+        return frame
+
+    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
+        """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
+        frame = call.parent.outstanding[call.op] = self.frame(call, number, values)
         return None if frame.begin_again(number, values) else frame
 
     def rest(self, frame: InnerFrame) -> None:

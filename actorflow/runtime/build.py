@@ -31,11 +31,13 @@ from actorflow.ops.registry import ANY, Kernel, KernelKey, lookup
 from actorflow.ops.together import Together
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
+from actorflow.plan.emitting import Emission
 from actorflow.plan.memory import rooms_of
 from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.ranks.edges import AllReduceActor, ChannelActor, ChannelLane, Exchange, ReceiveActor, SendActor
 from actorflow.runtime.bodies import Part, body_actor, bucket_of_output
 from actorflow.runtime.constants import constants_of
+from actorflow.runtime.emissions import EmitActor
 from actorflow.runtime.program import Program
 from actorflow.runtime.resources import Resources
 from actorflow.trace.counters import OpProfile, SegmentProfile
@@ -168,7 +170,7 @@ class Builder:
         if self._resources.device(slot.place).is_stream:
             returns = writer.kernel is None or writer.kernel.returns
             return (stream.StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
-        if isinstance(writer.operation, Function):
+        if isinstance(writer.operation, Function | Emission):
             return BlobActor(index, None)
         if writer.bodies:
             position = writer.outputs.index(slot.index)
@@ -278,6 +280,12 @@ class Builder:
         )
         if speaks:
             return self._channel_actor(op, wiring)
+        if isinstance(op.operation, Emission):
+            (part,), (body,) = self._parts[op.index], op.bodies
+            assert isinstance(part, Part)
+            assert isinstance(body, Plan)
+            values = [body.slots[slot].spec for slot in body.fetches.values()]
+            return EmitActor(wiring, op.operation, part, resources.turnstile(op.operation.op), op.specs, values)
         if isinstance(op.operation, WithBodies):
             parts = self._parts[op.index]
             in_turn = (
@@ -429,7 +437,7 @@ def _track(op: PlannedOp) -> str:
     if isinstance(op.operation, Function) and op.operation.is_async:
         return "async functions"
     if isinstance(op.operation, WithBodies):
-        return "branches and loops"
+        return "generators" if isinstance(op.operation, Emission) else "branches and loops"
     if isinstance(op.operation, Send | Receive):
         peer = op.operation.target if isinstance(op.operation, Send) else op.operation.source
         return f"channel with rank {peer}"

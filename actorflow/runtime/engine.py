@@ -438,8 +438,10 @@ class Engine:
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         program = self._known(self._key(fetch, feeds))
-        if program is None or program.exchange is None:
+        if program is None or (program.exchange is None and not program.per_item):
             return program
+        if program.exchange is None:
+            return None  # which `begin` refuses
         exchange = program.exchange
         is_ready = not self.resources.rank_turns.closed and exchange.peers.are_ready(exchange)
         return program if is_ready else None
@@ -474,6 +476,8 @@ class Engine:
             program = self._known(key)
             if program is None and self.queue.pause is not None:  # what is wrong is told now
                 program = at_once(self._making(key))
+            if program is not None:
+                _check_streamed(program, streamed)
             ticket = None
             if program is None or (self.queue.closed and not self.queue.holds(permit)):
                 ticket = self.queue.enter()  # before the next has its turn
@@ -483,7 +487,7 @@ class Engine:
                     self.queue.spend(permit)
         if ticket is not None:
             with ticket:  # given back whatever happens, also where no coroutine has begun
-                starting = partial(self._begin_in_turn, feeds, fetch, atomic, lengths, ticket)
+                starting = partial(self._begin_in_turn, feeds, fetch, atomic, lengths, ticket, streamed)
                 program, frame = await self._begin_in_time(starting, timeout_s)
         assert program is not None
         return self._begun(program, frame, None if ticket is not None else timeout_s, awaited, streamed, requesters)
@@ -597,13 +601,14 @@ class Engine:
         return lengths
 
     async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None, ticket: Ticket
+        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None, ticket: Ticket, streamed: bool
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when it has a program and the graph is not paused."""
         program = None
         while program is None:
             await ticket.come()
             program = await self._ready(feeds, fetch, lengths)
+        _check_streamed(program, streamed)
         frame = self.start(program, feeds, atomic)
         self.queue.spend()
         return program, frame
@@ -792,6 +797,16 @@ def _is_unfelt(plan: Plan) -> bool:
         or any(spec.is_object for spec in fed)
         or any(op.kernel is None or op.kernel.random or isinstance(op.operation, Function) for op in plan.ops)
     )
+
+
+def _check_streamed(program: Program, streamed: bool) -> None:
+    """Check that what is fetched is there once in a frame, where it must be."""
+    if program.per_item and not streamed:
+        names = listed([repr(name) for name in program.per_item])
+        raise GraphError(
+            f"graph {program.graph.name!r} computes {names} for each item of an op that emits: take the results by "
+            "graph.stream(), or join the items by af.collect, and fetch what that gives"
+        )
 
 
 def _zeros(spec: TensorSpec) -> npt.NDArray[Any]:

@@ -27,6 +27,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.branches import Branches
+from actorflow.runtime.items import Items
 from actorflow.runtime.resources import Resources
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.trace.counters import NodeState
@@ -188,6 +189,7 @@ class Program:
         tapped: Blobs whose values are kept for taps.
         branches: Says on which lanes ops are; None where they stay on those of the plan.
         looks_on: Whether more is done with a frame's results than to return them.
+        per_item: Names of what is returned for each item of an op that emits, and not once in a frame.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -296,6 +298,7 @@ class Program:
             ]
         )
         self.looks_on = bool(self.tapped or self._scalars)
+        self.per_item = tuple([blob.name for blob in plan.per_item])
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -360,6 +363,8 @@ class Program:
         frame = Frame(start, number, values, copy_context())
         if atomic:
             frame.atomic = True
+        if self.per_item:
+            frame.items = Items()
         return frame
 
     def layout(self, feeds: Sequence[Blob]) -> tuple[list[Any], list[int | None]]:

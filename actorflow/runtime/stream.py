@@ -213,10 +213,22 @@ class _Feeder:
                     await asyncio.wait([self.refill()])
                     continue
                 program, frame = frames[0]
+                items = frame.items
+                if items is not None:
+                    while True:
+                        if not items.results:
+                            items.compute(frame)
+                            if not items.results and not await items.come(frame):
+                                break
+                        result = items.results.popleft()
+                        if items.resting is not None:
+                            items.go_on_soon(frame)
+                        yield result
                 result = await program.outcome(frame)
                 frames.popleft()
                 self.refill()
-                yield result
+                if items is None:
+                    yield result
             self.refill().result()  # raises what the source, or a wrong feed, has raised
         finally:
             self.is_running = False

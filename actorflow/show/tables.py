@@ -65,7 +65,9 @@ def plan_table(plan: Plan) -> str:
         [
             *_table(("op", "kernel", "place, lane", "inputs", "outputs"), rows),
             f"fed: {_types(plan.feeds) or 'nothing'}",
-            f"fetched: {_types(plan.fetches) or 'nothing'}",
+            f"fetched: {_types(plan.fetches) or 'nothing'}"
+            if not plan.per_item
+            else f"per item: {_types(plan.per_item)}",
             f"updated: {_types(plan.updates) or 'nothing'}",
             *([f"constant: {', '.join(map(step_name, plan.folded))}"] if plan.folded else []),
             *[f"captured: {_segment(plan, segment)}" for segment in plan.segments],

@@ -24,6 +24,7 @@ from actorflow.checkpoint.file import Tensor, dtype_code
 from actorflow.checkpoint.values import Names, Reader, UnsavableError, Writer, kinds, names_in, packed
 from actorflow.ops.fft import Fft, Ifft, Irfft, Rfft
 from actorflow.ops.fills import Constant, numbers
+from actorflow.ops.function import Emitting
 from actorflow.ops.fused import Followed
 from actorflow.ops.nn.resize import Resize
 from actorflow.ops.operation import SAVABLE, Operation
@@ -34,7 +35,7 @@ from actorflow.spec import Length, TensorSpec, axis, following, minimum
 from actorflow.transport.local import LocalWorld
 from tests.operations import operations, samples
 from tests.support.effort import FULL, slow
-from tests.support.graph_files import Case, differences, half, structure
+from tests.support.graph_files import Case, differences, emitted, half, structure
 from tests.support.random_graphs import OpenGraphs, RandomGraph
 
 pytest.importorskip("safetensors")
@@ -477,7 +478,8 @@ def test_every_operation_comes_back() -> None:
     planned = {Followed, Receive, Send, Stage, Together, Transfer}
     every = {kind for kind in operations() - planned if getattr(sys.modules[kind.__module__], kind.__name__) is kind}
     for kind in every - set(tried):
-        defaults = {"group": "g", "ranks": (0, 1), "function": SAVED, "given": (axis("n"), 2), "fn": half}
+        defaults = {"group": "g", "ranks": (0, 1), "function": SAVED, "given": (axis("n"), 2)}
+        defaults["fn"] = emitted if kind is Emitting else half
         given = {
             field.name: defaults.get(field.name, 1)
             for field in dataclasses.fields(kind)
@@ -490,7 +492,7 @@ def test_every_operation_comes_back() -> None:
     for kind in every:
         assert kinds()[kind.__name__] is kind
         for operation in tried[kind]:
-            found = through_a_file(operation, half)
+            found = through_a_file(operation, half, emitted)
             assert found == operation or str(found) == str(operation)  # NaN is not equal to itself
             assert type(found) is kind
             for field in dataclasses.fields(kind):

@@ -163,7 +163,7 @@ class TestOwnKernels:
         known = {key.operation for key in registered_kernels()}
         missing = {kind for kind in operations() if kind.__name__ not in known}
         made = {kind for kind in missing if make(kind, KernelKey(kind.__name__, "cpu", "numpy", "float32", "any"))}
-        assert {kind.__name__ for kind in missing - made} == {"Function", "AllReduce", "Numbers"}
+        assert {kind.__name__ for kind in missing - made} == {"Function", "Emitting", "AllReduce", "Numbers"}
 
 
 def test_a_kernel_is_bound_to_each_step_of_a_program() -> None:
@@ -210,7 +210,7 @@ class TestPublicFace:
         others = {name for name in classes if name.lower().removeprefix("reduce") not in functions}
         assert others == {
             *("AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate"),  # made by optimizers
-            *("AllReduce", "Function", "Fused"),  # made by `nn.parallel`, graphs and plans
+            *("AllReduce", "Function", "Emitting", "Fused"),  # made by `nn.parallel`, graphs and plans
             "GeluTanh",  # a form of `gelu`
             *("BatchNormInference", "LSTMGates"),  # the second operation of `batch_norm`, and part of `lstm_cell`
         }

@@ -8,7 +8,7 @@ from tests.operations import ROWS, operations
 
 OPERATIONS = [row for row in ROWS.values() if row.kind]
 #: What no kernel computes, or only one of a plan, and what has tests of its own.
-OTHERS = {"Followed", "Together", "Function", "AllReduce", "Numbers"}
+OTHERS = {"Followed", "Together", "Function", "Emitting", "AllReduce", "Numbers"}
 
 
 def test_every_operation_has_a_row() -> None:

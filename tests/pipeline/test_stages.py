@@ -271,3 +271,91 @@ async def test_rows_that_are_alike_enough(rows: list[Any], expected: Any) -> Non
     (batch,) = await collect(source(rows).batch(len(rows)))
     np.testing.assert_array_equal(batch, expected, strict=isinstance(expected, np.ndarray))
     assert type(batch) is type(expected)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_merge_by_time(a: list[int], b: list[int], c: list[int]) -> None:
+    streams = [[(x, name) for x in sorted(xs)] for name, xs in zip("abc", (a, b, c), strict=True)]
+    merged = items_of(merge(*map(source, streams), time=lambda item: item[0]))
+    assert merged == sorted(itertools.chain(*streams))  # of equal times the first pipeline's first
+
+
+async def test_merge_by_time_waits_for_all_streams_and_goes_on_where_it_was() -> None:
+    come = asyncio.Event()
+
+    async def late() -> AsyncIterator[int]:
+        await come.wait()
+        yield 2
+        yield 5
+
+    loader = merge(source([1, 3, 4]), source(lambda epoch: late()), time=lambda item: item)
+    async with loader:
+        items = aiter(loader)
+        first = asyncio.ensure_future(anext(items))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not first.done()
+        come.set()
+        assert [await first, await anext(items)] == [1, 2]
+        state = loader.state_dict()
+    again = merge(source([1, 3, 4]), source(lambda epoch: late()), time=lambda item: item)
+    again.load_state_dict(state)
+    assert await collect(again) == [3, 4, 5]
+    await again.aclose()
+
+
+@pytest.mark.together(
+    ("streams", "time", "message"),
+    [
+        (([1, 3, 2], [0, 9]), lambda x: x, "stream 0 goes back in time, from 3 to 2"),
+        (([1], [1, 2]), lambda x: x[0], "TypeError"),
+    ],
+)
+async def test_merge_by_time_of_what_has_no_order(streams: Any, time: Any, message: str) -> None:
+    loader = merge(*map(source, streams), time=time)
+    with pytest.raises(af.StageError, match=message):
+        await collect(loader)
+    await loader.aclose()
+
+
+async def test_newest_gives_what_has_come_last_to_a_slow_consumer() -> None:
+    go = [asyncio.Event() for _ in range(3)]
+
+    async def bursts() -> AsyncIterator[int]:
+        for number, event in enumerate(go):
+            await event.wait()
+            for i in range(10 * number + 1):
+                yield 100 * number + i
+
+    free, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow(item: int) -> int:
+        begun.set()
+        await free.wait()
+        return item
+
+    loader = source(lambda epoch: bursts()).newest().map(slow, concurrency=1)
+    async with loader:
+        taken = asyncio.ensure_future(collect(loader))
+        go[0].set()
+        await begun.wait()  # it is busy with 0 while all others come
+        for event in go[1:]:
+            event.set()
+        while loader.stats()["source"].items_out < 1 + 11 + 21:
+            await asyncio.sleep(0)
+        free.set()
+        assert await taken == [0, 220]
+        newest = loader.stats()["newest"]
+        assert (newest.items_in, newest.items_out, newest.skipped) == (33, 2, 31)
+
+
+async def test_newest_hands_on_the_end_and_an_error() -> None:
+    def fails() -> Any:
+        yield 1
+        raise ValueError("broken")
+
+    assert (await collect(source([], name="nothing").newest())) == []
+    loader = source(lambda epoch: fails()).newest().prefetch(3, size_bytes=100)
+    with pytest.raises(af.StageError, match="broken"):
+        await collect(loader)
+    await loader.aclose()

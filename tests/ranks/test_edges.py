@@ -170,3 +170,70 @@ async def test_many_graphs_of_one_name_share_the_ranks() -> None:
     assert [result["c/out"][0] for result in results[::2]] == [0.0, 30.0, 60.0]
     for _, graphs in pairs:
         await asyncio.gather(*(graph.aclose() for graph in graphs))
+
+
+def numbers_of(values: Any) -> Any:
+    """Each value by itself, but for one that is negative."""
+    for value in values:
+        if value < 0:
+            raise ValueError("negative")
+        yield value
+
+
+async def test_items_of_an_op_are_computed_on_its_rank() -> None:
+    def build(graph: af.Graph) -> None:
+        with graph.at("0/cpu"):
+            x, offset = graph.blob("x", ("n",)), graph.blob("offset", ())
+        with graph.at("1/cpu"):
+            factor = graph.variable("factor", (), init=3.0)
+            item = graph.function("numbers", numbers_of, outputs=af.TensorSpec.of(()), emits=True)(ops.scale(x, 2.0))
+            y = af.collect(item * factor + offset, length="n", name="joined")
+        with graph.at("0/cpu"):
+            ops.scale(y, 5.0, name="c")
+
+    ranks = Ranks(build)
+    for n in (2, 5):
+        x = np.arange(n, dtype=np.float32)
+        first, second = await ranks.all(lambda graph, _, x=x: graph.run({"x": x, "offset": 1}))
+        np.testing.assert_array_equal(first["c/out"], (6 * x + 1) * 5)
+        assert list(second) == []
+    failed = await ranks.all(lambda graph, _: graph.run({"x": [1, -1], "offset": 0}))
+    assert isinstance(failed[1], af.OpError)
+    assert "after 1 items" in failed[1].__notes__
+    assert isinstance(failed[0], af.PeerFailedError)
+    await ranks.aclose()
+
+
+async def test_what_follows_an_item_stays_on_its_rank(world_of: Any) -> None:
+    transport, _ = world_of(2)
+    graph = af.Graph("ranks", world=transport)
+    x = graph.blob("x", (2,))
+    item = graph.function("numbers", numbers_of, outputs=af.TensorSpec.of(()), emits=True)(x)
+    with graph.at("1/cpu"):
+        y = item * 2
+    with pytest.raises(af.PlaceError, match="all of that has one rank"):
+        graph.compile([af.collect(y)])
+
+
+async def test_a_call_of_another_graph_is_made_by_one_rank() -> None:
+    others: list[af.Graph] = []
+
+    def build(graph: af.Graph) -> None:
+        other = af.Graph("other")
+        others.append(other)
+        given = other.blob("given", ("k",))
+        made = given * other.variable("factor", (), init=7.0)
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (3,))
+        with graph.at("1/cpu"):
+            y = graph.call(other, {given: x}, fetch=made)
+        with graph.at("0/cpu"):
+            ops.scale(y, 2.0, name="c")
+
+    ranks = Ranks(build)
+    first, _ = await ranks.all(lambda graph, _: graph.run({"x": [1, 2, 3]}))
+    assert first["c/out"].tolist() == [14, 28, 42]
+    assert [other.statistics().frames.finished for other in others] == [0, 1]
+    await ranks.aclose()
+    for other in others:
+        await other.aclose()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,9 @@ import actorflow as af
 
 #: Shape of all values; those that conditions are made of are sums.
 SHAPE = (3,)
+#: Bodies that have gradients, and all kinds.
+BODIES = ("cond", "switch", "while", "scan")
+ALL_BODIES = (*BODIES, "call", "emit")
 
 
 class Eager:
@@ -68,6 +73,30 @@ class Eager:
         """Where counting begins."""
         return np.int64(0)
 
+    @staticmethod
+    def call(fn: Callable[..., Any], *values: Any) -> Any:
+        """As `Graph.call` of a graph that a function makes."""
+        return fn(*values)
+
+    @staticmethod
+    def emit(count: int, body: Callable[..., Any], x: Any, options: Emits) -> Any:
+        """The sum of what a function gives for each item of a generator."""
+        return np.sum([body(item) for item in items(x, count)], axis=0)
+
+
+class Emits(NamedTuple):
+    """How items are emitted and joined."""
+
+    is_async: bool
+    in_flight: int
+    is_stacked: bool
+
+
+def items(x: Any, count: int) -> Iterator[Any]:
+    """Some arrays that follow from one."""
+    for i in range(count):
+        yield x * ((i + 1) / count)
+
 
 class Graphs:
     """A graph's functions."""
@@ -103,6 +132,32 @@ class Graphs:
         """Where counting begins."""
         return 0
 
+    @staticmethod
+    def call(fn: Callable[..., Any], *values: af.Blob) -> Any:
+        """An op that calls a graph that a function makes."""
+        other = af.Graph("called")
+        given = [other.blob(f"given{i}", value.shape, value.dtype) for i, value in enumerate(values)]
+        made = fn(*given)
+        return values[0].graph.root.call(other, dict(zip(given, values, strict=True)), fetch=made)
+
+    @staticmethod
+    def emit(count: int, body: Callable[..., Any], x: af.Blob, options: Emits) -> Any:
+        """The sum of what is computed for each item of an op that emits."""
+
+        async def awaited(x: Any) -> AsyncIterator[Any]:
+            for item in items(x, count):
+                yield item
+                await asyncio.sleep(0)
+
+        fn = awaited if options.is_async else partial(items, count=count)
+        graph = x.graph.root
+        name = f"items{len(graph.ops)}"
+        emitting = graph.function(name, fn, x.spec, emits=True, in_flight=options.in_flight)
+        y = body(emitting(x))
+        if options.is_stacked:
+            return af.ops.sum(af.collect(y, length=count), 0)
+        return af.collect(y, lambda values: np.sum(values, axis=0), outputs=y.spec)
+
 
 class Program:
     """A function of two values, made of a seed; it does the same in each world.
@@ -110,11 +165,13 @@ class Program:
     Args:
         seed: Decides all of it.
         depth: Bodies inside of each other, at most.
+        kinds: What bodies are of.
     """
 
-    def __init__(self, seed: int, depth: int = 3) -> None:
+    def __init__(self, seed: int, depth: int = 3, kinds: Sequence[str] = BODIES) -> None:
         self.seed = seed
         self.depth = depth
+        self._bodies = kinds
         self.kinds: set[str] = set()
 
     def __call__(self, world: Any, x: Any, w: Any) -> Any:
@@ -127,7 +184,7 @@ class Program:
         return values[-1] + rng.choice(values) * 0.5
 
     def _step(self, rng: random.Random, world: Any, values: list[Any], depth: int) -> Any:
-        kind = rng.choice(["plain", "cond", "switch", "while", "scan"]) if depth else "plain"
+        kind = rng.choice(["plain", *self._bodies]) if depth else "plain"
         a, b = rng.choice(values), rng.choice(values)
         self.kinds.add(kind)
         inner = rng.randrange(1 << 30)
@@ -154,4 +211,10 @@ class Program:
                 lambda c, x: (world.tanh(part(c) + x), world.sin(c * x)), b, xs, rng.random() < 0.5
             )
             return last + taken[0]
+        if kind == "call":
+            return world.call(lambda *given: self._value(random.Random(inner), world, [*given], depth - 1), a, b)
+        if kind == "emit":
+            options = Emits(rng.random() < 0.5, rng.randint(1, 3), rng.random() < 0.5)
+            # The generator reads what is around it, so that its items are inside of those that are emitted there.
+            return world.emit(rng.randint(1, 4), lambda x: world.tanh(part(x) + x), b + values[0] * 0, options)
         return rng.choice([lambda: a + b, lambda: a * b * 0.5, lambda: world.tanh(a) - b, lambda: world.sin(a * 2)])()

@@ -1,13 +1,14 @@
-"""Several streams made one: zip, concat, interleave, merge."""
+"""Several streams made one: zip, concat, interleave, merge, as items come or by their times."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from actorflow.errors import PipelineError
+from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.stages.actor import Inbox, StageActor, Wait
 from actorflow.pipeline.stages.stage import Build, Stage
 
@@ -238,3 +239,64 @@ class Merge(_Join):
 
     kind = "merge"
     actor_type = _MergeActor
+
+
+class _MergeByTimeActor(JoinActor):
+    """Gives the earliest item when each stream has one, or has ended."""
+
+    def __init__(self, stage: MergeByTime, build: Build, state: Any) -> None:
+        super().__init__(stage, build, state)
+        self._number = 0  # of the next item
+        # Of each stream, in a tuple, the time of its first item, where it is known, and of the one that was taken last.
+        self._times: list[Any] = [None] * len(self.inboxes)
+        self._latest = self._times.copy()
+        self.start = tuple(self.at)
+
+    def next_item(self) -> tuple[Any, Any] | None:
+        first = -1
+        for index, inbox in enumerate(self.inboxes):
+            if not inbox.items:
+                if not self.has_ended(inbox) or self.is_over:
+                    return None
+                continue
+            if self._times[index] is None and not self._look(index, inbox.items[0][0]):
+                return None
+            if first < 0 or self._times[index] < self._times[first]:
+                first = index
+        if first < 0:
+            self.finish()
+            return None
+        self._latest[first], self._times[first] = self._times[first], None
+        self._number += 1
+        return self.taken(first), tuple(self.at)
+
+    def _look(self, index: int, item: Any) -> bool:
+        """Ask for the time of the first item of a stream; an error, or one that goes back, ends all of them."""
+        try:
+            found, latest = (self._stage.time(item),), self._latest[index]
+            if latest is not None and found < latest:
+                raise PipelineError(
+                    f"stream {index} goes back in time, from {shown(latest[0])} to {shown(found[0])}: to merge by "
+                    "time, each must be in order"
+                )
+        except BaseException as error:  # noqa: BLE001  it becomes the item's
+            self.finish(self.caught(error, self._number, item))
+            return False
+        self._times[index] = found
+        return True
+
+    def freeze(self, position: Any) -> Any:
+        return self.freeze_all(position)
+
+
+class MergeByTime(_Join):
+    """`merge` with ``time``."""
+
+    kind = "merge"
+    actor_type = _MergeByTimeActor
+
+    time: Callable[[Any], Any]
+
+    @property
+    def shape(self) -> str:
+        return f"{self.kind}({len(self.upstream)} by time)"

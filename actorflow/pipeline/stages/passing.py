@@ -1,4 +1,4 @@
-"""Stages that pass items on as they come, on the loop: take, skip, enumerate, shard, batch, prefetch."""
+"""Stages that pass items on as they come, on the loop: take, skip, enumerate, shard, batch, newest, prefetch."""
 
 from __future__ import annotations
 
@@ -221,6 +221,45 @@ class Group(Stage):
     drop_last: bool
 
 
+class _NewestActor(StageActor):
+    """Puts each item in the place of the one that waits behind it; the stage in front always has room."""
+
+    def __init__(self, stage: Newest, build: Build, state: Any) -> None:
+        source = build.front(stage, state)
+        super().__init__(build.run, build.stats(stage))
+        self.reads(source)
+        self.start = source.start
+
+    def step(self, now: int) -> Wait:
+        inbox, waiting, stats = self.inboxes[0], self.out.items, self.stats
+        taken = len(inbox.items)
+        if taken:
+            old = len(waiting)
+            stats.items_in += taken
+            stats.items_out += 1 - old
+            stats.skipped += taken - 1 + old
+            stats.holds(taken)
+            waiting.clear()
+            waiting.append(inbox.items[-1])
+            inbox.items.clear()
+            inbox.source.wake()
+            self.out.owner.wake()
+        if inbox.end is not None:
+            self.finish(inbox.end.error)
+            return Wait.NOTHING
+        return Wait.GET
+
+    def freeze(self, position: Any) -> Any:
+        return self.upstream.freeze(position)
+
+
+class Newest(Stage):
+    """`Pipeline.newest`."""
+
+    kind = "newest"
+    actor_type = _NewestActor
+
+
 class _PrefetchActor(StageActor):
     """Takes an item out of its inbox when there is room for its bytes, so the one behind is not even asked for."""
 
@@ -234,7 +273,7 @@ class _PrefetchActor(StageActor):
         self._size = stage.size or size_of
         self._buffer: deque[tuple[Any, Any, int]] = deque()
         self._bytes = 0
-        self._next: int | None = None  # bytes of the item in the inbox
+        self._next: tuple[Any, int] | None = None  # the item in the inbox, which may yet be replaced, and its bytes
         self._number = 0  # of that item
         self._failure: StageError | None = None  # their number is not known; what is held goes out first
 
@@ -275,13 +314,13 @@ class _PrefetchActor(StageActor):
         value, at = items[0]
         size_bytes = 0
         if stage.size_bytes is not None and value is not MARK:
-            if self._next is None:
+            if self._next is None or self._next[0] is not value:
                 try:
-                    self._next = bytes_of(self._size, value)
+                    self._next = value, bytes_of(self._size, value)
                 except BaseException as error:  # noqa: BLE001  it becomes the item's
                     self._failure = self.caught(error, self._number, value)
                     return False
-            size_bytes = self._next
+            size_bytes = self._next[1]
             # One that is larger than all the room there is has to pass, too: alone.
             if self._buffer and self._bytes + size_bytes > stage.size_bytes:
                 return False

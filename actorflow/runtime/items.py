@@ -1,0 +1,99 @@
+"""Results of a frame that has one for each item of an op that emits, on their way to a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from actorflow.actors.frame import Frame
+from actorflow.loop import waits
+
+
+class Resting(Protocol):
+    """A call that waits until a result has been taken; firing it has it go on."""
+
+    parent: Frame
+
+    def fire(self, frame: Frame) -> int:
+        """Go on."""
+
+
+#: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
+#: each of them would take longer than to compute it.
+QUICK_NS, BURST = 50_000, 16
+
+
+class Items:
+    """Results of one frame, one for each item, between the op that emits and the stream that takes them.
+
+    Attributes:
+        results: Those that are there.
+        room: Most items that are computed, or whose results wait.
+        least: What that is where results are not quick to come.
+        resting: The emission that goes on when one has been taken.
+    """
+
+    __slots__ = ("_count", "_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
+
+    def __init__(self) -> None:
+        self.results: deque[Any] = deque()
+        self.room = self.least = 1
+        self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
+        self.resting: Resting | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_nudged = False
+
+    def put(self, result: Any) -> None:
+        """Add a result."""
+        results = self.results
+        if not results:
+            now_ns = perf_counter_ns()
+            is_quick = now_ns - self._last_ns < QUICK_NS * self._count
+            self.room = BURST if is_quick and self.least < BURST else self.least
+            self._last_ns, self._count = now_ns, 0
+            self._wake()
+        self._count += 1
+        results.append(result)
+
+    def compute(self, frame: Frame) -> None:
+        """Compute further ones now, if they are short and there is room for them, and not in the loop's next turn."""
+        if self.resting is not None:
+            self._go_on()
+            frame.start.dispatcher.run_now()
+
+    async def come(self, frame: Frame) -> bool:
+        """Wait until there is one; returns False if the frame has ended, or has stopped, and there will be none."""
+        while not self.results:
+            if frame.has_ended:
+                return False
+            self._waiter = waiter = frame.loop.create_future()
+            frame.ended.add_done_callback(self._wake)
+            try:
+                await waiter
+            finally:
+                frame.ended.remove_done_callback(self._wake)
+                self._waiter = None
+        return True
+
+    def go_on_soon(self, frame: Frame) -> None:
+        """Have the op go on while the caller is busy with a result that it has taken."""
+        if not self._is_nudged:
+            self._is_nudged = True
+            frame.loop.call_soon(frame.guarded, self._nudge, frame)
+
+    def _nudge(self, frame: Frame) -> None:
+        self._is_nudged = False
+        if self.resting is not None:
+            self._go_on()
+            frame.wake()
+
+    def _go_on(self) -> None:
+        call, self.resting = self.resting, None
+        if call is not None:
+            call.parent.ready.append((call, call.parent))
+
+    def _wake(self, _: object = None) -> None:
+        if waits(self._waiter):
+            self._waiter.set_result(None)
