@@ -32,6 +32,9 @@ BROKEN = (
 _MOST_OPEN = 256
 #: How often the bytes of other files may be read as weights, on average: a few weights are shared.
 _SHARED = 8
+#: Kinds of attributes that are graphs, and that are tensors.
+_PARTS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_ARRAYS = (AttributeProto.TENSOR, AttributeProto.TENSORS)
 #: Most elements of a weight that the checker looks at.
 _MOST_CHECKED = 1024
 
@@ -273,10 +276,11 @@ def names_read(proto: NodeProto) -> Iterator[str]:
     """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
     yield from filter(None, proto.input)
     for attribute in proto.attribute:
-        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
-            for node in inner.node:
-                yield from names_read(node)
-            yield from [output.name for output in inner.output]
+        if attribute.type in _PARTS:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
+                for node in inner.node:
+                    yield from names_read(node)
+                yield from [output.name for output in inner.output]
 
 
 def _light(model: ModelProto) -> ModelProto:
@@ -348,10 +352,12 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     nodes = [*model.graph.node, *[node for function in model.functions for node in function.node]]
     while nodes:
         for attribute in nodes.pop().attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from graph.initializer
-                nodes += graph.node
+            if attribute.type in _ARRAYS:
+                yield from (attribute.t, *attribute.tensors)
+            elif attribute.type in _PARTS:
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from graph.initializer
+                    nodes += graph.node
 
 
 def checked_axes(axes: object) -> Axes:
