@@ -27,7 +27,7 @@ def evaluated(
 
     None if that cannot be computed, as what the node is lowered to then says why.
     """
-    function = _FUNCTIONS.get(proto.op_type) if opset >= _OLDEST else None
+    function: Any = _FUNCTIONS.get(proto.op_type) if opset >= _OLDEST else None
     try:
         found = None if function is None else function(attributes, *arrays)
         if found is not None:
@@ -153,7 +153,7 @@ def _dequantized(attributes: _Attributes, x: Any, scale: Any, zero: Any = None) 
 
 
 def _range(attributes: _Attributes, start: Any, limit: Any, delta: Any) -> Any:
-    return np.arange(start, limit, delta, start.dtype) if start.dtype.kind == "i" else None
+    return np.arange(int(start), int(limit), int(delta), dtype=start.dtype) if start.dtype.kind == "i" else None
 
 
 def _filled(attributes: _Attributes, shape: Any) -> Any:
@@ -179,22 +179,20 @@ def _of_like(function: Callable[..., Any]) -> Callable[..., Any]:
     return of_like
 
 
+_OF_LIKE: dict[str, Callable[..., Any]] = {
+    "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
+    "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less,
+    "LessOrEqual": np.less_equal, "Log": np.log, "Max": _reduced(np.maximum), "Min": _reduced(np.minimum),
+    "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Pow": np.power,
+    "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
+}  # fmt: skip
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    **{
-        operator: _of_like(function)
-        for operator, function in {
-            "Abs": np.abs, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos, "Equal": np.equal,
-            "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
-            "Less": np.less, "LessOrEqual": np.less_equal, "Log": np.log, "Max": _reduced(np.maximum),
-            "Min": _reduced(np.minimum), "Mul": np.multiply, "Neg": np.negative, "Not": np.logical_not,
-            "Or": np.logical_or, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
-        }.items()
-    },
+    **{operator: _of_like(function) for operator, function in _OF_LIKE.items()},
     "Cast": _cast,
     "DequantizeLinear": _dequantized,
     "Div": _quotient,
     "Where": lambda attributes, condition, a, b: np.where(condition, a, b) if a.dtype == b.dtype else None,
-}  # fmt: skip
+}
 _JOINING: dict[str, Callable[..., Any]] = {"Concat": joined, "Gather": gathered}
 #: Those that give as many elements as they read, or fewer.
 _MOVING: dict[str, Callable[..., Any]] = {

@@ -86,15 +86,15 @@ def folded(
             return None
         if not constants.affords(sum(spec.size_bytes for spec in made), size=1):
             return None
-    found = evaluating.evaluated(proto, attributes, arrays, opset, opsets)
-    if found is None or any(array is not None and array.dtype.hasobject for array in found):
+    given = evaluating.evaluated(proto, attributes, arrays, opset, opsets)
+    if given is None or any(array is not None and array.dtype.hasobject for array in given):
         return None
-    if is_small and not all(constants.affords(array.nbytes, size=1) for array in found if array is not None):
+    if is_small and not all(constants.affords(array.nbytes, size=1) for array in given if array is not None):
         return None
-    for array in found:
+    for array in given:
         if array is not None:
             constants.count_while_held(array)
-    return [None if array is None else _known(graph, array) for array in found]
+    return [None if array is None else _known(graph, array) for array in given]
 
 
 def _known(graph: Graph, array: Any) -> Value:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -88,11 +89,12 @@ class Lowering:
         """The value of an array."""
         return Value(self.graph, TensorSpec(array.shape, array.dtype), known=array)
 
-    def initializers(self, graph: GraphProto) -> Values:
-        """The values of a graph's initializers."""
+    def initializers(self, graph: GraphProto, weights: Mapping[str, Any] = MappingProxyType({})) -> Values:
+        """The values of a graph's initializers; ``weights`` are those that it has without their bytes."""
         found: Values = {}
         for tensor in graph.initializer:
-            value = found[tensor.name] = self.constant(constants.own(array_of(tensor)))
+            array = weights[tensor.name] if tensor.name in weights else array_of(tensor)
+            value = found[tensor.name] = self.constant(constants.own(array))
             if self._variable is not None and is_trained(tensor):
                 value.trained = self._trained(tensor.name, value)
         if graph.sparse_initializer:

@@ -22,6 +22,7 @@ CASES = {
     "Min of one": ("Min", (N,), {}),
     **{name: (name, (X > 0, X[0] > 0), {}) for name in ("And", "Or", "Xor")},
     "Not": ("Not", (X > 0,), {}),
+    **{f"Pow {y.shape}": ("Pow", (X, y), {}) for y in (X[:1], np.array(2, np.float32))},
     "Where": ("Where", (X[0] > 0, N, N[:, :1]), {}),
     **{
         f"Cast {x.dtype} {kind}": ("Cast", (x,), {"to": kind})
