@@ -243,12 +243,13 @@ def _tree_regressor(node: Node) -> Value:
 @lowers(f"{_ML}TreeEnsembleClassifier", limits="post_transform PROBIT, labels that are text")
 def _tree_classifier(node: Node) -> list[Value | None]:
     nodes, classes = _by_ids(node, "class", "sum")
-    y = as_type(_trees(node, nodes, "sum"), np.dtype(np.float32))
     labels, base = _labels(node), _numbers(node, "base_values", np.float32).tolist()
-    post = node.attribute("post_transform")
-    if len(labels) != 2 or len({*classes.tolist()}) != 1:
+    post, is_one = node.attribute("post_transform"), len(labels) == 2 and len({*classes.tolist()}) == 1
+    if is_one:  # what is said of the other class follows from that
+        nodes = nodes._replace(weights=nodes.weights[:, classes[:1]])
+    y = as_type(_trees(node, nodes, "sum"), np.dtype(np.float32))
+    if not is_one:
         return _classified(node, y + _row(node, base) if base else y, labels, post)
-    y = ops.slice(y, (slice(None), slice(int(classes[0]), int(classes[0]) + 1)))
     if base:
         y = y + _row(node, base[-1:])
     is_share = bool((nodes.weights >= 0).all()) and len(base) != 2
