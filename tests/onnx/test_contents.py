@@ -97,5 +97,7 @@ def test_networks_keep_their_weights_and_models_do_not(tmp_path):
     network.lower(graph := af.Graph("third"), [graph.blob("x", ["n", 128])], once=True)
     assert not network._file.weights
     x = np.ones((1, 128), np.float32)
-    found = af.onnx.load(tmp_path / "m.onnx").run_sync({"x": x})["y"]
+    model = af.onnx.load(tmp_path / "m.onnx")
+    with model.graph:
+        found = model.run_sync({"x": x})["y"]
     np.testing.assert_allclose(found[0], numpy_helper.to_array(weight).sum(1), rtol=1e-6)
