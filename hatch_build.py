@@ -15,7 +15,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ("actorflow/core/compiled.pyx", "actorflow/ops/cpu/narrow.pyx", "actorflow/ops/onednn/calls.pyx")
+SOURCES = (
+    "actorflow/core/compiled.pyx",
+    "actorflow/ops/cpu/narrow.pyx",
+    "actorflow/ops/cpu/trees.pyx",
+    "actorflow/ops/onednn/calls.pyx",
+)
 
 
 class CoreBuildHook(BuildHookInterface[Any]):

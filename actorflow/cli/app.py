@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser("serve", help="serve models by the Open Inference Protocol", description=_SERVE))
     _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
     _add_show(commands.add_parser("show", help="show what a model is, without running it", description=_SHOW))
+    _add_measure(commands.add_parser("measure", help="measure whether batching pays", description=_MEASURE))
     _add_trace(commands.add_parser("trace", help="show where the time of a saved trace went", description=_TRACE))
     return parser
 
@@ -396,6 +397,40 @@ def _source(arguments: argparse.Namespace) -> Any:
         elif isinstance(axes.setdefault(name, {}), dict):
             axes[name][position] = said
     return SourceOptions(arguments.backend, axes, arguments.function)
+
+
+_MEASURE = """Measure what rows cost a model by the size of a batch, on one core and on all, and where the time goes,
+and say whether batching pays and what to serve the model with. What is fed are random numbers, and zeros as
+integers."""
+
+
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a file .onnx or .af, or module:attribute")
+    _add_source(parser, "length of an open axis besides that of the rows; several by commas, or again")
+    parser.add_argument(
+        "--rows", type=_sizes, default=(1, 8, 32), metavar="N,N", help="sizes of batches (default: 1,8,32)"
+    )
+    parser.add_argument("--against", choices=("actorflow", "onnxruntime"), help="another backend to compare with")
+    parser.add_argument("--seconds", type=_seconds, default=1.0, metavar="S", help="time for each size (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=_measure)
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    from actorflow.cli.measure import measure
+
+    return measure(
+        arguments.model,
+        _source(arguments),
+        rows=arguments.rows,
+        against=arguments.against,
+        seconds=arguments.seconds,
+        as_json=arguments.json,
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
 _TRACE = """Show where the time of a saved trace went: lanes, ops, frames, the critical path of one frame, and the

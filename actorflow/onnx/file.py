@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,6 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
 from actorflow.errors import GraphError
+from actorflow.onnx.contents import Contents, contents_in, contents_of
 from actorflow.onnx.functions import inlined
 from actorflow.spec import MOST_AXES, Length, TensorSpec
 
@@ -32,6 +33,9 @@ BROKEN = (
 _MOST_OPEN = 256
 #: How often the bytes of other files may be read as weights, on average: a few weights are shared.
 _SHARED = 8
+#: Kinds of attributes that are graphs, and that are tensors.
+_PARTS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_ARRAYS = (AttributeProto.TENSOR, AttributeProto.TENSORS)
 #: Most elements of a weight that the checker looks at.
 _MOST_CHECKED = 1024
 
@@ -55,11 +59,13 @@ class File:
         axes: For names of open axes in the file, a length or another name; for names of inputs, such by position, which
             may also be names for axes that the file fixes.
         takes_objects: Whether inputs may be text, or may not say how many axes they have: such are Python objects.
+        is_whole: Whether the model has all of its weights itself.
 
     Attributes:
         path: Where it was read; None for bytes.
         name: For messages: the path, if there is one.
         model: The model.
+        weights: Arrays of initializers that it has without their bytes, by name.
         inputs: Types of the inputs that are fed, by name.
         unusable: Inputs that cannot be fed, by name, and what they are.
         objects: Dtypes of inputs that are text, or do not say how many axes they have, by name.
@@ -74,7 +80,12 @@ class File:
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | bytes, axes: Axes | None = None, *, takes_objects: bool = False
+        self,
+        source: str | os.PathLike[str] | bytes,
+        axes: Axes | None = None,
+        *,
+        takes_objects: bool = False,
+        is_whole: bool = False,
     ) -> None:
         self._takes_objects = takes_objects
         self.objects: dict[str, np.dtype[Any]] = {}
@@ -82,10 +93,10 @@ class File:
         self.name = self.path or "<bytes>"
         checked = checked_axes(axes)
         with naming(self.name):
-            self._load(source, checked)
+            self._load(source, checked, is_whole)
 
-    def _load(self, source: str | os.PathLike[str] | bytes, axes: Axes) -> None:
-        model = _checked(source)
+    def _load(self, source: str | os.PathLike[str] | bytes, axes: Axes, is_whole: bool) -> None:
+        model, self.weights = _checked(source, is_whole)
         graph = model.graph
         given = {tensor.name for tensor in graph.initializer}
         self._axes = {name: each for name, each in axes.items() if not isinstance(each, Mapping)}
@@ -229,14 +240,16 @@ class File:
         return legal
 
 
-def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
-    """The model that a file is, without weights from other files, its own functions inlined."""
+def _checked(source: str | os.PathLike[str] | bytes, is_whole: bool) -> Contents:
+    """What a file has, without weights from other files, its own functions inlined."""
     try:
-        if isinstance(source, bytes):
-            model = ModelProto()
+        if not is_whole:
+            model, weights = contents_in(source) if isinstance(source, bytes) else contents_of(os.fspath(source))
+        elif isinstance(source, bytes):
+            model, weights = ModelProto(), {}
             model.ParseFromString(source)
         else:
-            model = onnx.load(os.fspath(source), load_external_data=False)
+            model, weights = onnx.load(os.fspath(source), load_external_data=False), {}
     except DecodeError as error:
         raise GraphError(f"this is no ONNX file, or only a part of one: {error}") from error
     if not model.graph.node and not model.graph.output:
@@ -246,9 +259,9 @@ def _checked(source: str | os.PathLike[str] | bytes) -> ModelProto:
         raise GraphError("its weights are in other files: give the path, not the bytes")
     ends = (*model.graph.input, *model.graph.output)
     try:
-        is_whole = is_sorted and all(each.type.tensor_type.HasField("shape") for each in ends)
-        checker.check_model(os.fspath(source) if is_external and is_whole else _light(model))
-        return inlined(model)
+        is_plain = is_sorted and all(each.type.tensor_type.HasField("shape") for each in ends)
+        checker.check_model(os.fspath(source) if is_external and is_plain else _light(model, weights))
+        return Contents(inlined(model), weights)
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
 
@@ -273,13 +286,14 @@ def names_read(proto: NodeProto) -> Iterator[str]:
     """Names of tensors that a node reads, those that graphs inside it read among them, once for each reader."""
     yield from filter(None, proto.input)
     for attribute in proto.attribute:
-        for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
-            for node in inner.node:
-                yield from names_read(node)
-            yield from [output.name for output in inner.output]
+        if attribute.type in _PARTS:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.type == AttributeProto.GRAPH else [])):
+                for node in inner.node:
+                    yield from names_read(node)
+                yield from [output.name for output in inner.output]
 
 
-def _light(model: ModelProto) -> ModelProto:
+def _light(model: ModelProto, weights: Container[str]) -> ModelProto:
     """A copy for the checker, which wants a shape of each input and output, and looks no further than that.
 
     Large weights and those in other files, which it would copy and look for, are left out: they are checked as they
@@ -295,7 +309,7 @@ def _light(model: ModelProto) -> ModelProto:
     made.value_info.extend(graph.value_info)
     made.sparse_initializer.extend(graph.sparse_initializer)
     for tensor in graph.initializer:
-        if tensor.HasField("raw_data") and math.prod(tensor.dims) > _MOST_CHECKED:
+        if tensor.name in weights or (tensor.HasField("raw_data") and math.prod(tensor.dims) > _MOST_CHECKED):
             made.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
         else:
             made.initializer.append(tensor)
@@ -348,10 +362,12 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     nodes = [*model.graph.node, *[node for function in model.functions for node in function.node]]
     while nodes:
         for attribute in nodes.pop().attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from graph.initializer
-                nodes += graph.node
+            if attribute.type in _ARRAYS:
+                yield from (attribute.t, *attribute.tensors)
+            elif attribute.type in _PARTS:
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from graph.initializer
+                    nodes += graph.node
 
 
 def checked_axes(axes: object) -> Axes:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import NodeProto, TypeProto, helper, numpy_helper, shape_inference
 from onnx.defs import get_schema
-from onnx.reference import ReferenceEvaluator
 
-from actorflow.onnx import constants
+from actorflow.onnx import constants, evaluating
 from actorflow.onnx.values import Value
 from actorflow.spec import Length, TensorSpec, at, axes_in, maximum, minimum
 
@@ -81,28 +79,26 @@ def folded(
     read = sum(value.spec.size for value in inputs if value is not None)
     if proto.op_type in _ONE_BY_ONE and read > _MOST_ONE_BY_ONE:
         return None
-    made = _given(proto, inputs, opset)
-    if made is None or sum(spec.size for spec in made) > max(read, _MOST):
+    is_small = evaluating.most_elements(proto.op_type, arrays) <= _MOST_LENGTHS
+    if not is_small:
+        made = _given(proto, inputs, opset)
+        if made is None or sum(spec.size for spec in made) > max(read, _MOST):
+            return None
+        if not constants.affords(sum(spec.size_bytes for spec in made), size=1):
+            return None
+    given = evaluating.evaluated(proto, attributes, arrays, opset, opsets)
+    if given is None or any(array is not None and array.dtype.hasobject for array in given):
         return None
-    if not constants.affords(sum(spec.size_bytes for spec in made), size=1):
+    if is_small and not all(constants.affords(array.nbytes, size=1) for array in given if array is not None):
         return None
-    values = [_known(graph, _divided(*arrays))] if proto.op_type == "Div" else _evaluated(proto, arrays, opsets, graph)
-    for value in values or ():
-        if value is not None and isinstance(value.known, np.ndarray):
-            constants.count_while_held(value.known)
-    return values
+    for array in given:
+        if array is not None:
+            constants.count_while_held(array)
+    return [None if array is None else _known(graph, array) for array in given]
 
 
 def _known(graph: Graph, array: Any) -> Value:
     return Value(graph, TensorSpec(array.shape, array.dtype), known=array)
-
-
-def _divided(a: Any, b: Any) -> Any:
-    """The quotient, of integers rounded towards 0."""
-    if a.dtype.kind not in "iu":
-        return np.asarray(a / b, a.dtype)
-    quotient = a // b
-    return np.asarray(quotient + ((quotient < 0) & (quotient * b != a)), a.dtype)
 
 
 def _are_few(proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> bool:
@@ -153,42 +149,6 @@ def type_of(value: Value | None) -> TypeProto:
         return TypeProto()
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
-
-
-def _evaluated(
-    proto: NodeProto, arrays: Sequence[Any], opsets: Mapping[str, int], graph: Graph
-) -> Sequence[Value | None] | None:
-    """What ONNX's own evaluator gives; None if it fails, as what the node is lowered to then says why."""
-    names = [f"input{i}" if array is not None else "" for i, array in enumerate(arrays)]
-    node = NodeProto()
-    node.CopyFrom(proto)
-    del node.input[:], node.output[:]
-    node.input.extend(names)
-    node.output.extend([f"output{i}" for i, output in enumerate(proto.output) if output])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = helper.make_model(
-                helper.make_graph(
-                    [node],
-                    "folded",
-                    [helper.make_value_info(name, TypeProto()) for name in names if name],
-                    [helper.make_value_info(name, TypeProto()) for name in node.output],
-                ),
-                opset_imports=[helper.make_opsetid(domain, version) for domain, version in opsets.items()],
-            )
-            feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
-            found = ReferenceEvaluator(model).run(None, feeds)
-    except Exception:  # noqa: BLE001  it raises whatever NumPy does
-        return None
-    given = iter(found)
-    values: list[Value | None] = []
-    for output in proto.output:
-        array = np.asarray(next(given)) if output else None
-        if array is not None and array.dtype.hasobject:
-            return None
-        values.append(None if array is None else _known(graph, array))
-    return values
 
 
 # -- what follows from lengths -----------------------------------------------------------------------------------------
@@ -257,7 +217,7 @@ def _vector(elements: Sequence[Any]) -> Any:
 
 
 def _of(function: Callable[..., Any]) -> _Rule:
-    """The rule of an operator that is a function of arrays, attributes and the opset."""
+    """The rule of an operator that is a function of attributes and arrays."""
 
     def rule(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
         if not _are_lengths(inputs):
@@ -265,7 +225,7 @@ def _of(function: Callable[..., Any]) -> _Rule:
         dtype = next(value.dtype for value in inputs if value is not None)
         arrays = [None if value is None else _objects(value) for value in inputs]
         try:
-            made = function(attributes, opset, *arrays)
+            made = function(attributes, *arrays)
         except (TypeError, ValueError, IndexError, ZeroDivisionError):  # a number is needed that is not known
             return None
         return (
@@ -278,7 +238,7 @@ def _of(function: Callable[..., Any]) -> _Rule:
 def _elementwise(function: Callable[..., Any], dtype: Any = None) -> _Rule:
     """The rule of an operator on elements."""
     ufunc = np.frompyfunc(function, function.__code__.co_argcount, 1)
-    whole = _of(lambda attributes, opset, *arrays: np.asarray(ufunc(*arrays), object))
+    whole = _of(lambda attributes, *arrays: np.asarray(ufunc(*arrays), object))
 
     def rule(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
         found = whole(attributes, inputs, opset)
@@ -345,46 +305,6 @@ def _max(a: Any, b: Any) -> Any:
     return maximum(a, b)
 
 
-def _axes(attributes: Mapping[str, Any], given: Any) -> tuple[int, ...] | None:
-    found = attributes.get("axes") if given is None else given.reshape(-1).tolist()
-    return None if found is None else tuple([int(each) for each in found])
-
-
-def _unsqueezed(attributes: Mapping[str, Any], opset: int, x: Any, axes: Any = None) -> Any:
-    return np.expand_dims(x, _axes(attributes, axes) or ())
-
-
-def _squeezed(attributes: Mapping[str, Any], opset: int, x: Any, axes: Any = None) -> Any:
-    return np.squeeze(x, _axes(attributes, axes))
-
-
-def _gathered(attributes: Mapping[str, Any], opset: int, x: Any, indices: Any) -> Any:
-    return np.asarray(np.take(x, indices.astype(np.int64), attributes.get("axis", 0)), object)
-
-
-def _sliced(attributes: Mapping[str, Any], opset: int, x: Any, *given: Any) -> Any:
-    starts, ends = (given[0], given[1]) if given else (np.array(attributes[n], object) for n in ("starts", "ends"))
-    axes = given[2] if len(given) > 2 else attributes.get("axes")
-    steps = given[3] if len(given) > 3 else None
-    axes = range(len(starts)) if axes is None else np.asarray(axes).reshape(-1).tolist()
-    key: list[Any] = [slice(None)] * x.ndim
-    for i, axis in enumerate(axes):
-        key[axis] = slice(int(starts[i]), int(ends[i]), None if steps is None else int(steps[i]))
-    return x[tuple(key)]
-
-
-def _reshaped(attributes: Mapping[str, Any], opset: int, x: Any, shape: Any) -> Any:
-    return x.reshape([x.shape[i] if n == 0 else n for i, n in enumerate(shape.astype(np.int64).tolist())])
-
-
-def _joined(attributes: Mapping[str, Any], opset: int, *parts: Any) -> Any:
-    return np.concatenate(parts, attributes.get("axis", 0))
-
-
-def _product(attributes: Mapping[str, Any], opset: int, x: Any, axes: Any = None) -> Any:
-    return np.asarray(np.prod(x, _axes(attributes, axes), keepdims=bool(attributes.get("keepdims", 1))), object)
-
-
 def _cast(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
     if not _are_lengths(inputs) or inputs[0] is None:
         return None
@@ -398,13 +318,13 @@ OF_LENGTHS: dict[str, _Rule] = {
     "Shape": _shape,
     "Size": _count,
     "Cast": _cast,
-    "Gather": _of(_gathered),
-    "Slice": _of(_sliced),
-    "Concat": _of(_joined),
-    "Reshape": _of(_reshaped),
-    "Unsqueeze": _of(_unsqueezed),
-    "Squeeze": _of(_squeezed),
-    "ReduceProd": _of(_product),
+    "Gather": _of(evaluating.gathered),
+    "Slice": _of(evaluating.sliced),
+    "Concat": _of(evaluating.joined),
+    "Reshape": _of(evaluating.reshaped),
+    "Unsqueeze": _of(evaluating.unsqueezed),
+    "Squeeze": _of(evaluating.squeezed),
+    "ReduceProd": _of(evaluating.multiplied),
     "Identity": _elementwise(lambda x: x),
     "Floor": _elementwise(lambda x: x),
     "Ceil": _elementwise(lambda x: x),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,11 +89,12 @@ class Lowering:
         """The value of an array."""
         return Value(self.graph, TensorSpec(array.shape, array.dtype), known=array)
 
-    def initializers(self, graph: GraphProto) -> Values:
-        """The values of a graph's initializers."""
+    def initializers(self, graph: GraphProto, weights: Mapping[str, Any] = MappingProxyType({})) -> Values:
+        """The values of a graph's initializers; ``weights`` are those that it has without their bytes."""
         found: Values = {}
         for tensor in graph.initializer:
-            value = found[tensor.name] = self.constant(constants.own(array_of(tensor)))
+            array = weights[tensor.name] if tensor.name in weights else array_of(tensor)
+            value = found[tensor.name] = self.constant(constants.own(array))
             if self._variable is not None and is_trained(tensor):
                 value.trained = self._trained(tensor.name, value)
         if graph.sparse_initializer:
@@ -122,8 +125,9 @@ class Lowering:
         """
         outputs = list(outputs)
         reads = Counter(outputs)
-        for proto in nodes:
-            reads.update(names_read(proto))
+        read_by = [[*names_read(proto)] for proto in nodes]
+        for names in read_by:
+            reads.update(names)
         unread = reads.copy()
         for proto in reversed(nodes):  # what is declared of a function of elements is so of what it reads
             shape = self.declared.get(proto.output[0]) if proto.op_type in _KEEPING and proto.output else None
@@ -145,7 +149,7 @@ class Lowering:
                 if output:
                     self._made_by[output] = proto
                     values[output] = given[position] if position < len(given) else None
-            for each in names_read(proto):
+            for each in read_by[i]:
                 unread[each] -= 1
                 value = values.get(each)
                 if not unread[each] and value is not None and value.is_constant:
@@ -157,7 +161,7 @@ class Lowering:
         has_parts = proto.op_type in flow.OPERATORS and proto.domain in _OWN
         if has_parts and proto.op_type == "If" and self._is_decided(proto, values):
             return self._branch(proto, name, values)
-        schema = self._schema(proto)
+        schema = _schema(*self._operator(proto))
         if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
             raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
         has_body = schema is not None and _has_body(schema)
@@ -173,7 +177,7 @@ class Lowering:
         if has_parts:
             with self._named(name):
                 return flow.lowered(self, proto, inputs, values)
-        attributes = self._attributes(proto, schema)
+        attributes = self._attributes(proto)
         opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
         found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
         if found is not None:
@@ -244,21 +248,14 @@ class Lowering:
                 found = self._scopes[path] = self.graph.unique_subgraph(path[-1])
         return found
 
-    def _schema(self, proto: NodeProto) -> Any:
+    def _operator(self, proto: NodeProto) -> tuple[str, int, str]:
         domain = "" if proto.domain in _OWN else proto.domain
-        try:
-            return get_schema(proto.op_type, self.opsets.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
-            return None
+        return proto.op_type, self.opsets.get(domain, 1), domain
 
-    def _attributes(self, proto: NodeProto, schema: Any) -> dict[str, Any]:
+    def _attributes(self, proto: NodeProto) -> dict[str, Any]:
         """The attributes, with the defaults that the operator's description says."""
-        found = {}
-        for name, described in (schema.attributes if schema else {}).items():
-            if described.default_value.type != AttributeProto.UNDEFINED:
-                found[name] = _plain(described.default_value)
-        found.update({attribute.name: _plain(attribute) for attribute in proto.attribute})
-        return found
+        given = {attribute.name: _plain(attribute) for attribute in proto.attribute}
+        return {**_defaults(*self._operator(proto)), **given}
 
     # -- parts that are graphs themselves ------------------------------------------------------------------------------
 
@@ -279,9 +276,8 @@ class Lowering:
                 values[each] = inputs[i]
             else:
                 missing.add(each)
-        schema = self._schema(proto)
-        described = [each.default_value for each in schema.attributes.values()] if schema else []
-        given = {each.name: each for each in described if each.type != AttributeProto.UNDEFINED}
+        schema = _schema(*self._operator(proto))
+        given = _described(schema)
         given.update({attribute.name: attribute for attribute in function.attribute_proto})
         given.update({attribute.name: attribute for attribute in proto.attribute})
         nodes = [_instantiated(node, given, missing) for node in function.node]
@@ -356,6 +352,26 @@ class Lowering:
         finally:
             self._outer, self._scopes = around
             del self.refused[before:]
+
+
+@lru_cache(512)
+def _schema(operator: str, version: int, domain: str) -> Any:
+    """The description of an operator; None if there is none."""
+    try:
+        return get_schema(operator, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _described(schema: Any) -> dict[str, AttributeProto]:
+    """Attributes with the defaults that an operator's description says."""
+    described = [each.default_value for each in schema.attributes.values()] if schema else []
+    return {each.name: each for each in described if each.type != AttributeProto.UNDEFINED}
+
+
+@lru_cache(512)
+def _defaults(operator: str, version: int, domain: str) -> dict[str, Any]:
+    return {name: _plain(each) for name, each in _described(_schema(operator, version, domain)).items()}
 
 
 def is_trained(tensor: TensorProto) -> bool:

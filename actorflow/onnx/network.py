@@ -95,7 +95,8 @@ class Network(Composite[Any]):
         elif self._settings != Settings():
             raise GraphError("providers, session_options and threads are for backend='onnxruntime'")
         super().__init__(name or _name_of(source))
-        self._file = File(_read(source), axes, takes_objects=backend == "onnxruntime" and not trainable)
+        by_other = backend == "onnxruntime"
+        self._file = File(_read(source), axes, takes_objects=by_other and not trainable, is_whole=by_other or trainable)
         if self._file.opened:
             with naming(self._file.name), np.errstate(all="ignore"):
                 open_axes(self._file)
@@ -110,16 +111,19 @@ class Network(Composite[Any]):
         graph = bottom[0].graph.root
         return self.lower(graph, bottom)
 
-    def lower(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
-        """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom."""
+    def lower(self, graph: Graph, bottom: Sequence[Blob], *, once: bool = False) -> Sequence[Blob]:
+        """Make the ops of the file's nodes in the current scope of a graph: a file without inputs has no bottom.
+
+        If it is done but ``once``, weights that are put in another order are not kept as they were.
+        """
         with (
             naming(self._file.name),
             constants.counted(),
             np.errstate(all="ignore"),
         ):  # numbers of a file may be NaN, and stay so
-            return self._lowered(graph, bottom)
+            return self._lowered(graph, bottom, once)
 
-    def _lowered(self, graph: Graph, bottom: Sequence[Blob]) -> Sequence[Blob]:
+    def _lowered(self, graph: Graph, bottom: Sequence[Blob], once: bool) -> Sequence[Blob]:
         file = self._file
         if len(bottom) != len(self.inputs):
             raise GraphError(f"it has {len(self.inputs)} inputs ({', '.join(self.inputs)}), got {len(bottom)}")
@@ -139,7 +143,9 @@ class Network(Composite[Any]):
             values.update(given)
         if self._trainable:
             _untie(left)
-        values.update(lowering.initializers(left))
+        values.update(lowering.initializers(left, file.weights))
+        if once:
+            file.weights.clear()
         lowering.walk(left.node, values, self.outputs)
         read = {name for proto in left.node for name in names_read(proto)}
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
@@ -262,7 +268,7 @@ def load(
     inputs = {
         name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
     }
-    outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()]), strict=True))
+    outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()], once=True), strict=True))
     model = Model(graph, inputs, outputs, values=network.values, variables=network.weights)
     del network  # and the file's own form with it
     give_back_to_system()

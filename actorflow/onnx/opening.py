@@ -124,7 +124,7 @@ class _Opening(Lowering):
 
 def _values(lowering: Lowering, file: File, inputs: Mapping[str, TensorSpec]) -> Values:
     graph = lowering.graph
-    values = lowering.initializers(file.model.graph)
+    values = lowering.initializers(file.model.graph, file.weights)
     for name, spec in inputs.items():
         blob: Blob = graph.blob(graph.unique_name("input"), spec.shape, spec.dtype)
         values[name] = Value(graph, blob.spec, blobs={usual(len(blob.shape)): blob})

@@ -51,6 +51,7 @@ class Value:
         make: Makes the blob when it is first needed, and says its order; None if that was done. Until then ``linear``
             may still be folded into what is to be made.
         linear: See `actorflow.onnx.linear`.
+        quantized: What quantized numbers were made of, see `actorflow.onnx.operators.quantized`.
         trained: Makes the variable that holds it; None if it is not trained.
 
     Raises:
@@ -79,6 +80,7 @@ class Value:
         self.make: Callable[[], tuple[Order, Blob]] | None = None
         self.trained: Callable[[], Blob] | None = None
         self.linear: Any = None
+        self.quantized: Any = None
 
     def __repr__(self) -> str:
         return f"<Value {self.spec}>"

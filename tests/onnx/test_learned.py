@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.onnx.operators import learned
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -105,6 +106,17 @@ class TestTrees:
         source = made("TreeEnsembleRegressor", [("y", FLOAT)], rows(1), n_targets=3, aggregate_function=aggregate,
                       base_values=[0.5, 1.0, -2.0] if aggregate == "SUM" else None, **said)  # fmt: skip
         compare(source, rows(1), rows(50, missing=True), rows(0), rows(5000, missing=True))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("modes", [MODES[:1], MODES])
+    def test_without_compiled_code(self, dtype: str, modes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = made("TreeEnsembleRegressor", [("y", FLOAT)], rows(1, dtype), n_targets=3, **trees("target", 3, modes))
+        given = [rows(count, dtype, missing=True) for count in (0, 1, 40, 5000)]
+        model = af.onnx.load(source)
+        expected = [model.run_sync({"x": x})["y"] for x in given]
+        monkeypatch.setattr(learned, "compiled", lambda name: None)
+        for x, y in zip(given, expected, strict=True):
+            np.testing.assert_array_equal(model.run_sync({"x": x})["y"], y)
 
     def test_of_wider_numbers(self) -> None:
         x = rows(20, "float64")

@@ -15,6 +15,7 @@ from actorflow.onnx.operators.elementwise import as_type, mapped
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Array, Value
+from actorflow.ops.cpu.buffers import compiled
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -31,6 +32,8 @@ _COMPARE: tuple[Callable[..., Any], ...] = (
 _AGGREGATES: dict[str | int, str] = {
     "SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max", 0: "mean", 1: "sum", 2: "min", 3: "max"
 }  # fmt: skip
+#: Types of numbers that compiled code compares.
+_WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 #: Numbers of leaves that are added up at a time.
 _AT_A_TIME = 1 << 20
 #: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
@@ -119,6 +122,10 @@ class Trees(Operation):
         self, x: Array, feature: Array, split: Array, mode: Array, missing: Array, children: Array, roots: Array
     ) -> Array:
         """The leaf of each tree that each row ends in."""
+        if (module := compiled("trees")) is not None and x.dtype in _WIDE and split.dtype in _WIDE:
+            ends = np.empty((len(x), len(roots)), np.int64)
+            module.find_ends(x, feature, split, mode, missing, children, roots, ends)
+            return ends
         row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
         if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
             goes = self._goes(x.take(feature, axis=1), split, mode, missing)
@@ -161,6 +168,8 @@ def _trees(node: Node, nodes: _Nodes, aggregate: str) -> Any:
     for name, places in (("nodes", nodes.children), ("roots", nodes.roots)):
         if places.size and (places.min() < 0 or places.max() >= count):
             raise Refused(f"{name} are not among its {count} nodes")
+    if nodes.mode.size and not 0 <= nodes.mode.min() <= nodes.mode.max() < len(_COMPARE):
+        raise Refused("its nodes decide in ways that are not known")
     if not nodes.roots.size or nodes.feature.min() < 0 or nodes.feature.max() >= x.shape[1]:
         raise Refused(f"its trees ask for other features than those of {node.x.spec}")
     modes = tuple(
@@ -234,12 +243,13 @@ def _tree_regressor(node: Node) -> Value:
 @lowers(f"{_ML}TreeEnsembleClassifier", limits="post_transform PROBIT, labels that are text")
 def _tree_classifier(node: Node) -> list[Value | None]:
     nodes, classes = _by_ids(node, "class", "sum")
-    y = as_type(_trees(node, nodes, "sum"), np.dtype(np.float32))
     labels, base = _labels(node), _numbers(node, "base_values", np.float32).tolist()
-    post = node.attribute("post_transform")
-    if len(labels) != 2 or len({*classes.tolist()}) != 1:
+    post, is_one = node.attribute("post_transform"), len(labels) == 2 and len({*classes.tolist()}) == 1
+    if is_one:  # what is said of the other class follows from that
+        nodes = nodes._replace(weights=nodes.weights[:, classes[:1]])
+    y = as_type(_trees(node, nodes, "sum"), np.dtype(np.float32))
+    if not is_one:
         return _classified(node, y + _row(node, base) if base else y, labels, post)
-    y = ops.slice(y, (slice(None), slice(int(classes[0]), int(classes[0]) + 1)))
     if base:
         y = y + _row(node, base[-1:])
     is_share = bool((nodes.weights >= 0).all()) and len(base) != 2
@@ -273,25 +283,27 @@ def _tree_ensemble(node: Node) -> Value:
     for name in ("false", "true"):
         is_leaf = np.asarray(node.attribute(f"nodes_{name}leafs"), np.int64)
         ways.append(np.asarray(node.attribute(f"nodes_{name}nodeids"), np.int64) + count * is_leaf)
-    feature = node.attribute("nodes_featureids")
+    total, own = count + len(leaves), np.arange(count, count + len(leaves))
+    kinds: tuple[Any, ...] = (np.int64, splits.dtype, np.int64, bool, np.int64, np.int64)
     missing = node.attribute("nodes_missing_value_tracks_true") or [0] * count
-    table = [
-        [*each]
-        for each in zip(feature, splits.tolist(), modes.tolist(), missing, *map(np.ndarray.tolist, ways), strict=True)
-    ]
-    total = count + len(leaves)
+    given: tuple[Any, ...] = (node.attribute("nodes_featureids"), splits, modes, missing, *ways)
+    columns = [np.asarray(each, kind) for each, kind in zip(given, kinds, strict=True)]
+    more = [np.zeros(0, kind) for kind in kinds]
     if (modes == _MODES.index("BRANCH_MEMBER")).any():
+        table = [[*each] for each in zip(*map(np.ndarray.tolist, columns), strict=True)]
         _spell_out(table, np.asarray(node.attribute("membership_values")), count, total)
-    extra = len(table) - count  # nodes that members became, behind the leaves
-    own = np.arange(count, total)
-    rows = [*table[:count], *[[0, 0, 0, 0, i, i] for i in own], *table[count:]]
+        columns, more = (
+            [np.array([row[i] for row in part], kind) for i, kind in enumerate(kinds)]
+            for part in (table[:count], table[count:])
+        )
+    extra = len(more[0])  # nodes that members became, behind the leaves
+    ends = (*[np.zeros(len(own), kind) for kind in kinds[:4]], own, own)
+    columns = [np.concatenate(each) for each in zip(columns, ends, more, strict=True)]
     wide = int(node.attribute("n_targets") or 1)
     spend(total + extra, wide)
     aggregate = _AGGREGATES[int(node.attribute("aggregate_function", 1))]
     weights = _unsaid(aggregate, (total + extra, wide), leaves.dtype)
     weights[own, node.attribute("leaf_targetids")] = leaves
-    kinds: tuple[Any, ...] = (np.int64, splits.dtype, np.int64, bool, np.int64, np.int64)
-    columns = [np.asarray(each, kind) for each, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
     roots = np.asarray(node.attribute("tree_roots"), np.int64)
     nodes = _Nodes(columns[0], columns[1], columns[2], columns[3], np.stack(columns[4:], axis=1), roots, weights)
     y = _trees(node, nodes, aggregate)

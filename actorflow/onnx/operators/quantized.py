@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from onnx import helper
@@ -14,7 +14,11 @@ from actorflow.onnx.operators.elementwise import as_type, mapped, reshaped_to
 from actorflow.onnx.operators.products import product
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers, within
-from actorflow.onnx.values import Value
+from actorflow.onnx.values import Order, Value
+from actorflow.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
 
 
 def widened(node: Node, value: Value, dtype: Any) -> Value:
@@ -65,8 +69,50 @@ def _quantize(node: Node) -> Value:
     precision = node.attribute("precision", 0)
     wide = helper.tensor_dtype_to_np_dtype(precision) if precision else np.result_type(x.dtype, scale.dtype)
     wide = wide if wide.kind == "f" else np.dtype(np.float32)
-    parts = widened(node, x, wide), widened(node, spread(node, scale, x), wide)
-    return rounded(node, mapped(node, ops.divide, *parts), None if zero is None else spread(node, zero, x), dtype)
+    quotient = mapped(node, ops.divide, widened(node, x, wide), widened(node, spread(node, scale, x), wide))
+    offset = 0 if zero is None else _offset(zero)
+    if offset is None or dtype.kind not in "iu" or dtype.itemsize > 2 or is_narrow(dtype) or wide.itemsize < 4:
+        return rounded(node, quotient, None if zero is None else spread(node, zero, x), dtype)
+    info = np.iinfo(dtype)
+    low, high = float(info.min - offset), float(info.max - offset)
+    whole = mapped(node, lambda x: ops.clip(ops.round(x), low, high), quotient)
+
+    def made() -> tuple[Order, Blob]:
+        order = whole.orders[0]
+        return order, as_type(ops.cast(whole.blob(order) + float(offset), "int32"), dtype)
+
+    value = Value(node.graph, TensorSpec(x.shape, dtype))
+    value.make = node.deferred(made)
+    value.quantized = Quantized(whole, scale, offset)
+    return value
+
+
+class Quantized(NamedTuple):
+    """What is known of quantized numbers: numbers of which no more is left than of them.
+
+    Attributes:
+        whole: Quantized numbers less their zero point, as floating-point numbers.
+        scale: Their scale.
+        offset: Their zero point.
+    """
+
+    whole: Value
+    scale: Value
+    offset: int
+
+
+def _offset(zero: Value) -> int | None:
+    """The zero point, if it is one known number."""
+    return None if zero.known is None or zero.spec.size != 1 else int(zero.known.reshape(-1)[0])
+
+
+def _is_undone(node: Node, found: Quantized) -> bool:
+    """Whether a node takes back what made its input."""
+    scale, zero = node.value(1), node.value(2) if node.has(2) else None
+    if found.offset != (0 if zero is None else _offset(zero)):
+        return False
+    a, b = found.scale, scale
+    return a is b or (a.known is not None and b.known is not None and np.array_equal(a.known, b.known))
 
 
 @lowers("DequantizeLinear")
@@ -74,10 +120,13 @@ def _dequantize(node: Node) -> Value:
     x, scale = node.value(0), node.value(1)
     kind = node.attribute("output_dtype", 0)
     dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else scale.dtype
-    wide = widened(node, x, np.float32)
-    if node.has(2) and x.dtype.name not in FLOATS:
-        zero = widened(node, spread(node, node.value(2), x), np.float32)
-        wide = mapped(node, ops.subtract, wide, zero)
+    if x.quantized is not None and _is_undone(node, x.quantized):  # integers in between would say no more
+        wide = widened(node, x.quantized.whole, np.float32)
+    else:
+        wide = widened(node, x, np.float32)
+        if node.has(2) and x.dtype.name not in FLOATS:
+            zero = widened(node, spread(node, node.value(2), x), np.float32)
+            wide = mapped(node, ops.subtract, wide, zero)
     y = mapped(node, ops.multiply, wide, widened(node, spread(node, scale, x), np.float32))
     return widened(node, y, dtype)
 

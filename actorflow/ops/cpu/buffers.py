@@ -124,13 +124,20 @@ def is_half(array: Array) -> bool:
 
 
 @cache
-def narrow() -> Any:
-    """The compiled module for narrow numbers; None where there is none, or none that is fast on this processor."""
+def compiled(name: str) -> Any:
+    """A compiled module of `actorflow.ops.cpu`; None where nothing is compiled."""
     if not IS_COMPILED:
         return None
-    module = import_module("actorflow.ops.cpu.narrow")
+    module = import_module(f"actorflow.ops.cpu.{name}")
     check_source(module)
-    return module if module.IS_FAST else None
+    return module
+
+
+@cache
+def narrow() -> Any:
+    """The compiled module for narrow numbers; None where there is none, or none that is fast on this processor."""
+    module = compiled("narrow")
+    return module if module is not None and module.IS_FAST else None
 
 
 def _is_float16(array: Array) -> bool:
