@@ -271,8 +271,11 @@ class BodyActor(OpActor):
                 else:
                     self.failed(frame, self._told(call, error), elapsed_ns, end_ns, self.key)
             elif not was_halted:
+                frame.outstanding.pop(self, None)  # so that the frame may end, or begin again, at once
+                self.leave()
                 self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
+                return
             self.leave()
         except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
             frame.fail(self, failure)
