@@ -14,7 +14,16 @@ from actorflow.ops.elementwise import Sum
 from actorflow.ops.rows import Elementwise
 
 DTYPES = ["float32", "float64", "float16", "complex64", "int32", "int64", "uint8", "bool"]
-SHAPES = [((), ()), ((7,), (7,)), ((3, 5), ()), ((), (3, 5)), ((601,), (1,)), ((4, 3), (3,)), ((0, 2), (0, 2))]
+SHAPES = [
+    ((), ()),
+    ((7,), (7,)),
+    ((3, 5), ()),
+    ((), (3, 5)),
+    ((601,), (1,)),
+    ((4, 3), (3,)),
+    ((4, 1), (1, 3)),
+    ((0, 2), (0, 2)),
+]
 
 
 def functions() -> Iterator[type[Elementwise]]:
