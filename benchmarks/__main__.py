@@ -26,6 +26,7 @@ QUESTIONS = (
     "watched",
     "loop_lag",
     "small_ops",
+    "loops",
     "emitting",
     "wide",
     "allocation",

@@ -480,7 +480,8 @@ class KernelActor(OpActor):
         if self.look is not None or own != (KernelActor.compute, KernelActor._call, KernelActor._run_kernel):
             return None
         spec = self.specs[0] if kernel.returns and len(self.specs) == 1 else None
-        how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written, spec
+        ufunc = None if kernel.returns else getattr(kernel.function, "ufunc", None)
+        how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written, spec, ufunc
         return "kernel", kernel.function, self.operation, how
 
     def replay(self, inputs: list[Any], number: int) -> Any:

@@ -10,7 +10,7 @@ of 1 says that nobody else has it.
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.contextvars cimport PyContext_Copy, PyContext_Enter, PyContext_Exit
 from cpython.dict cimport PyDict_Size
-from cpython.exc cimport PyErr_CheckSignals
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
@@ -53,11 +53,21 @@ cdef extern from *:
         return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
     }
     #endif
+    #include <numpy/arrayobject.h>
+    /* The entry of an array along its first axis; a reference to the type is taken over. */
+    #define actorflow_entry(array, at) PyArray_NewFromDescr(&PyArray_Type, (Py_INCREF(PyArray_DESCR(array)), \\
+        PyArray_DESCR(array)), PyArray_NDIM(array) - 1, PyArray_DIMS(array) + 1, PyArray_STRIDES(array) + 1, \\
+        PyArray_BYTES(array) + (at) * PyArray_STRIDE(array, 0), PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE, NULL)
+    #define actorflow_loop(loop, arrays, count, steps, data) (loop)(arrays, count, steps, data)
     /* A list as an array of pointers that it owns, which the collector sees: an item may be NULL. */
     #define actorflow_item(list, i) (((PyListObject *)(list))->ob_item[i])
     """
     unsigned int ACTORFLOW_SOURCE
     int64_t now_ns "actorflow_now_ns"() noexcept nogil
+    void run_loop "actorflow_loop"(
+        np.PyUFuncGenericFunction, char **, np.npy_intp *, np.npy_intp *, void *
+    ) noexcept nogil
+    object view_of_entry "actorflow_entry"(np.ndarray, int64_t)
     PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
 
 #: What an op is to the core: not looked at yet; called through its `compute`; a kernel; a function.
@@ -68,6 +78,8 @@ cdef enum:
     C_RUNNING = 2
     C_DONE = 3
     MOST_SMALL = 8
+    MOST_ARGUMENTS = 4
+    LONG_LOOP = 500  # as NumPy, which lets other threads run while it computes more elements than these
 
 
 cdef class Profile:
@@ -206,9 +218,13 @@ cdef class Blob:
 
     cdef int give_back(self, list values) except -1:
         """What `drop` does without a budget."""
-        cdef PyObject *value = PyList_GET_ITEM(values, self.slot)
+        return self.give_back_from(values, self.slot)
+
+    cdef int give_back_from(self, list values, Py_ssize_t place) except -1:
+        """The same with a value that is in another place."""
+        cdef PyObject *value = PyList_GET_ITEM(values, place)
         Py_INCREF(None)
-        PyList_SET_ITEM(values, self.slot, None)
+        PyList_SET_ITEM(values, place, None)
         try:
             if self.bucket is not None and Py_REFCNT(value) == 1:
                 if (
@@ -304,6 +320,7 @@ cdef class Frame:
     cdef public object context
     cdef public object state
     cdef public bint halted, has_ended, ends_quietly
+    cdef public Cycle cycle
     cdef public dict fences
     cdef public dict outstanding
 
@@ -361,7 +378,7 @@ cdef class Frame:
     def close_end(self):
         self.end()
 
-    def begin_again(self, number, list values):
+    cpdef bint begin_again(self, int64_t number, list values) except -1:
         cdef Turnstile turnstile
         memcpy(self._pending, self.start.counts, (self.start.mailboxes + self.start.slots + 1) * sizeof(int32_t))
         self.number, self.values, self.open = number, values, self.start.open_ends - 1
@@ -390,6 +407,8 @@ cdef class Frame:
         self.open -= 1
         if self.open or self.halted:
             return 0
+        if self.cycle is not None and not PyDict_Size(self.outstanding) and self.cycle.turn(self):
+            return 0
         if not self.ends_quietly or PyDict_Size(self.outstanding):
             self.finish()
             return 0
@@ -401,6 +420,167 @@ cdef class Frame:
         if 0 <= node_id < self.start._watched:
             self.start._state_of[node_id] = state
             self.start._is_dirty[node_id] = 1
+
+
+cdef class Cycle:
+    cdef readonly int64_t steps
+    cdef readonly list carried
+    cdef readonly object error
+    cdef Frame _owner
+    cdef Frame _frame
+    cdef list _begin, _scanned, _taken, _kept
+    cdef tuple _into, _made
+    cdef object _numbered
+    cdef int64_t _length
+    cdef bint _tests, _is_backward, _guards
+
+    def __init__(
+        self, Frame owner not None, list begin not None, list carried not None, into, made, length, *, tests=False,
+        is_backward=False, guards=False, scanned=(), taken=(), kept=(), numbered=None,
+    ):
+        cdef Blob blob
+        self._owner, self._begin, self.carried, self._length = owner, begin, carried, length
+        self._into, self._made, self._numbered = tuple(into), tuple(made), numbered
+        self._tests, self._is_backward, self._guards = tests, is_backward, guards
+        self._scanned, self._taken, self._kept = list(scanned), list(taken), list(kept)
+        if len(self._into) != len(carried) or len(self._made) < len(carried) + self._tests:
+            raise ValueError("there are not as many slots as values")
+        slots = [slot for _, slot in self._scanned]
+        for blob in self._made:
+            slots.append(blob.slot)
+        positions = [position for _, position in self._taken], [position for _, position in self._kept]
+        for found, size in ((self._into, len(begin)), (slots, len(begin)), (positions[0], len(self._made)), (positions[1], len(carried))):
+            if max(found, default=-1) >= size or (found is not self._into and min(found, default=0) < 0):
+                raise IndexError(f"there are {size} places, got {found}")
+
+    cpdef bint begin(self, Frame frame, int64_t number) except -1:
+        self._frame = frame
+        frame.values = self._begin.copy()
+        return self.begin_at(frame, number) or self.turn(frame)
+
+    cdef bint begin_at(self, Frame frame, int64_t number) except -1:
+        """Have it begin, on values that are as those that it begins with."""
+        cdef list values = frame.values
+        cdef Py_ssize_t i
+        cdef int64_t slot
+        cdef object value
+        for i in range(PyList_GET_SIZE(self.carried)):
+            slot = <int64_t>(<object>PyTuple_GET_ITEM(self._into, i))
+            if slot >= 0:
+                value = <object>PyList_GET_ITEM(self.carried, i)
+                put(values, slot, shown(value) if self._guards and type(value) is np.ndarray else value)
+        value = None
+        for array, slot in self._scanned:
+            put(values, slot, entry_of(array, self.entry()))
+        return frame.begin_again(number, values)
+
+    cdef inline int64_t entry(self) noexcept:
+        return self._length - 1 - self.steps if self._is_backward else self.steps
+
+    cpdef bint turn(self, Frame frame) except -1:
+        cdef int64_t begun_ns = 0
+        cdef Py_ssize_t turns = 0
+        try:
+            while not self._owner.halted and self.goes_on(frame):
+                if self.begin_at(frame, frame.number if self._numbered is None else self._numbered(self.steps)):
+                    if frame.ready._actor is None:
+                        frame.wake()
+                    return True
+                turns += 1
+                if turns & 15 == 0:
+                    begun_ns = begun_ns or now_ns()
+                    if now_ns() - begun_ns > PATIENCE_NS:
+                        frame.ready.push(self, self._owner)
+                        frame.wake()
+                        return True
+        except BaseException as error:
+            self.error = error
+        return False
+
+    def fire(self, owner):
+        if not self.turn(self._frame):
+            self._frame.finish()
+        return now_ns()
+
+    cdef bint goes_on(self, Frame frame) except -1:
+        cdef list values = frame.values, given = self.carried, outputs, carried
+        cdef Py_ssize_t i, count = PyList_GET_SIZE(given), size = PyTuple_GET_SIZE(self._made)
+        cdef PyObject *value
+        cdef Blob blob
+        cdef bint goes_on = True
+        if PyList_GET_SIZE(values) != PyList_GET_SIZE(self._begin):
+            raise ValueError("the frame has other values")
+        outputs, carried = PyList_New(size), PyList_New(count)
+        for i in range(size):
+            blob = <Blob>PyTuple_GET_ITEM(self._made, i)
+            value = PyList_GET_ITEM(values, blob.slot)
+            Py_INCREF(<object>value)
+            PyList_SET_ITEM(outputs, i, <object>value)
+        for i in range(PyList_GET_SIZE(values)):
+            put(values, i, <object>PyList_GET_ITEM(self._begin, i))
+        for array, i in self._taken:
+            set_entry(array, self.entry(), outputs[i])
+        for array, i in self._kept:
+            set_entry(array, self.entry(), given[i])
+        if self._tests:
+            goes_on = truth(outputs[size - 1])
+        for i in range(count):
+            value = PyList_GET_ITEM(outputs, i)
+            Py_INCREF(<object>value)
+            PyList_SET_ITEM(carried, i, <object>value)
+            put(outputs, i, <object>PyList_GET_ITEM(given, i) if self.steps else None)
+        self.carried, given = carried, None
+        self.steps += 1
+        for i in range(size):
+            blob = <Blob>PyTuple_GET_ITEM(self._made, i)
+            if blob.bucket is not None:
+                blob.give_back_from(outputs, i)
+            else:
+                put(outputs, i, None)
+        return goes_on and self.steps != self._length
+
+
+cdef inline bint truth(object value) except -1:
+    if type(value) is np.ndarray and np.PyArray_TYPE(<np.ndarray>value) == np.NPY_BOOL and np.PyArray_NDIM(<np.ndarray>value) == 0:
+        return (<char *>np.PyArray_DATA(<np.ndarray>value))[0] != 0
+    return bool(value)
+
+
+cdef object entry_of(object array, int64_t at):
+    """An entry along the first axis, as an array also where it has no axes."""
+    cdef np.ndarray whole, made
+    if type(array) is not np.ndarray or np.PyArray_NDIM(<np.ndarray>array) < 1:
+        return array[at, ...]
+    whole = <np.ndarray>array
+    if not 0 <= at < np.PyArray_DIM(whole, 0):
+        raise IndexError(at)
+    made = view_of_entry(whole, at)
+    np.set_array_base(made, whole)
+    return made
+
+
+cdef int set_entry(object array, int64_t at, object value) except -1:
+    """As ``array[at, ...] = value``."""
+    cdef np.ndarray whole, given
+    cdef Py_ssize_t i
+    cdef bint is_alike = type(array) is np.ndarray and type(value) is np.ndarray
+    if is_alike:
+        whole, given = <np.ndarray>array, <np.ndarray>value
+        is_alike = (
+            <PyObject *>np.PyArray_DESCR(whole) is <PyObject *>np.PyArray_DESCR(given)
+            and np.PyArray_TYPE(whole) != np.NPY_OBJECT
+            and np.PyArray_NDIM(whole) == np.PyArray_NDIM(given) + 1
+            and np.PyArray_ISCARRAY(whole)
+            and np.PyArray_IS_C_CONTIGUOUS(given)
+            and 0 <= at < np.PyArray_DIM(whole, 0)
+        )
+        for i in range(np.PyArray_NDIM(given) if is_alike else 0):
+            is_alike = is_alike and np.PyArray_DIM(whole, <int>i + 1) == np.PyArray_DIM(given, <int>i)
+        if is_alike:
+            memcpy(np.PyArray_BYTES(whole) + at * np.PyArray_STRIDE(whole, 0), np.PyArray_DATA(given), np.PyArray_NBYTES(given))
+            return 0
+    array[at, ...] = value
+    return 0
 
 
 def release(blobs, frame):
@@ -433,6 +613,12 @@ cdef class Op:
     cdef tuple _owners
     cdef object _not_written
     cdef bint _returns, _reuses, _is_random
+    # The function of NumPy that a kernel consists of, if it is one; its loop for these types, which is looked for at
+    # the first call, and what that is given.
+    cdef np.ufunc _ufunc
+    cdef np.PyUFuncGenericFunction _loop
+    cdef void *_loop_data
+    cdef int _types[MOST_ARGUMENTS]
     cdef Py_ssize_t _nin, _nfreed, _nout
     # In one piece of memory: slots of the inputs, of what is freed, of the outputs; mailboxes of the followers; and
     # whether the blobs that are freed have a bucket, or a way of their own.
@@ -588,7 +774,16 @@ cdef class Op:
         if kind == "function":
             self._dtype, self._shape = details
         else:
-            self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written, spec = details
+            self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written = details[:7]
+            spec, ufunc = details[7:]
+            if (
+                ufunc is not None
+                and ufunc.nout == self._nout == 1
+                and ufunc.signature is None
+                and 1 <= self._nin < ufunc.nargs <= MOST_ARGUMENTS
+                and (self._nin == ufunc.nin or self._nin == 1 and ufunc.nin == 2)
+            ):
+                self._ufunc = ufunc
             self._owners = tuple(owners)
             if spec is not None:
                 self._shape, self._dtype = spec
@@ -606,9 +801,91 @@ cdef class Op:
         elif self.kind == FUNCTION:
             self.call_function(frame, values)
         else:
-            self.call_kernel(frame, values)
+            if self._ufunc is None or not self.call_loop(values):
+                self.call_kernel(frame, values)
             self.let_go(frame, values)
         return 0
+
+    cdef bint find_loop(self, list values, np.ndarray out) except -1:
+        """Look for the loop of the function of NumPy that is for exactly these types, as NumPy does."""
+        cdef np.ufunc ufunc = self._ufunc
+        cdef Py_ssize_t i, j, nargs = ufunc.nargs
+        for j in range(nargs):
+            i = self._slots[min(j, self._nin - 1)]
+            self._types[j] = np.PyArray_TYPE(<np.ndarray>PyList_GET_ITEM(values, i) if j < nargs - 1 else out)
+            if self._types[j] > np.NPY_CLONGDOUBLE and self._types[j] != np.NPY_FLOAT16:
+                return False  # what is not a number
+        for i in range(ufunc.ntypes):
+            for j in range(nargs):
+                if ufunc.types[i * nargs + j] != self._types[j]:
+                    break
+            else:
+                self._loop, self._loop_data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
+                return self._loop is not NULL and (self._nin == ufunc.nin or self._types[0] == self._types[2])
+        return False
+
+    cdef bint call_loop(self, list values) except -1:
+        """Call the loop of a function of NumPy on arrays that lie flat in memory; return False if it cannot be called."""
+        cdef char *pointers[MOST_ARGUMENTS]
+        cdef np.npy_intp steps[MOST_ARGUMENTS]
+        cdef np.npy_intp count, size
+        cdef Py_ssize_t i, j
+        cdef np.ndarray array, out
+        cdef PyObject *value
+        cdef bint reduces = self._ufunc.nin > self._nin
+        for i in range(self._nin):
+            value = PyList_GET_ITEM(values, self._slots[i])
+            if type(<object>value) is not np.ndarray or not np.PyArray_ISCARRAY_RO(<np.ndarray>value):
+                return False
+            if self._loop is not NULL and np.PyArray_TYPE(<np.ndarray>value) != self._types[i]:
+                return False
+        value = PyList_GET_ITEM(values, self._slots[0])
+        if self._reuses and not reduces and Py_REFCNT(value) == 1 and self.owns(<np.ndarray>value):
+            made = <object>value
+        else:
+            made = take(self._buckets[0])
+        if type(made) is not np.ndarray or not np.PyArray_ISCARRAY(<np.ndarray>made):
+            self._ufunc = None
+            return False
+        out = <np.ndarray>made
+        size = count = np.PyArray_SIZE(<np.ndarray>value) if reduces else np.PyArray_SIZE(out)
+        for i in range(self._nin if not reduces else 0):
+            array = <np.ndarray>PyList_GET_ITEM(values, self._slots[i])
+            steps[i] = np.PyArray_ITEMSIZE(array)
+            if np.PyArray_SIZE(array) == 1 and np.PyArray_NDIM(array) <= np.PyArray_NDIM(out):
+                steps[i] = 0
+            elif np.PyArray_NDIM(array) != np.PyArray_NDIM(out):
+                count = 0
+            else:
+                for j in range(np.PyArray_NDIM(array)):
+                    if np.PyArray_DIM(array, <int>j) != np.PyArray_DIM(out, <int>j):
+                        count = 0
+            pointers[i] = np.PyArray_BYTES(array)
+        if reduces and np.PyArray_SIZE(out) != 1:
+            count = 0
+        if count and self._loop is NULL and not self.find_loop(values, out):
+            count = 0
+        if not count or np.PyArray_TYPE(out) != self._types[self._ufunc.nargs - 1]:
+            self._ufunc = None  # all calls of a program have these types and shapes
+            return False
+        if reduces:  # the first one, then the others
+            memcpy(np.PyArray_BYTES(out), np.PyArray_BYTES(<np.ndarray>value), np.PyArray_ITEMSIZE(out))
+            pointers[0] = pointers[2] = np.PyArray_BYTES(out)
+            pointers[1] = np.PyArray_BYTES(<np.ndarray>value) + np.PyArray_ITEMSIZE(out)
+            steps[0], steps[1], steps[2] = 0, np.PyArray_ITEMSIZE(out), 0
+            count = size - 1
+        else:
+            pointers[self._nin] = np.PyArray_BYTES(out)
+            steps[self._nin] = np.PyArray_ITEMSIZE(out)
+        if count > LONG_LOOP:
+            with nogil:
+                run_loop(self._loop, pointers, &count, steps, self._loop_data)
+        elif count:
+            run_loop(self._loop, pointers, &count, steps, self._loop_data)
+        if PyErr_Occurred() is not NULL:
+            return -1
+        put(values, self._slots[self._nin + self._nfreed], out)
+        return True
 
     cdef int let_go(self, Frame frame, list values) except -1:
         """One reader of each blob that is freed is done; as `release`."""
@@ -713,10 +990,10 @@ cdef class Op:
     cdef inline bint is_ours(self, list inputs) except -1:
         """Return whether nothing else has the first input than the list and the frame, nor shows its memory."""
         cdef PyObject *first = PyList_GET_ITEM(inputs, 0)
-        cdef PyObject *base
-        if Py_REFCNT(first) != 2 or type(<object>first) is not np.ndarray:
-            return False
-        base = np.PyArray_BASE(<np.ndarray>first)
+        return Py_REFCNT(first) == 2 and type(<object>first) is np.ndarray and self.owns(<np.ndarray>first)
+
+    cdef inline bint owns(self, np.ndarray array) except -1:
+        cdef PyObject *base = np.PyArray_BASE(array)
         return base is NULL or type(<object>base) in self._owners
 
 

@@ -364,6 +364,7 @@ class Frame:
             the loop has not been told yet.
         has_ended: Whether it has ended, in whatever way, and nothing of it runs any more.
         ends_quietly: Whether nobody has to be told of its end when that comes, and nothing is to be done then.
+        cycle: Has it begin once more when it has ended; None for most.
         fences: Fences that have not passed and came with the messages to an op.
         outstanding: Work on a lane, or tasks, by the op that it has begun with, whose end the loop has not seen.
     """
@@ -374,6 +375,7 @@ class Frame:
         "_readers",
         "budget",
         "context",
+        "cycle",
         "ends_quietly",
         "fences",
         "halted",
@@ -413,6 +415,7 @@ class Frame:
         self.state = _RUNNING
         self.halted = self.has_ended = False
         self.ends_quietly = start.ends_quietly
+        self.cycle: Cycle | None = None
         self.fences: dict[Any, list[Any]] = {}
         self.outstanding: dict[Any, Any] = {}
 
@@ -457,6 +460,8 @@ class Frame:
         self.open -= 1
         if self.open or self.halted:
             return
+        if self.cycle is not None and not self.outstanding and self.cycle.turn(self):
+            return
         if not self.ends_quietly or self.outstanding:
             self.finish()
             return
@@ -495,6 +500,165 @@ class Frame:
     def finish(self) -> None:
         """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
         raise NotImplementedError
+
+
+class Cycle:
+    """Has a frame begin again and again, each time on what it has made before and on the next entries of arrays.
+
+    Args:
+        owner: The frame that this is work of: nothing begins once that has stopped.
+        begin: Values that the frame begins with, but for those that are carried and the entries.
+        carried: What it is given the first time.
+        into: Slots that these go to; negative for what the frame does not read.
+        made: What it makes: what it carries on, then what is taken each time, and at last, with ``tests``, whether to
+            go on. With the bucket of a blob goes its buffer, when it has been read.
+        length: How often it runs at most; negative where only what it makes says that.
+        tests: See ``made``.
+        is_backward: Whether entries are given and taken from the last to the first.
+        guards: Whether arrays are given as read-only views.
+        scanned: Arrays whose entries it is given, each with the slot.
+        taken: Arrays for what is taken, each with its position in ``made``.
+        kept: Arrays for what is carried, before each time, each with the position.
+        numbered: Gives the number of the frame by that of the times before; None where it has but one.
+
+    Attributes:
+        steps: How often the frame has ended.
+        carried: What it has carried on the last time.
+        error: What has gone wrong between two times.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_frame",
+        "_guards",
+        "_into",
+        "_is_backward",
+        "_kept",
+        "_length",
+        "_made",
+        "_numbered",
+        "_owner",
+        "_scanned",
+        "_taken",
+        "_tests",
+        "carried",
+        "error",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        owner: Any,
+        begin: list[Any],
+        carried: list[Any],
+        into: Sequence[int],
+        made: Sequence[Any],
+        length: int,
+        *,
+        tests: bool = False,
+        is_backward: bool = False,
+        guards: bool = False,
+        scanned: Sequence[tuple[Any, int]] = (),
+        taken: Sequence[tuple[Any, int]] = (),
+        kept: Sequence[tuple[Any, int]] = (),
+        numbered: Callable[[int], int] | None = None,
+    ) -> None:
+        self._owner = owner
+        self._begin = begin
+        self.carried = carried
+        self._into = into
+        self._made = made
+        self._length = length
+        self._tests = tests
+        self._is_backward = is_backward
+        self._guards = guards
+        self._scanned = scanned
+        self._taken = taken
+        self._kept = kept
+        self._numbered = numbered
+        self._frame: Any = None
+        self.steps = 0
+        self.error: BaseException | None = None
+
+    @property
+    def _entry(self) -> tuple[Any, ...]:
+        at = self._length - 1 - self.steps if self._is_backward else self.steps
+        return (at, ...)  # an array, also where it has no axes
+
+    def begin(self, frame: Any, number: int) -> bool:
+        """Have the frame begin, as this number; returns whether there is anything to wait for."""
+        self._frame = frame
+        return self._begin_at(frame, number) or self.turn(frame)
+
+    def _begin_at(self, frame: Any, number: int) -> bool:
+        values = self._begin.copy()
+        for slot, value in zip(self._into, self.carried):  # noqa: B905  the lengths are equal, and it costs time
+            if slot >= 0:
+                values[slot] = _shown(value) if self._guards and type(value) is np.ndarray else value
+        if self._scanned:
+            entry = self._entry
+            for array, slot in self._scanned:
+                values[slot] = array[entry]
+        begun: bool = frame.begin_again(number, values)
+        return begun
+
+    def turn(self, frame: Any) -> bool:
+        """The frame has ended well: take what it has made, and have it begin once more unless that was the last time.
+
+        Returns:
+            Whether it has begun, or will when the loop has had its turn; else all is done, or has failed.
+        """
+        try:
+            begun_ns = perf_counter_ns()
+            while not self._owner.halted and self._goes_on(frame):
+                number = frame.number if self._numbered is None else self._numbered(self.steps)
+                if self._begin_at(frame, number):
+                    if frame.ready.at is None:  # no slice runs
+                        frame.wake()
+                    return True
+                if perf_counter_ns() - begun_ns > PATIENCE_NS:  # it has nothing to compute: others have their turn
+                    frame.ready.append((self, self._owner))
+                    frame.wake()
+                    return True
+        except BaseException as error:  # noqa: BLE001  who waits for the end is told
+            self.error = error
+        return False
+
+    def fire(self, owner: Any) -> int:
+        """Go on after a turn of the loop."""
+        frame = self._frame
+        if not self.turn(frame):
+            frame.finish()
+        return perf_counter_ns()
+
+    def _goes_on(self, frame: Any) -> bool:
+        """Take what has been made; return whether to begin once more."""
+        values, given = frame.values, self.carried
+        outputs = [values[blob.slot] for blob in self._made]
+        values.clear()
+        if self._taken or self._kept:
+            entry = self._entry
+            for array, position in self._taken:
+                array[entry] = outputs[position]
+            for array, position in self._kept:
+                array[entry] = given[position]
+        goes_on = not self._tests or bool(outputs[-1])
+        count = len(given)
+        self.carried = outputs[:count]
+        outputs[:count] = given if self.steps else [None] * count  # what it began with is another's
+        del given
+        self.steps += 1
+        for position, blob in enumerate(self._made):
+            buffer, outputs[position] = outputs[position], None
+            if blob.bucket is not None and getrefcount(buffer) == UNSHARED:
+                blob.bucket.give_back(buffer)
+        return goes_on and self.steps != self._length
+
+
+def _shown(array: Any) -> Any:
+    view = array.view()
+    view.setflags(False)
+    return view
 
 
 def release(blobs: Iterable[Blob], frame: Any) -> None:
@@ -540,7 +704,9 @@ def fill(
 
 
 #: Description of an op, for the compiled core to call it by itself: whether it is a "kernel" or a "function", what is
-#: called, the first argument of a kernel, and how it is called; None where it has to call `Op.compute`.
+#: called, the first argument of a kernel, and how it is called; None where it has to call `Op.compute`. Part of the
+#: latter is the function of NumPy that a kernel consists of, if there is one: for an element of each input it gives one
+#: of the output, or, if it takes two and the kernel one, it reduces all elements to one.
 Described: TypeAlias = tuple[str, Callable[..., Any], Any, tuple[Any, ...]] | None
 
 

@@ -472,9 +472,22 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
     for i in reversed(range(count)) if reverse else range(count):
         carry, y = body(carry, mapped(lambda x, i=i: x[i], xs))
         taken.append(y)
+    if not count:  # the types are those of an entry's results, which is not computed
+
+        def no_entries(y: Any) -> Any:
+            return (
+                filled(0, (0, *y.shape), y)
+                if isinstance(y, Operand)
+                else np.zeros((0, *np.shape(y)), np.result_type(y))
+            )
+
+        def like_entry(x: Any) -> Any:
+            return filled(0, x.shape[1:], x) if isinstance(x, Operand) else np.zeros(x.shape[1:], x.dtype)
+
+        return carry, mapped(no_entries, body(carry, mapped(like_entry, xs))[1])
     if reverse:
         taken.reverse()
-    return carry, mapped(lambda *parts: stack(list(parts)), *taken) if taken else None
+    return carry, mapped(lambda *parts: stack(list(parts)), *taken)
 
 
 # -- what makes the ops -----------------------------------------------------------------------------------------------

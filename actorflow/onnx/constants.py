@@ -131,13 +131,14 @@ def spend(*lengths: Any, size: int = 8) -> None:
 
 
 def constant(graph: Graph, array: Array, name: str = "constant") -> Blob:
-    """A blob of an array, which nobody changes; of one that is there already, the same one.
+    """A blob of an array, which nobody changes; of one that is there already in the branch or loop, the same one.
 
     Raises:
         Refused: if too much has been made.
     """
     loading = _loading.get()
-    key = (graph, array.__array_interface__["data"], array.shape, array.strides, array.dtype)
+    scope = graph.current_scope.body
+    key = (graph, scope, array.__array_interface__["data"], array.shape, array.strides, array.dtype)
     owner, known = (None, None) if loading is None else loading.made.get(key, (None, None))
     if known is not None and owner is not None and owner() is not None:  # else another one has its address by now
         return known

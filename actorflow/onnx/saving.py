@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, ValueInfoProto, checker, defs, helper, numpy_helper, save_model, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    checker,
+    defs,
+    helper,
+    numpy_helper,
+    save_model,
+    shape_inference,
+)
 
 from actorflow import __version__
 from actorflow.checkpoint.checkpoint import check_at_rest
 from actorflow.checkpoint.file import write_atomically
 from actorflow.errors import GraphError, whole
+from actorflow.graph.body import Body
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.onnx.values import Order, usual
@@ -112,6 +124,7 @@ class Exporter:
         self.by_default = by_default
         self.op: Op | None = None
         self._ops: set[Op] = set()  # that are needed
+        self._results: set[Blob] = set()  # of bodies
         self._nodes: list[NodeProto] = []
         self._arrays: dict[str, Array] = {}
         self._known: dict[Blob, Array] = {}
@@ -121,6 +134,8 @@ class Exporter:
         self._names: dict[str, str] = {}  # the final names of tensors
         self._lengths: dict[Any, str] = {}
         self._node_names: set[str] = set()
+        self._problems: list[str] = []
+        self._writers: Mapping[str, Callable[[Exporter, Op], None]] = {}
 
     def run(self) -> ModelProto:
         """Write all that the outputs need.
@@ -130,30 +145,103 @@ class Exporter:
         """
         from actorflow.onnx.writers import WRITERS  # which are written with this
 
-        model = self.model
-        ops = in_order(model.graph, needed_ops(model.outputs.values()))
-        self._ops = set(ops)
+        model, self._writers = self.model, WRITERS
         for name, blob in model.inputs.items():
             self._tensors.setdefault(blob, {})[usual(len(blob.shape))] = name
-        problems = []
-        for op in ops:
-            self.op = op
-            try:
-                self._check(op)
-                writer = WRITERS.get(op.operation.kind)
-                if writer is None:
-                    raise UnsupportedError("ONNX has no such operation")
-                writer(self, op)
-            except UnsupportedError as error:
-                problems.append(f"{op.name!r} ({op.operation}): {error}; created at {op.site}")
-                for blob in op.outputs:
-                    self._tensors.setdefault(blob, {})[usual(len(blob.shape))] = "?"
-        if problems:
-            listed = "".join(f"\n  {problem}" for problem in problems)
+        self._write_all(in_order(model.graph, needed_ops(model.outputs.values())))
+        if self._problems:
+            listed = "".join(f"\n  {problem}" for problem in self._problems)
             raise GraphError(f"model {model.graph.name!r} cannot be saved as ONNX:{listed}")
         self.op = None
         self._finish_outputs()
         return self._made()
+
+    def _write_all(self, ops: Sequence[Op]) -> None:
+        around = self.op
+        self._ops.update(ops)
+        for op in ops:
+            self.op = op
+            try:
+                self._check(op)
+                writer = self._writers.get(op.operation.kind)
+                if writer is None:
+                    raise UnsupportedError("ONNX has no such operation")
+                writer(self, op)
+            except UnsupportedError as error:
+                self._problems.append(f"{op.name!r} ({op.operation}): {error}; created at {op.site}")
+                for blob in op.outputs:
+                    self._tensors.setdefault(blob, {})[usual(len(blob.shape))] = "?"
+        self.op = around
+
+    # -- bodies ----------------------------------------------------------------------------------------------------
+
+    def chosen(self, condition: str, then: GraphProto, otherwise: GraphProto) -> GraphProto:
+        """A graph that computes one of two."""
+        around, self._nodes = self._nodes, []
+        try:
+            tensors = self.nodes("If", [condition], len(then.output), then_branch=then, else_branch=otherwise)
+            nodes = self._nodes
+        finally:
+            self._nodes = around
+        outputs = [ValueInfoProto() for _ in tensors]
+        for made, value, tensor in zip(outputs, then.output, tensors, strict=True):
+            made.CopyFrom(value)
+            made.name = tensor
+        return helper.make_graph(nodes, "otherwise", [], outputs)
+
+    def inline(self, body: Body, given: Sequence[Blob]) -> None:
+        """Write the ops of a body here, on the values of some blobs, the last of which stand for what it captures."""
+        for blob, value in zip(body.inputs[-len(given) :] if given else (), given, strict=True):
+            array = self.known(value)
+            if array is not None:
+                self._known[blob] = array
+            elif value in self._tensors:
+                self._tensors[blob] = dict(self._tensors[value])
+        self._results.update(body.outputs)
+        self._write_all(body.ops)
+
+    def body(
+        self,
+        body: Body,
+        given: Sequence[Blob],
+        parameters: Sequence[Blob | TensorSpec],
+        results: Sequence[Blob],
+        *,
+        always: bool = False,
+    ) -> GraphProto:
+        """A graph of a body, for an attribute of a node.
+
+        Args:
+            body: The body.
+            given: Blobs outside that the last of its inputs stand for.
+            parameters: Inputs of the graph: blobs of the body, and types of what it does not read.
+            results: Its outputs: blobs of the body.
+            always: Whether its first output is a truth value that says to go on.
+        """
+        around, lengths = self._nodes, self._lengths
+        self._nodes, self._lengths = [], dict(self._lengths)
+        inputs, outputs = [], []
+        try:
+            for each in parameters:
+                name = self._unique(each.name if isinstance(each, Blob) else "unused")
+                spec = each.spec if isinstance(each, Blob) else each
+                inputs.append(_declared(name, spec))
+                if isinstance(each, Blob):
+                    self._tensors[each] = {usual(len(each.shape)): name}
+            self.inline(body, given)
+            if always:
+                true = self.node("Identity", [self.array(np.array(True), "true")])
+                outputs.append(_declared(true, TensorSpec((), np.dtype(np.bool_))))
+            for blob in results:
+                tensor = self.read(blob)
+                made = {name for node in self._nodes for name in node.output}
+                if tensor not in made or tensor in [each.name for each in outputs]:
+                    tensor = self.node("Identity", [tensor])
+                outputs.append(_declared(tensor, blob.spec))
+            nodes = _needed(self._nodes, {each.name for each in outputs})
+        finally:
+            self._nodes, self._lengths = around, lengths
+        return helper.make_graph(nodes, body.scope.name, inputs, outputs)
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -236,7 +324,8 @@ class Exporter:
     def need_one(self, op: Op, *others: int) -> None:
         """Refuse an op of which other outputs than the first one are read."""
         for y in [op.outputs[i] for i in others or range(1, len(op.outputs))]:
-            if self._readers(y) or (not self.by_default and y in self.model.outputs.values()):
+            is_result = y in self._results or (not self.by_default and y in self.model.outputs.values())
+            if self._readers(y) or is_result:
                 raise UnsupportedError(f"its output {y.name!r} is read, which ONNX's does not have")
 
     def _readers(self, blob: Blob) -> int:
@@ -260,7 +349,8 @@ class Exporter:
 
     def open_end(self, blob: Blob, kinds: Sequence[str]) -> NodeProto | None:
         """The node that computes a blob which nothing but this op reads, if it is of such a kind and takes a bias."""
-        if self._readers(blob) != 1 or blob.has_several_producers or blob in self.model.outputs.values():
+        is_result = blob in self._results or blob in self.model.outputs.values()
+        if self._readers(blob) != 1 or blob.has_several_producers or is_result:
             return None
         tensors = self._tensors.get(blob, {})
         node = next((each for each in reversed(self._nodes) if each.output[0] in tensors.values()), None)
@@ -371,10 +461,13 @@ class Exporter:
 
     def _made(self) -> ModelProto:
         nodes = self._needed_nodes()
-        used = {name for node in nodes for name in node.input}
-        for node in nodes:
+        used = {name for node in _within(nodes) for name in node.input}
+        for node in _within(nodes):
             for names in (node.input, node.output):
                 names[:] = [self._names.get(name, name) for name in names]
+            for graph in _graphs(node):
+                for value in (*graph.input, *graph.output):
+                    value.name = self._names.get(value.name, value.name)
         size = sum(node.ByteSize() for node in nodes) + sum(
             a.nbytes for name, a in self._arrays.items() if name in used
         )
@@ -397,13 +490,30 @@ class Exporter:
         )
 
     def _needed_nodes(self) -> list[NodeProto]:
-        needed = {tensor for tensor, name in self._names.items() if name in self.model.outputs}
-        found = []
-        for node in reversed(self._nodes):
-            if needed.intersection(node.output):
-                needed.update(node.input)
-                found.append(node)
-        return found[::-1]
+        return _needed(self._nodes, {tensor for tensor, name in self._names.items() if name in self.model.outputs})
+
+
+def _needed(nodes: Sequence[NodeProto], tensors: set[str]) -> list[NodeProto]:
+    """The nodes that give some tensors, and those that these need."""
+    needed, found = set(tensors), []
+    for node in reversed(nodes):
+        if needed.intersection(node.output):
+            needed.update(name for each in _within([node]) for name in each.input)
+            needed.update(value.name for each in _within([node]) for graph in _graphs(each) for value in graph.output)
+            found.append(node)
+    return found[::-1]
+
+
+def _graphs(node: NodeProto) -> list[GraphProto]:
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def _within(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and all of the graphs in them."""
+    for node in nodes:
+        yield node
+        for graph in _graphs(node):
+            yield from _within(graph.node)
 
 
 def _declared(name: str, spec: TensorSpec) -> ValueInfoProto:

@@ -15,7 +15,7 @@ from actorflow.onnx.saving import Exporter, UnsupportedError, channels_first
 from actorflow.onnx.values import Order, usual
 from actorflow.ops.fills import Fill
 from actorflow.ops.indexing import INDEX
-from actorflow.spec import Length, axes_in
+from actorflow.spec import Length, TensorSpec, axes_in
 
 Writer = Callable[[Exporter, Op], None]
 #: Gives the result of an elementwise operation, of the tensors of its inputs, which broadcast.
@@ -750,3 +750,76 @@ def _lstm_gates(out: Exporter, op: Op) -> None:
     cell_tensor = out.node("Add", [kept, new])
     out.write(op.outputs[0], out.node("Mul", [o, out.node("Tanh", [cell_tensor])]))
     out.write(op.outputs[1], cell_tensor)
+
+
+# -- branches and loops ------------------------------------------------------------------------------------------------
+
+
+@_writes("Switch")
+def _switch(out: Exporter, op: Op) -> None:
+    """Ifs, one in the last branch of the other; with an index that is none of a branch, the last one is computed."""
+    operation: Any = op.operation
+    index, bodies = op.inputs[0], operation.bodies
+    given = [[*op.inputs[1 : 1 + operation.operands], *[op.inputs[i] for i in reads]] for reads in operation.reads]
+
+    def branch(which: int) -> Any:
+        return out.body(bodies[which], given[which], (), bodies[which].outputs)
+
+    if index.dtype.kind == "b":
+        condition, which = out.read(index), (1 % len(bodies), 0)
+        then, otherwise = branch(which[0]), branch(which[1])
+    else:
+        numbers = [
+            out.node("Equal", [out.read(index), out.array(np.array(i, index.dtype))]) for i in range(len(bodies) - 1)
+        ]
+        if not numbers:
+            numbers = [out.node("Equal", [out.read(index), out.read(index)])]
+        then, otherwise = branch(0), branch(len(bodies) - 1)
+        for i in range(len(bodies) - 2, 0, -1):
+            otherwise = out.chosen(numbers[i], branch(i), otherwise)
+        condition = numbers[0]
+    tensors = out.nodes("If", [condition], len(op.outputs), then_branch=then, else_branch=otherwise)
+    for blob, tensor in zip(op.outputs, tensors, strict=True):
+        out.write(blob, tensor)
+
+
+@_writes("Loop")
+def _loop(out: Exporter, op: Op) -> None:
+    """A Scan, where entries of arrays are given; else a Loop."""
+    operation: Any = op.operation
+    carries, scanned, body = operation.carries, operation.scanned, operation.bodies[0]
+    taken = len(body.outputs) - carries - operation.tests
+    if operation.saved:
+        out.need_one(op, *range(carries + taken, len(op.outputs)))
+    if operation.tests and taken and not operation.exact:
+        raise UnsupportedError("it may end before its length, and what it gives has entries all the same")
+    given, reads = op.inputs[: carries + scanned], [op.inputs[i] for i in operation.reads[0]]
+    inputs = [out.read(blob) for blob in given]
+    if scanned:
+        graph = out.body(body, reads, body.parameters, body.outputs)
+        backward = [int(operation.reverse)]
+        tensors = out.nodes(
+            "Scan",
+            inputs,
+            carries + taken,
+            body=graph,
+            num_scan_inputs=scanned,
+            scan_input_directions=backward * scanned,
+            scan_output_directions=backward * taken or None,
+        )
+    else:
+        if operation.reverse and taken:
+            raise UnsupportedError("what it takes from the last to the first, without entries, ONNX does not have")
+        number, true = TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_))
+        most, begins = "" if operation.length is None else out.ints([operation.length]), ""
+        if operation.tests:
+            condition = operation.bodies[1]
+            out.inline(condition, [*given, *[op.inputs[i] for i in operation.reads[1]]])
+            begins = out.read(condition.outputs[0])
+            results = [body.outputs[-1], *body.outputs[:-1]]
+            graph = out.body(body, reads, [number, true, *body.parameters], results)
+        else:
+            graph = out.body(body, reads, [number, true, *body.parameters], body.outputs, always=True)
+        tensors = out.nodes("Loop", [most, begins, *inputs], carries + taken, body=graph)
+    for blob, tensor in zip(op.outputs, tensors, strict=False):
+        out.write(blob, tensor)

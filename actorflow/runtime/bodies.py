@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from actorflow.actors.frame import FINISHED, RUNNING, Frame, FrameStart
 from actorflow.actors.op import OpActor, Wiring
-from actorflow.core import UNSHARED, FrameState, Turnstile, release
+from actorflow.core import Blob, Cycle, FrameState, Turnstile, release
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
 from actorflow.errors import ActorflowError, GraphError, OpError
@@ -25,8 +25,6 @@ from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
 _RUNNING, _FAILED = int(NodeState.RUNNING), int(NodeState.FAILED)
-#: How long bodies that have nothing to compute are gone through, one after the other.
-_SLICE_NS = 500_000
 #: Bits of a frame's number that are the number of the run; those above count the calls of a body whose random numbers
 #: differ from call to call.
 RUN_BITS = 40
@@ -61,7 +59,8 @@ class InnerFrame(Frame):
 
     def _end(self) -> None:
         self.has_ended = True
-        self.op.passed(self)  # which may begin with it once more
+        if self.state is not FINISHED or self.cycle is None or not self.cycle.turn(self):
+            self.op.passed(self)
 
     @property
     def done(self) -> bool:
@@ -112,8 +111,8 @@ class Part:
 
     Attributes:
         inputs: Positions among the op's inputs, each with the slot that the value goes to.
-        outputs: Slots of the outputs.
-        buckets: Where the buffer of each output comes from, and can go back to; None where it is another's memory.
+        outputs: Slots of the outputs, with where the buffers come from, and can go back to; None where one is another's
+            memory.
         is_random: Whether it draws random numbers.
         guards: Whether functions of the user's are called, which must not write into what they are given.
     """
@@ -122,10 +121,10 @@ class Part:
         body, first = operation.bodies[which], 1 if isinstance(operation, Switch) else 0
         positions = [*range(first, first + len(body.parameters)), *operation.reads[which]]
         self.program = program
-        self._begin, slots = program.layout(body.inputs)
-        self.inputs = [(i, slot) for i, slot in zip(positions, slots, strict=True) if slot is not None]
-        self.outputs = [plan.fetches[blob] for blob in body.outputs]
-        self.buckets = [program.bucket_of(slot) for slot in self.outputs]
+        self._begin, given = program.layout(body.inputs)
+        self.inputs = [(i, slot) for i, slot in zip(positions, given, strict=True) if slot is not None]
+        slots = [plan.fetches[blob] for blob in body.outputs]
+        self.outputs = tuple([Blob(slot, program.bucket_of(slot)) for slot in slots])
         self.is_random: bool = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
             isinstance(op, BodyActor) and any(isinstance(part, Part) and part.is_random for part in op.bodies)
             for op in program.ops
@@ -156,44 +155,45 @@ class Part:
         frame.op, frame.part, frame.parent, frame.call = call.op, self, parent, call
         if start.monitor is not None:
             start.monitor.show_all(start.node_ids, NodeState.WAITING)
+        frame.cycle = None
         return frame
 
-    def start(self, call: _Call, number: int, values: list[Any]) -> InnerFrame | None:
-        """Begin a frame; returns it if it has ended at once, as there is nothing to compute."""
+    def start(self, call: _Call, number: int, values: list[Any], cycle: Cycle | None = None) -> InnerFrame | None:
+        """Begin a frame, or have a cycle do so; returns it if it has ended at once, as there is nothing to compute."""
         frame = call.parent.outstanding[call.op] = self.frame(call, number, values)
-        return None if frame.begin_again(number, values) else frame
+        frame.cycle = cycle
+        begun = frame.begin_again(number, values) if cycle is None else cycle.begin(frame, number)
+        return None if begun else frame
 
     def rest(self, frame: InnerFrame) -> None:
         """Keep a frame that has ended well for another call."""
-        frame.values = []
+        frame.values, frame.cycle = [], None
         del frame.op, frame.parent, frame.call
         self._at_rest.append(frame)
 
 
 class _Call:
-    """A call of an op with bodies."""
+    """A call of an op with bodies.
 
-    __slots__ = ("begun_ns", "op", "parent", "steps")
+    Attributes:
+        which: Number of the branch that is computed; of a loop, -1 as long as that is its condition, then 0; of what
+            emits, how many items there are so far.
+        cycle: What has a loop's body begin again and again.
+    """
+
+    __slots__ = ("begun_ns", "cycle", "op", "parent", "which")
 
     def __init__(self, op: BodyActor, parent: Frame) -> None:
         self.op = op
         self.parent = parent
         self.begun_ns = perf_counter_ns()
-        self.steps = 0  # bodies computed so far
+        self.which = 0
+        self.cycle: Cycle | None = None
 
-
-class _Passed:
-    """Goes on behind an inner frame that has ended, in a later slice of the loop's time."""
-
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: InnerFrame) -> None:
-        self._inner = inner
-
-    def fire(self, frame: Frame) -> int:
-        """Do so."""
-        self._inner.op.passed(self._inner)
-        return perf_counter_ns()
+    @property
+    def steps(self) -> int:
+        """How far it has come: another number if it has come further."""
+        return self.which + (0 if self.cycle is None else self.cycle.steps)
 
 
 class _Settled:
@@ -230,28 +230,16 @@ class BodyActor(OpActor):
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
             self.show(frame, _RUNNING)
-        self._follow(self.new_call(frame), None)
+        self._follow(_Call(self, frame), None)
         return perf_counter_ns()
 
-    def new_call(self, frame: Frame) -> _Call:
-        """Notes of a call."""
-        return _Call(self, frame)
-
-    def first(self, call: Any, given: list[Any]) -> bool:
+    def first(self, call: _Call, given: list[Any]) -> bool:
         """Begin with the first body; return whether there is one to wait for, else the outputs are written."""
         raise NotImplementedError
 
-    def more(self, call: Any, frame: InnerFrame) -> bool:
+    def more(self, call: _Call, frame: InnerFrame) -> bool:
         """A body has been computed: likewise begin with the next one, or write the outputs."""
         raise NotImplementedError
-
-    def number(self, call: _Call, part: Part) -> int:
-        """Number of the next inner frame."""
-        number = call.parent.number
-        if not part.is_random:
-            return number
-        before = number >> RUN_BITS
-        return ((before * 1_000_003 + call.steps + 1) % _MOST_CALLS) << RUN_BITS | number & (1 << RUN_BITS) - 1
 
     def passed(self, frame: InnerFrame) -> None:
         """An inner frame has ended, in whatever way."""
@@ -259,7 +247,7 @@ class BodyActor(OpActor):
         if frame.state is FINISHED and not call.parent.halted:
             self._follow(call, frame)
         else:
-            frame.error = None
+            frame.error = frame.cycle = None
             self._conclude_call(call, error)
 
     def _follow(self, call: _Call, frame: InnerFrame | None) -> None:
@@ -291,8 +279,11 @@ class BodyActor(OpActor):
                 else:
                     self.failed(frame, self._told(call, error), elapsed_ns, end_ns, self.key)
             elif not was_halted:
+                frame.outstanding.pop(self, None)  # so that the frame may end, or begin again, at once
+                self.leave()
                 self._succeeded(frame, elapsed_ns, end_ns, self.key)
                 frame.wake()
+                return
             self.leave()
         except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
             frame.fail(self, failure)
@@ -330,6 +321,15 @@ class BodyActor(OpActor):
         raise AssertionError("its bodies are computed, it has nothing to compute itself")
 
 
+def number_of(parent: Frame, part: Part, calls: int) -> int:
+    """Number of an inner frame, before which there were so many calls of bodies."""
+    number = parent.number
+    if not part.is_random:
+        return number
+    before = number >> RUN_BITS
+    return ((before * 1_000_003 + calls + 1) % _MOST_CALLS) << RUN_BITS | number & (1 << RUN_BITS) - 1
+
+
 class SwitchActor(BodyActor):
     """An op that computes one of several bodies."""
 
@@ -342,35 +342,20 @@ class SwitchActor(BodyActor):
         part = self.bodies[index]
         if isinstance(part, GraphError):
             raise part
-        call.steps = index
-        ended = part.start(call, self.number(call, part), part.values(given))
+        call.which = index
+        ended = part.start(call, number_of(call.parent, part, index), part.values(given))
         return ended is None or self.more(call, ended)
 
     def more(self, call: _Call, frame: InnerFrame) -> bool:
         values, inner = call.parent.values, frame.values
-        for blob, slot in zip(self.outputs, frame.part.outputs, strict=True):
-            values[blob.slot] = inner[slot]
+        for blob, made in zip(self.outputs, frame.part.outputs, strict=True):
+            values[blob.slot] = inner[made.slot]
         del inner
         frame.part.rest(frame)
         return False
 
     def where(self, call: _Call) -> str:
-        return f"in branch {call.steps}"
-
-
-class _LoopCall(_Call):
-    """A call of a loop.
-
-    Attributes:
-        template: Values that each frame of the body begins with.
-        carried: What it is given the next time.
-        scanned: Arrays whose entries it is given, with the slots that these go to.
-        taken: Arrays that take what it gives, each with the position among its outputs.
-        kept: Arrays that take what it is given, each with the position.
-        length: How often it is computed at most; negative for no limit.
-    """
-
-    __slots__ = ("carried", "kept", "length", "scanned", "taken", "template")
+        return f"in branch {call.which}"
 
 
 class LoopActor(BodyActor):
@@ -378,14 +363,13 @@ class LoopActor(BodyActor):
 
     Attributes:
         body, condition: What is computed again and again, and what says whether to do so at all.
-        carry_slots: Slots of the body's inputs that are carried; None for what it does not read.
+        carry_slots: Slots of the body's inputs that are carried; -1 for what it does not read.
         scan_slots: Positions among the op's inputs of what is scanned, and the slots.
         stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
             among the body's outputs for what is taken, among what is carried for what is kept.
-        recycled: Positions of what the body gives whose buffers go back, and where.
     """
 
-    __slots__ = ("body", "carry_slots", "condition", "operation", "recycled", "scan_slots", "stacks")
+    __slots__ = ("body", "carry_slots", "condition", "operation", "scan_slots", "stacks")
 
     operation: Loop
 
@@ -401,9 +385,8 @@ class LoopActor(BodyActor):
         self.body, self.condition = bodies[0], bodies[-1]
         slots = dict(bodies[0].inputs)
         c, s = operation.carries, operation.scanned
-        self.carry_slots = [slots.get(i) for i in range(c)]
+        self.carry_slots = [slots.get(i, -1) for i in range(c)]
         self.scan_slots = [(i, slots[i]) for i in range(c, c + s) if i in slots]
-        self.recycled = [(i, bucket) for i, bucket in enumerate(bodies[0].buckets) if bucket is not None]
         n = len(bodies[0].outputs) - operation.tests
         positions = [*range(c, n), *range(c)]
         self.stacks = [
@@ -412,104 +395,69 @@ class LoopActor(BodyActor):
             if blob not in self.unread
         ]
 
-    def new_call(self, frame: Frame) -> _Call:
-        return _LoopCall(self, frame)
-
-    def first(self, call: Any, given: list[Any]) -> bool:
+    def first(self, call: _Call, given: list[Any]) -> bool:
         operation, part = self.operation, self.body
         c, length = operation.carries, operation.length
-        call.length = -1 if length is None else length
-        call.carried = given[:c]
-        call.template = part.values(given)
-        call.scanned = [(read_only(given[i]) if part.guards else given[i], slot) for i, slot in self.scan_slots]
-        values, call.taken, call.kept = call.parent.values, [], []
+        taken: list[tuple[Any, int]] = []
+        kept: list[tuple[Any, int]] = []
         for blob, spec, position in self.stacks:
-            values[blob.slot] = array = (np.zeros if operation.tests else np.empty)(*spec)
-            (call.taken if position >= c else call.kept).append((array, position))
-        if not call.length:
+            call.parent.values[blob.slot] = array = (np.zeros if operation.tests else np.empty)(*spec)
+            (taken if position >= c else kept).append((array, position))
+        call.cycle = Cycle(
+            call.parent,
+            part.values(given),
+            [*given[:c]],
+            self.carry_slots,
+            part.outputs,
+            -1 if length is None else length,
+            tests=operation.tests,
+            is_backward=operation.reverse,
+            guards=part.guards,
+            scanned=[(read_only(given[i]) if part.guards else given[i], slot) for i, slot in self.scan_slots],
+            taken=taken,
+            kept=kept,
+            numbered=partial(number_of, call.parent, part) if part.is_random else None,
+        )
+        if length == 0:
             return self._finish(call)
-        if operation.tests:
-            condition = self.condition
-            call.steps = -1
-            ended = condition.start(call, self.number(call, condition), condition.values(given))
-        else:
-            ended = part.start(call, self.number(call, part), self._next_values(call))
+        if not operation.tests:
+            return self._begin(call)
+        call.which, condition = -1, self.condition
+        ended = condition.start(call, number_of(call.parent, condition, -1), condition.values(given))
         return ended is None or self.more(call, ended)
 
-    def _next_values(self, call: Any) -> list[Any]:
-        """Values that a frame of the body begins with."""
-        values: list[Any] = call.template.copy()
-        guards = self.body.guards
-        for slot, value in zip(self.carry_slots, call.carried, strict=True):
-            if slot is not None:
-                values[slot] = read_only(value) if guards and type(value) is np.ndarray else value
-        if call.scanned:
-            entry = self._entry(call)
-            for array, slot in call.scanned:
-                values[slot] = array[entry]
-        return values
+    def _begin(self, call: _Call) -> bool:
+        part = self.body
+        ended = part.start(call, number_of(call.parent, part, 0), [], call.cycle)
+        return ended is None or self.more(call, ended)
 
-    def _entry(self, call: Any) -> Any:
-        at: int = call.length - 1 - call.steps if self.operation.reverse else call.steps
-        return (at, ...)  # an array, also where it has no axes
+    def more(self, call: _Call, frame: InnerFrame) -> bool:
+        assert call.cycle is not None
+        if call.cycle.error is not None:
+            frame.cycle = None
+            raise call.cycle.error
+        is_first, call.which = call.which < 0, 0
+        goes_on = is_first and bool(frame.values[frame.part.outputs[0].slot])
+        frame.part.rest(frame)
+        return self._begin(call) if goes_on else self._finish(call)
 
-    def more(self, call: Any, frame: InnerFrame) -> bool:
-        part, c = frame.part, self.operation.carries
-        if call.steps < 0:  # of the condition
-            goes_on = bool(frame.values[part.outputs[0]])
-            part.rest(frame)
-            call.steps = 0
-            if not goes_on:
-                return self._finish(call)
-            part = self.body
-            ended = part.start(call, self.number(call, part), self._next_values(call))
-            if ended is None:
-                return True
-            frame = ended
-        begun_ns = perf_counter_ns()
-        while True:
-            outputs, values = [*map(frame.values.__getitem__, part.outputs)], call.carried
-            frame.values = []
-            if self.stacks:
-                entry = self._entry(call)
-                for array, position in call.taken:
-                    array[entry] = outputs[position]
-                for array, position in call.kept:
-                    array[entry] = values[position]
-            call.steps = steps = call.steps + 1
-            goes_on = steps != call.length and (not self.operation.tests or bool(outputs[-1]))
-            call.carried = outputs[:c]
-            outputs[:c] = values if steps > 1 else [None] * c  # what it began with is another's
-            del values
-            for i, bucket in self.recycled:
-                buffer, outputs[i] = outputs[i], None
-                if getrefcount(buffer) == UNSHARED:
-                    bucket.give_back(buffer)
-            if not goes_on:
-                part.rest(frame)
-                return self._finish(call)
-            if frame.begin_again(self.number(call, part), self._next_values(call)):
-                return True
-            if perf_counter_ns() - begun_ns > _SLICE_NS:  # it has nothing to compute: others have their turn
-                frame.ready.append((_Passed(frame), call.parent))
-                return True
-
-    def _finish(self, call: Any) -> bool:
+    def _finish(self, call: _Call) -> bool:
         """Write the outputs."""
-        if self.operation.exact and call.steps != self.operation.length:
+        assert call.cycle is not None
+        steps = call.cycle.steps
+        if self.operation.exact and steps != self.operation.length:
             raise GraphError(
-                f"it has ended after {call.steps} times, and what it gives is of {self.operation.length} entries"
+                f"it has ended after {steps} times, and what it gives is of {self.operation.length} entries"
             )
         values, outputs, operation = call.parent.values, self.outputs, self.operation
         for i, blob in enumerate(outputs[: operation.carries]):
-            value = call.carried[i]
-            if not call.steps and blob.bucket is not None:  # what it was given is not a buffer that can go there
+            value = call.cycle.carried[i]
+            if not steps and blob.bucket is not None:  # what it was given is not a buffer that can go there
                 value, given = blob.bucket.take(), value
                 np.copyto(value, given)
             values[blob.slot] = value
         if operation.saved:
-            values[outputs[-1].slot] = np.array(call.steps)
-        call.carried = ()
+            values[outputs[-1].slot] = np.array(steps)
         return False
 
     def where(self, call: _Call) -> str:
@@ -521,7 +469,7 @@ def bucket_of_output(operation: Operation, parts: Sequence[Part | GraphError], p
     if isinstance(operation, Loop) and position >= operation.carries:
         return None
     given = parts[:1] if isinstance(operation, Loop) else parts
-    buckets = {part.buckets[position] for part in given if isinstance(part, Part)}
+    buckets = {part.outputs[position].bucket for part in given if isinstance(part, Part)}
     return buckets.pop() if len(buckets) == 1 else None
 
 

@@ -22,7 +22,7 @@ from actorflow.interchange import read_only
 from actorflow.loop import end, ended_with, waits
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.plan.emitting import Emission
-from actorflow.runtime.bodies import BodyActor, InnerFrame, Part, _Call
+from actorflow.runtime.bodies import BodyActor, InnerFrame, Part, _Call, number_of
 from actorflow.runtime.items import Items
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
@@ -230,7 +230,7 @@ class EmitActor(BodyActor):
         slots, items = dict(part.inputs), operation.items
         self.item_slots = [slots.get(i) for i in range(len(items))]
         self.joinings = [(join, values[join.position]) for join in operation.joins]
-        self.recycled = [(part.outputs[i], bucket) for i, bucket in enumerate(part.buckets) if bucket is not None]
+        self.recycled = [(blob.slot, blob.bucket) for blob in part.outputs if blob.bucket is not None]
         self.pull_ns = self._last_ns = FOREVER_NS
         # Of a single array, which is the quickest to check.
         is_array = len(items) == 1 and not items[0].is_object
@@ -253,7 +253,7 @@ class EmitActor(BodyActor):
             count = len(self.operation.op.inputs)
             call.template = self.part.values([*[None] * len(self.item_slots), *values[count:]])
             call.joined = [self._joiner(*join) for join in self.joinings]
-            at = [self.part.outputs[join.position] for join, _ in self.joinings]
+            at = [self.part.outputs[join.position].slot for join, _ in self.joinings]
             call.joiners = [(joiner.add, slot) for joiner, slot in zip(call.joined, at, strict=True)]
             given = [read_only(value) if type(value) is np.ndarray else value for value in values[:count]]
             del values
@@ -278,7 +278,7 @@ class EmitActor(BodyActor):
             if not spec.is_object:
                 return _Stack(spec, operation.length, f"op {join.node.name!r}")
             return _List(False, np.stack)
-        copies = not spec.is_object and self.part.buckets[join.position] is None
+        copies = not spec.is_object and self.part.outputs[join.position].bucket is None
         return _List(copies, operation.fn)
 
     def advance(self, call: EmissionCall) -> None:
@@ -413,14 +413,14 @@ class EmitActor(BodyActor):
         else:
             self._enter(item, values)
         part = self.part
-        number = self.number(call, part) if part.is_random else call.parent.number
+        number = number_of(call.parent, part, call.steps)
         if call.idle:
             frame = call.idle.pop()
         else:
             frame = part.frame(call, number, values)
             frame.items = call.items
         frame.item = call.steps
-        call.steps += 1
+        call.which += 1
         call.frames.append(frame)
         frame.begin_again(number, values)
 
@@ -532,7 +532,7 @@ class EmitActor(BodyActor):
         error, call.error = call.error, None
         parent = call.parent
         if error is not None:
-            call.steps = call.failed_at
+            call.which = call.failed_at
         elif not call.is_stopped:
             try:
                 for blob, joiner, spec in zip(self.outputs, call.joined, self.specs, strict=True):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,23 +16,6 @@ from actorflow.core import plain
 from actorflow.devices.memory import Bucket, BufferPool
 
 SPEC = af.TensorSpec.of((4, 8))
-
-
-def _compiled() -> ModuleType | None:
-    try:
-        return import_module("actorflow.core.compiled")
-    except ImportError:
-        assert os.environ.get("ACTORFLOW_CORE") != "1", "the compiled form is to be there"
-        return None
-
-
-FORMS = {"plain": plain, "compiled": _compiled()}
-
-
-@pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> Any:
-    found = FORMS[request.param]
-    return found or pytest.skip("the core is not compiled here")
 
 
 class Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+import actorflow.array as xp
 from actorflow.actors.under_way import UnderWay
 from actorflow.trace.counters import NodeState
 
@@ -213,6 +215,36 @@ class TestValues:
                 turns += 1
             assert (await run)[y] == 5
             assert turns > 20
+
+    @pytest.mark.slow
+    async def test_a_million_times_take_no_more_memory_than_one(self) -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [64])
+            count = graph.blob("count", [], "int64")
+            i, y = af.while_loop(lambda i, y: i < count, lambda i, y: (i + 1, y * np.float32(1)), (np.int64(0), x))
+            fed = {x: np.ones(64, np.float32), count: 1_000}
+            await graph.run(fed, fetch=[i, y])
+            before = sys.getallocatedblocks()
+            for _ in range(2):  # what is cancelled leaves nothing either
+                run = asyncio.ensure_future(graph.run({**fed, count: 1 << 62}, fetch=[i, y]))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                run.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+                await asyncio.sleep(0)
+            result = await graph.run({**fed, count: 1_000_000}, fetch=[i, y])
+            assert result[i] == 1_000_000
+            assert result[y].tolist() == [1] * 64
+            assert sys.getallocatedblocks() - before < 1_000
+
+    def test_no_entries_of_arrays_give_arrays_without_any(self) -> None:
+        rows = xp.zeros((0, 3))
+        last, (sums, more) = af.scan(lambda c, row: (c + row, (c * 2, {"sum": xp.sum(row)})), xp.ones(3), rows)
+        assert np.asarray(last).tolist() == [1] * 3
+        assert (sums.shape, more["sum"].shape) == ((0, 3), (0,))
+        last, none = af.scan(lambda c, _: (c * 2, None), last, length=0)
+        assert (np.asarray(last).tolist(), none) == ([1] * 3, None)
 
 
 class TestLooking:

@@ -35,7 +35,10 @@ def _mapping(kind: type[Elementwise]) -> Any:
             where_quiet(operation, inputs, outputs)
 
     marked: Any = compute
-    marked.where_quiet = where_quiet
+    quiet: Any = where_quiet
+    if isinstance(function, np.ufunc) and not has_parameters:
+        quiet.ufunc = function
+    marked.where_quiet = quiet
     return elementwise(marked)
 
 

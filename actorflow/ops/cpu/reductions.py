@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from actorflow.ops.cpu.buffers import Array, is_half
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
+from actorflow.spec import TensorSpec
 
 #: Elements that are added up one after the other, at most: by BLAS, as a product with ones, many times faster than
 #: NumPy's loop over rows.
@@ -196,10 +197,25 @@ def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) 
     np.copyto(outputs[0], total, casting="unsafe")
 
 
-@kernel(ops.ReduceMax)
-@kernel(ops.ReduceMin)
-@kernel(ops.ReduceAny)
-@kernel(ops.ReduceAll)
+def _bound(operation: Reduction, inputs: Sequence[TensorSpec]) -> Any:
+    """The kernel for one step; one that reduces all axes is NumPy's reduction."""
+    (shape, _), *_ = inputs
+    if any(n > 1 for i, n in enumerate(shape) if i not in operation.axes(len(shape))):
+        return _reduce
+    ufunc, axes, keepdims = operation.ufunc, operation.axes(len(shape)), operation.keepdims
+
+    def compute(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
+        ufunc.reduce(inputs[0], axis=axes, keepdims=keepdims, out=outputs[0])
+
+    marked: Any = compute
+    marked.ufunc = ufunc
+    return compute
+
+
+@kernel(ops.ReduceMax, bind=_bound)
+@kernel(ops.ReduceMin, bind=_bound)
+@kernel(ops.ReduceAny, bind=_bound)
+@kernel(ops.ReduceAll, bind=_bound)
 def _reduce(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> None:
     (x,), (out,), ufunc = inputs, outputs, operation.ufunc
     axes = operation.axes(x.ndim)

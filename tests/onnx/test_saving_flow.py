@@ -1,0 +1,131 @@
+"""Branches and loops as ONNX files: what they compute there, and here again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime import InferenceSession
+
+import actorflow as af
+
+Made = tuple[dict[str, af.Blob], dict[str, af.Blob], list[dict[str, Any]], list[str]]
+
+
+def cond(graph: af.Graph) -> Made:
+    x, weight = graph.blob("x", [3]), graph.variable("weight", [3], init=np.array([0.5, -2, 3], np.float32))
+
+    def then() -> Any:
+        return x * weight, x
+
+    y, z = af.cond(af.ops.sum(x) > 0, then, lambda: (x - 1, weight * 2))
+    return {"x": x}, {"y": y, "z": z}, [{"x": [1, 2, 3]}, {"x": [-1, 0, -2]}], ["If"]
+
+
+def switch(graph: af.Graph) -> Made:
+    x, kind = graph.blob("x", [2]), graph.blob("kind", [], "int32")
+    y = af.switch(kind, [af.ops.exp, lambda x: x, af.ops.negative, lambda x: x * x], x)
+    return {"x": x, "kind": kind}, {"y": y}, [{"x": [1, 2], "kind": kind} for kind in range(4)], ["If"]
+
+
+def one_branch(graph: af.Graph) -> Made:
+    x, kind = graph.blob("x", [2]), graph.blob("kind", [], "int64")
+    return {"x": x, "kind": kind}, {"y": af.switch(kind, [af.ops.exp], x)}, [{"x": [1, 2], "kind": 0}], ["If"]
+
+
+def scan(graph: af.Graph, reverse: bool = False) -> Made:
+    x, scale = graph.blob("x", ["n", 2]), graph.blob("scale", [2])
+
+    def body(carry: Any, row: Any) -> Any:
+        total, before = carry
+        return (total + row * scale, row), (total, {"products": row * before})
+
+    (total, _), (sums, taken) = af.scan(body, (np.zeros(2, np.float32), np.ones(2, np.float32)), x, reverse=reverse)
+    feeds = [{"x": np.arange(2.0 * n).reshape(n, 2), "scale": [2, 3]} for n in (1, 4)]
+    outputs = {"total": total, "sums": sums, "products": taken["products"]}
+    return {"x": x, "scale": scale}, outputs, feeds, ["Scan"]
+
+
+def times(graph: af.Graph) -> Made:
+    x = graph.blob("x", [2])
+    last, taken = af.scan(lambda y, _: (y * 2 + 1, y), x, length=5)
+    return {"x": x}, {"last": last, "taken": taken}, [{"x": [1, 2]}], ["Loop"]
+
+
+def newton(graph: af.Graph, limit: int | None = None) -> Made:
+    x = graph.blob("x", [3])
+
+    def step(y: Any, error: Any) -> Any:
+        new = (y + x / y) / 2
+        return new, af.ops.max(af.ops.absolute(new - y))
+
+    root, error = af.while_loop(lambda y, error: error > 1e-3, step, (x, np.float32(1)), limit=limit)
+    return {"x": x}, {"root": root, "error": error}, [{"x": [1, 4, 100]}, {"x": [2, 2, 2]}], ["Loop"]
+
+
+def images(graph: af.Graph) -> Made:
+    """Convolutions inside, whose axes are in another order there."""
+    x = graph.blob("x", [1, 6, 6, 2])
+    y = af.cond(af.ops.sum(x) > 0, lambda: af.nn.Conv(2, 3, pad=1)(x), lambda: x * 2)
+    y, _ = af.scan(lambda y, _: (af.nn.Conv(2, 3, pad=1)(y) + y, None), y, length=2)
+    feeds = [{"x": sign * np.random.default_rng(0).random((1, 6, 6, 2), np.float32)} for sign in (1, -1)]
+    return {"x": x}, {"y": y}, feeds, ["If", "Loop"]
+
+
+def nested(graph: af.Graph) -> Made:
+    x = graph.blob("x", ["n"])
+
+    def body(total: Any, value: Any) -> Any:
+        small = af.while_loop(lambda v: v > 1, lambda v: v / 2 + total * 0, value)
+        return af.cond(small > 0.6, lambda: total + small, lambda: total - value), small
+
+    total, smalls = af.scan(body, np.float32(0), x)
+    return {"x": x}, {"total": total, "smalls": smalls}, [{"x": [5, 0.25, 9, 3]}], ["Scan"]
+
+
+@pytest.mark.together(
+    "build",
+    [
+        cond,
+        switch,
+        one_branch,
+        scan,
+        lambda graph: scan(graph, reverse=True),
+        times,
+        newton,
+        lambda graph: newton(graph, limit=3),
+        images,
+        nested,
+    ],
+)
+def test_what_is_saved_computes_the_same(build: Callable[[af.Graph], Made], tmp_path: Path) -> None:
+    graph = af.Graph("flow")
+    inputs, outputs, feeds, kinds = build(graph)
+    path = tmp_path / "flow.onnx"
+    af.onnx.save(af.Model(graph, inputs, outputs), path)
+    assert [node.op_type for node in onnx.load(path).graph.node if node.op_type in {"If", "Loop", "Scan"}] == kinds
+    session, again = InferenceSession(path), af.onnx.load(path)
+    for fed in feeds:
+        given = {name: np.asarray(value, inputs[name].dtype) for name, value in fed.items()}
+        expected = graph.run_sync({inputs[name]: value for name, value in given.items()}, fetch=[*outputs.values()])
+        theirs = dict(zip(outputs, session.run([*outputs], given), strict=True))
+        ours = again.run_sync(given)
+        for name, blob in outputs.items():
+            np.testing.assert_allclose(theirs[name], expected[blob], 1e-5, 1e-6)
+            np.testing.assert_allclose(ours[name], expected[blob], 1e-5, 1e-6)
+
+
+def test_what_onnx_does_not_have_is_named(tmp_path: Path) -> None:
+    graph = af.Graph("flow")
+    x = graph.blob("x", [3])
+    y = af.cond(af.ops.sum(x) > 0, lambda: af.ops.cumprod(x, 0), lambda: x)
+    _, taken = af.scan(lambda y, _: (y, y), x, length=2, reverse=True)
+    with pytest.raises(af.GraphError, match="cannot be saved as ONNX") as caught:
+        af.onnx.save(af.Model(graph, {"x": x}, {"y": y, "taken": taken}), tmp_path / "flow.onnx")
+    assert "from the last to the first" in str(caught.value)
+    assert "CumProd" in str(caught.value)
+    assert not [*tmp_path.iterdir()]
