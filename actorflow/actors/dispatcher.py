@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from threading import get_ident
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from actorflow.core import Ready
+from actorflow.core import Ready, clock_ns
 
 #: Errors that end a program wherever they are raised.
 ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
@@ -99,7 +98,7 @@ class Dispatcher:
         """
         if self._scheduled:  # or a slice runs
             return
-        now_ns = perf_counter_ns()
+        now_ns = clock_ns()
         if self._had_turn:
             self._had_turn = False
             self._due_ns = now_ns + self.slice_ns // 4  # a slice of the loop may have been right before
@@ -116,7 +115,7 @@ class Dispatcher:
     def _run_slice(self, due_ns: int = 0) -> None:
         ready = self.ready
         try:
-            due_ns = due_ns or perf_counter_ns() + self.slice_ns
+            due_ns = due_ns or clock_ns() + self.slice_ns
             if self.take is None:
                 ready.run(due_ns, self._context)
             else:
@@ -135,7 +134,7 @@ class Dispatcher:
     def _run_in_order(self, take: Callable[[], tuple[Any, Any]], due_ns: int) -> None:
         """As `Ready.run`."""
         ready = self.ready
-        ready.begun_ns = perf_counter_ns()
+        ready.begun_ns = clock_ns()
         while ready:
             ready.at = actor, work = take()
             if actor.fire(work) > due_ns:

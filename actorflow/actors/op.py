@@ -10,7 +10,6 @@ from functools import partial
 from itertools import accumulate
 from operator import is_not, itemgetter
 from sys import getrefcount
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from actorflow.actors.attempts import OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
 from actorflow.actors.finite import Look, look
 from actorflow.actors.frame import Frame
-from actorflow.core import Shift, Turnstile, release
+from actorflow.core import Shift, Turnstile, clock_ns, release
 from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.cpu import WorkerLane
 from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
@@ -83,7 +82,7 @@ class _Delivery:
         """Do so."""
         deliver(self._updates, frame, None)
         frame.close_end()
-        return perf_counter_ns()
+        return clock_ns()
 
 
 class OpActor(core.Op, ABC):
@@ -213,17 +212,17 @@ class OpActor(core.Op, ABC):
             if fences is not None:
                 fences = [fence for fence in fences if not fence.done]
                 if fences and self._waits_for(frame, fences):
-                    return perf_counter_ns()
+                    return clock_ns()
         if frame.budget is not None and not frame.budget.admit(frame, self):
             if fences:
                 frame.fences[self] = fences
-            return perf_counter_ns()
+            return clock_ns()
         turnstile = self.turnstile
         if turnstile is not None:
             if not turnstile.enter(frame, self):
                 if fences:
                     frame.fences[self] = fences
-                return perf_counter_ns()
+                return clock_ns()
             if turnstile.running > 1:  # frames before this one are still on the lane: do not overtake them
                 return self.begin(frame)
         if fences or self.attempts is not None or (self.cost_ns > self.inline_ns and not self._stays(frame)):
@@ -241,7 +240,7 @@ class OpActor(core.Op, ABC):
         if len(ready.running) != 1 or ready or frame.outstanding:
             return False
         most_ns: int = min(SLICE_NS, max(LONG_NS, HANDOVERS * self.lane.handover_ns))
-        return perf_counter_ns() - ready.begun_ns + self.cost_ns < most_ns
+        return clock_ns() - ready.begun_ns + self.cost_ns < most_ns
 
     def _waits_for(self, frame: Frame, fences: list[Fence]) -> bool:
         """Return whether there are inputs that the lane cannot wait for; it fires again when the loop has seen them."""
@@ -271,25 +270,25 @@ class OpActor(core.Op, ABC):
         """Begin a call that does not end at once: here, put it in the lane's queue.
 
         Returns:
-            The time, `perf_counter_ns`.
+            The time, `clock_ns`.
         """
         attempts = self.attempts
         try:
             if self.goes_on and frame.budget is None:
                 self.hand_over(frame)
-                return perf_counter_ns()
+                return clock_ns()
             urgent = self.ends or attempts is not None or frame.budget is not None
             fence = self.lane.submit(self._work, frame, self._passed, urgent)
         except BaseException as error:  # noqa: BLE001  for instance no thread to be had
-            self.failed(frame, error, 0, perf_counter_ns(), self.key)
+            self.failed(frame, error, 0, clock_ns(), self.key)
             self.leave()
-            return perf_counter_ns()
+            return clock_ns()
         frame.outstanding[self] = fence
         if attempts is not None:
             attempts.begin(frame, fence)
         else:
             self._tell(frame, fence)
-        return perf_counter_ns()
+        return clock_ns()
 
     def hand_over(self, frame: Frame) -> None:
         lane = self.lane
@@ -333,7 +332,7 @@ class OpActor(core.Op, ABC):
 
     def _take_end(self, frame: Frame, fence: Fence) -> None:
         error = fence.error
-        end_ns = fence.ended_ns or perf_counter_ns()
+        end_ns = fence.ended_ns or clock_ns()
         if type(error) is Stopped:
             late = None if self.attempts is None else self.attempts.end(frame, None)
             if late is not None:
@@ -433,7 +432,7 @@ def _shift_passed(fence: Fence) -> None:
         error = fence.error
         if error is not None:
             if type(error) is not Stopped:
-                end_ns = fence.ended_ns or perf_counter_ns()
+                end_ns = fence.ended_ns or clock_ns()
                 op.failed(frame, error, end_ns - shift.begun_ns, end_ns, shift.key_of(op))
             op.leave()
         for _ in range(shift.ends):

@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from sys import getrefcount
-from time import perf_counter_ns
 from typing import Any, ClassVar
 
 from actorflow.actors.blob import BlobActor
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring
-from actorflow.core import UNSHARED, FrameState, release
+from actorflow.core import UNSHARED, FrameState, clock_ns, release
 from actorflow.devices.base import Device, Fence
 from actorflow.devices.stream import StreamBucket, StreamDevice, StreamLane
 from actorflow.errors import DTypeError, GraphError, ShapeError
@@ -78,7 +77,7 @@ class _OnStream(OpActor):
         if not self._is_new or self._is_known(frame):
             return super().begin(frame)
         self._launch_aside(frame, self._kernels())
-        return perf_counter_ns()
+        return clock_ns()
 
     def _is_known(self, frame: Frame) -> bool:
         """Return whether what it launches for a frame was launched before, for another op."""

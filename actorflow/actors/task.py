@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextvars import Context, ContextVar
-from time import perf_counter_ns
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FunctionActor, OpActor, Wiring
+from actorflow.core import clock_ns
 from actorflow.devices.base import Fence
 from actorflow.trace.counters import NodeState
 
@@ -64,7 +64,7 @@ class AsyncActor(FunctionActor):
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
             self.show(frame, _RUNNING)
-        start = perf_counter_ns()
+        start = clock_ns()
         context = frame.context.copy()
         context.run(within.set, (frame, self))
         if frame.spans is not None:
@@ -82,7 +82,7 @@ class AsyncActor(FunctionActor):
         task.add_done_callback(lambda task: self._finished(frame, task, start))
         if self.attempts is not None:
             self.attempts.begin(frame, task)
-        return perf_counter_ns()
+        return clock_ns()
 
     def _finished(self, frame: Frame, task: asyncio.Task[Any], start: int) -> None:
         error: BaseException | None
@@ -96,7 +96,7 @@ class AsyncActor(FunctionActor):
         try:
             if frame.spans is not None:
                 frame.spans.leave(self, error)
-            end = perf_counter_ns()
+            end = clock_ns()
             self._conclude(frame, error, end - start, end)
         except BaseException as failure:  # noqa: BLE001  nothing may hang, whatever goes wrong here
             frame.fail(self, failure)

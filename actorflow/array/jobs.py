@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from sys import getrefcount
-from time import perf_counter_ns
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,6 +26,7 @@ from actorflow.array.record.record import (
 )
 from actorflow.array.record.steps import Description, describe
 from actorflow.array.structures import MOST_STEPS, Structure, structures
+from actorflow.core import clock_ns
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
@@ -230,7 +230,7 @@ class Steps:
             if error is not None or node.unit is None:
                 node.error = error
                 return
-        begin_ns = perf_counter_ns()
+        begin_ns = clock_ns()
         try:
             if op.elementwise or op.into:
                 found = values[over] if over is not None else self._room(node)
@@ -244,14 +244,14 @@ class Steps:
         except Exception as error:  # noqa: BLE001  raised to all who ask for the value
             values.clear()  # the error's traceback refers to this frame
             node.error = explain(node, error)
-            self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, True))
+            self.calls.append(Call(op.name, clock_ns() - begin_ns, True))
             return
         except BaseException as error:  # an interrupt, for this thread
             if self._spoiled is not None:  # what was being written over may be lost
                 node.error = explain(node, error)
             raise
         self._spoiled = None
-        self.calls.append(Call(op.name, perf_counter_ns() - begin_ns, False))
+        self.calls.append(Call(op.name, clock_ns() - begin_ns, False))
         if over is None and not (op.elementwise or op.into):
             self._session.memory.count(found)
         if over is None:
@@ -328,10 +328,10 @@ class Run:
         program = self.structure.program
         if program is not None and self._rest is None and not self._are_missing():
             try:
-                begin_ns = perf_counter_ns()
+                begin_ns = clock_ns()
                 values = self.description.values()
                 found = interruptible(program, (values,))
-                self.elapsed_ns = perf_counter_ns() - begin_ns
+                self.elapsed_ns = clock_ns() - begin_ns
                 self.form = program
                 self._hand_on(found, {id(each) for each in values})
                 return
@@ -437,9 +437,9 @@ class Run:
         self.form = None
         self.form = form = self.structure.compiled(service, description, outputs, self._session.capture)
         values = description.values()
-        begin_ns = perf_counter_ns()
+        begin_ns = clock_ns()
         result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, form.fetched)
-        self.elapsed_ns += perf_counter_ns() - begin_ns
+        self.elapsed_ns += clock_ns() - begin_ns
         return form.results(result)
 
     def fail(self, error: BaseException) -> None:

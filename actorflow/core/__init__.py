@@ -34,8 +34,10 @@ from actorflow.core.plain import (
     Start,
     Turnstile,
     View,
+    clock_ns,
     fill,
     release,
+    set_clock,
 )
 
 __all__ = [
@@ -60,7 +62,9 @@ __all__ = [
     "View",
     "check_source",
     "fill",
+    "clock_ns",
     "release",
+    "set_clock",
 ]
 
 

@@ -40,14 +40,14 @@ cdef extern from *:
     #include <time.h>
     #ifdef _WIN32
     #include <windows.h>
-    static long long actorflow_now_ns(void) {
+    static long long actorflow_system_ns(void) {
         LARGE_INTEGER now, each;
         QueryPerformanceCounter(&now);
         QueryPerformanceFrequency(&each);
         return (now.QuadPart / each.QuadPart) * 1000000000LL + (now.QuadPart % each.QuadPart) * 1000000000LL / each.QuadPart;
     }
     #else
-    static long long actorflow_now_ns(void) {
+    static long long actorflow_system_ns(void) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
@@ -63,12 +63,26 @@ cdef extern from *:
     #define actorflow_item(list, i) (((PyListObject *)(list))->ob_item[i])
     """
     unsigned int ACTORFLOW_SOURCE
-    int64_t now_ns "actorflow_now_ns"() noexcept nogil
+    int64_t system_ns "actorflow_system_ns"() noexcept nogil
     void run_loop "actorflow_loop"(
         np.PyUFuncGenericFunction, char **, np.npy_intp *, np.npy_intp *, void *
     ) noexcept nogil
     object view_of_entry "actorflow_entry"(np.ndarray, int64_t)
     PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
+
+cdef object _clock = None
+
+
+cpdef inline int64_t clock_ns() except? -1:
+    if _clock is None:
+        return system_ns()
+    return _clock()
+
+
+def set_clock(clock):
+    global _clock
+    _clock = clock
+
 
 #: What an op is to the core: not looked at yet; called through its `compute`; a kernel; a function.
 cdef enum Kind:
@@ -488,8 +502,8 @@ cdef class Cycle:
                     return True
                 turns += 1
                 if turns & 15 == 0:
-                    begun_ns = begun_ns or now_ns()
-                    if now_ns() - begun_ns > PATIENCE_NS:
+                    begun_ns = begun_ns or clock_ns()
+                    if clock_ns() - begun_ns > PATIENCE_NS:
                         frame.ready.push(self, self._owner)
                         frame.wake()
                         return True
@@ -500,7 +514,7 @@ cdef class Cycle:
     def fire(self, owner):
         if not self.turn(self._frame):
             self._frame.finish()
-        return now_ns()
+        return clock_ns()
 
     cdef bint goes_on(self, Frame frame) except -1:
         cdef list values = frame.values, given = self.carried, outputs, carried
@@ -658,7 +672,7 @@ cdef class Op:
         return None
 
     def call(self, Frame frame):
-        return self.perform(frame, now_ns())
+        return self.perform(frame, clock_ns())
 
     def account(self, Frame frame, int64_t elapsed_ns, int64_t end_ns, int64_t key):
         self.note(frame, elapsed_ns, end_ns, key)
@@ -689,13 +703,13 @@ cdef class Op:
         try:
             self.work(frame)
         except BaseException as error:
-            end_ns = now_ns()
+            end_ns = clock_ns()
             self.failed(frame, error, end_ns - begin_ns, end_ns, self.node_id)
             if self.turnstile is not None:
                 self.turnstile.go_out()
             frame.ready.clock = 0
-            return now_ns()
-        end_ns = frame.ready.clock = now_ns()
+            return clock_ns()
+        end_ns = frame.ready.clock = clock_ns()
         self.note(frame, end_ns - begin_ns, end_ns, self.node_id)
         if self.turnstile is not None:
             self.turnstile.go_out()
@@ -1080,13 +1094,13 @@ cdef class Shift:
                 continue
             self.at = op
             op.display(frame, C_RUNNING)
-            self.begun_ns = now_ns()
+            self.begun_ns = clock_ns()
             try:
                 op.work(frame)
             except BaseException:
                 frame.halted = True
                 raise
-            end_ns = now_ns()
+            end_ns = clock_ns()
             elapsed_ns = end_ns - self.begun_ns
             op.note(frame, elapsed_ns, end_ns, self._track + op.node_id)
             self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
@@ -1116,7 +1130,7 @@ cdef class Shift:
                 ready.append(op)
                 return 0
             if not is_short and op.turnstile is None:
-                self.at, self.begun_ns = op, now_ns()
+                self.at, self.begun_ns = op, clock_ns()
                 op.hand_over(frame)
                 return 0
         return self.tell(op)
@@ -1238,7 +1252,7 @@ cdef class Ready:
         cdef Frame frame
         cdef Op op
         cdef object actor, work
-        self.begun_ns = self.clock = now_ns()
+        self.begun_ns = self.clock = clock_ns()
         while self._size:
             place = 2 * (self._head & self._mask)
             actor, work = <object>item(self._items, place), <object>item(self._items, place + 1)
@@ -1256,7 +1270,7 @@ cdef class Ready:
                 if op.is_plain(frame):
                     begin_ns = self.clock
                     if not begin_ns:
-                        begin_ns = now_ns()
+                        begin_ns = clock_ns()
                     end_ns = op.perform(frame, begin_ns)
                     if end_ns > due_ns:
                         break

@@ -54,6 +54,19 @@ def _count_unshared() -> int:
 UNSHARED = _count_unshared()
 
 
+_clocks: list[Callable[[], int]] = [perf_counter_ns]
+
+
+def clock_ns() -> int:
+    """The time in nanoseconds: `time.perf_counter_ns`, or that of the clock in its place."""
+    return _clocks[0]()
+
+
+def set_clock(clock: Callable[[], int] | None) -> None:
+    """Have the time read from another clock, for all of the process; None for the system's."""
+    _clocks[0] = clock or perf_counter_ns
+
+
 class Profile:
     """Calls and time of one op since its graph was made; always kept.
 
@@ -609,14 +622,14 @@ class Cycle:
             Whether it has begun, or will when the loop has had its turn; else all is done, or has failed.
         """
         try:
-            begun_ns = perf_counter_ns()
+            begun_ns = clock_ns()
             while not self._owner.halted and self._goes_on(frame):
                 number = frame.number if self._numbered is None else self._numbered(self.steps)
                 if self._begin_at(frame, number):
                     if frame.ready.at is None:  # no slice runs
                         frame.wake()
                     return True
-                if perf_counter_ns() - begun_ns > PATIENCE_NS:  # it has nothing to compute: others have their turn
+                if clock_ns() - begun_ns > PATIENCE_NS:  # it has nothing to compute: others have their turn
                     frame.ready.append((self, self._owner))
                     frame.wake()
                     return True
@@ -629,7 +642,7 @@ class Cycle:
         frame = self._frame
         if not self.turn(frame):
             frame.finish()
-        return perf_counter_ns()
+        return clock_ns()
 
     def _goes_on(self, frame: Any) -> bool:
         """Take what has been made; return whether to begin once more."""
@@ -788,7 +801,7 @@ class Op:
         """Run now, go to a lane, or wait for what has to be waited for: all inputs are announced.
 
         Returns:
-            The time, `perf_counter_ns`, at the end.
+            The time, `clock_ns`, at the end.
         """
         raise NotImplementedError
 
@@ -820,19 +833,19 @@ class Op:
         """Compute on the loop's thread, which nothing speaks against, and send messages to those that follow.
 
         Returns:
-            The time, `perf_counter_ns`, at the end of the call.
+            The time, `clock_ns`, at the end of the call.
         """
-        start = perf_counter_ns()
+        start = clock_ns()
         try:
             self.compute(frame)
         except BaseException as error:  # noqa: BLE001
             # Whatever is raised becomes the frame's error, as on a lane.
-            end = perf_counter_ns()
+            end = clock_ns()
             self.failed(frame, error, end - start, end, self.node_id)
             if self.turnstile is not None:
                 self.turnstile.leave()
-            return perf_counter_ns()
-        end = perf_counter_ns()
+            return clock_ns()
+        end = clock_ns()
         if frame.ready.shifts:
             with counting:
                 self._end(frame, end - start, end)
@@ -867,7 +880,7 @@ class Op:
         Args:
             frame: Of the call.
             elapsed_ns: How long it took.
-            end_ns: When it ended, `perf_counter_ns`.
+            end_ns: When it ended, `clock_ns`.
             key: Of the op and what it ran on, in the trace.
         """
         with counting:
@@ -927,7 +940,7 @@ class Shift:
 
     Attributes:
         at: The op that runs now, or has run last.
-        begun_ns: When that was called, `perf_counter_ns`; 0 before the first call, and when one has ended well.
+        begun_ns: When that was called, `clock_ns`; 0 before the first call, and when one has ended well.
         ends: Number of ends of the frame that were closed, which the loop has to count.
         patience_ns: How long it calls short ops, one behind the other.
     """
@@ -965,13 +978,13 @@ class Shift:
             self.at = op
             if frame.monitor is not None:
                 op.show(frame, RUNNING)
-            self.begun_ns = perf_counter_ns()
+            self.begun_ns = clock_ns()
             try:
                 op.compute(frame)
             except BaseException:
                 frame.halted = True  # nothing is to run on missing inputs
                 raise
-            end_ns = perf_counter_ns()
+            end_ns = clock_ns()
             elapsed_ns = end_ns - self.begun_ns
             op.account(frame, elapsed_ns, end_ns, self._track + op.node_id)
             self._short_ns = self._short_ns + elapsed_ns if elapsed_ns <= op.inline_ns else 0
@@ -996,7 +1009,7 @@ class Shift:
                 ready.append(op)
                 return
             if not is_short and op.turnstile is None:
-                self.at, self.begun_ns = op, perf_counter_ns()  # if no thread is to be had
+                self.at, self.begun_ns = op, clock_ns()  # if no thread is to be had
                 op.hand_over(frame)
                 return
         self._tell(op)
@@ -1019,7 +1032,7 @@ class Ready(deque[tuple[Any, Any]]):
         running: The frames in flight that use it.
         at_rest: Called when there is none any more, if anybody waits for that.
         shifts: Shifts whose end the loop has not seen.
-        begun_ns: When the slice began that runs now, `perf_counter_ns`.
+        begun_ns: When the slice began that runs now, `clock_ns`.
         at: What was fired last, with the owner of that work, for as long as a slice runs.
     """
 
@@ -1043,7 +1056,7 @@ class Ready(deque[tuple[Any, Any]]):
         """Fire what is ready, until nothing is, or the time is over when an actor has ended.
 
         Args:
-            due_ns: When the time is over, `perf_counter_ns`.
+            due_ns: When the time is over, `clock_ns`.
             context: In which it is fired, unless that is the current one.
         Raises:
             BaseException: what an actor's `fire` raises; ``at`` says whose.
@@ -1051,7 +1064,7 @@ class Ready(deque[tuple[Any, Any]]):
         if context is not None:
             context.run(self.run, due_ns)
             return
-        self.begun_ns = perf_counter_ns()
+        self.begun_ns = clock_ns()
         take = self.popleft
         while self:
             self.at = actor, work = take()

@@ -38,7 +38,7 @@ class Fence(ABC):
         done: Whether it has ended, well or not; may turn True before the loop is told.
         error: What it raised, once done.
         elapsed_ns: How long it ran, in nanoseconds, once done.
-        ended_ns: When it ended, `perf_counter_ns`, once done; 0 where that is not known any better than by the loop.
+        ended_ns: When it ended, `clock_ns`, once done; 0 where that is not known any better than by the loop.
 
     Example:
         >>> import asyncio

@@ -7,13 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import clock_ns
 from actorflow.devices.base import Device, Fence, Lane, Stopped
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
@@ -41,7 +41,7 @@ class _WorkerFence(Fence):
         self.work: Callable[[Any], object] | None = work
         self.passed = passed
         self.urgent = urgent
-        self.submitted_ns = perf_counter_ns()
+        self.submitted_ns = clock_ns()
         self.told = False
         self.waiters: list[Callable[[], None]] = []
         self.is_stopped = False
@@ -295,7 +295,7 @@ class WorkerLane(Lane):
         while (fence := queue.get()) is not None:
             member.at_work = True
             fence.begun = True
-            start = perf_counter_ns()
+            start = clock_ns()
             if fence.urgent and is_last:
                 self._woken_ns = start - fence.submitted_ns
             _here.fence = fence
@@ -305,7 +305,7 @@ class WorkerLane(Lane):
                     fence.urgent = True
             except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
                 fence.error = error
-            fence.ended_ns = perf_counter_ns()
+            fence.ended_ns = clock_ns()
             _here.fence = None
             fence.elapsed_ns = fence.ended_ns - start
             fence.work = None
@@ -330,7 +330,7 @@ class WorkerLane(Lane):
         self._woken = False
         finished = self._finished
         if finished and self._woken_ns and self.outstanding == 1:
-            took_ns = self._woken_ns + perf_counter_ns() - finished[0].ended_ns
+            took_ns = self._woken_ns + clock_ns() - finished[0].ended_ns
             self._woken_ns = 0
             # A step towards it, and not the mean: a thread that was late for once says little.
             self.handover_ns += self.handover_ns // 16 if took_ns > self.handover_ns else -self.handover_ns // 16

@@ -8,9 +8,9 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from actorflow.core import clock_ns
 from actorflow.errors import PipelineError, shown
 from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.boundary import caught
@@ -312,7 +312,7 @@ class Loader(Generic[T]):
         elapsed_ns, wait_ns, delivered = self._elapsed_ns, self._wait_ns, self._delivered
         run = self._run
         if run is not None:
-            elapsed_ns += (run.ended_ns or perf_counter_ns()) - run.started_ns
+            elapsed_ns += (run.ended_ns or clock_ns()) - run.started_ns
             wait_ns += run.wait_ns
             delivered += run.delivered
         session = self._resources or LoaderResources(self.stages)

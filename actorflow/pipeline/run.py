@@ -7,10 +7,10 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import Dispatcher
+from actorflow.core import clock_ns
 from actorflow.devices import WorkerLane
 from actorflow.errors import PipelineError
 from actorflow.loop import ended_with, wait_out, waits
@@ -94,7 +94,7 @@ class Run:
         self.thread = threading.get_ident()
         self.recent: deque[Any] = deque(maxlen=_KEPT)  # positions behind the last of them
         self.wait_ns = 0  # time in which it waited
-        self.started_ns = perf_counter_ns()
+        self.started_ns = clock_ns()
         self.ended_ns: int | None = None
         self.is_lost = False  # true in the child of a fork, where the run is its parent's
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,7 +120,7 @@ class Run:
     def forget_parent(self) -> None:
         """This is the child of a fork: all that runs does in the parent, whose loop nothing here may touch."""
         self.is_lost = True
-        self.ended_ns = self.ended_ns or perf_counter_ns()
+        self.ended_ns = self.ended_ns or clock_ns()
         self.outlet.items.clear()
         self.dispatcher.ready.clear()
         self._tasks.clear()
@@ -152,14 +152,14 @@ class Run:
         if self.is_lost:
             raise PipelineError(f"the iteration {IN_PARENT}")
         outlet, loop = self.outlet, self.loop
-        start = now = perf_counter_ns()
+        start = now = clock_ns()
         try:
             while not outlet.items:
                 if outlet.end is not None:
                     return False
                 if now > self._turn_ns + SLICE_NS:  # the application may never wait for anything else
                     await asyncio.sleep(0)
-                    now = self._turn_ns = perf_counter_ns()
+                    now = self._turn_ns = clock_ns()
                 self.dispatcher.help(outlet, now + SLICE_NS)
                 if outlet.items or outlet.end is not None:
                     continue
@@ -171,10 +171,10 @@ class Run:
                     await self.waiter
                 finally:
                     self.waiter = None
-                now = self._turn_ns = perf_counter_ns()
+                now = self._turn_ns = clock_ns()
             return True
         finally:
-            self.wait_ns += perf_counter_ns() - start
+            self.wait_ns += clock_ns() - start
 
     def take_error(self) -> BaseException | None:
         """The error that the stream has ended with, if any; not kept, as its traceback refers to the run."""
@@ -216,7 +216,7 @@ class Run:
         """Start nothing more, cancel tasks; threads end after the calls that run. Idempotent."""
         if self.ended_ns is not None:
             return
-        self.ended_ns = perf_counter_ns()
+        self.ended_ns = clock_ns()
         self.outlet.end = End()
         self.outlet.items.clear()
         self._outlet.wake()

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from actorflow.core import clock_ns
 from actorflow.errors import visible
 from actorflow.graph.nodes import Site
 from actorflow.pipeline.stages.actor import Wait
@@ -189,7 +189,7 @@ class StageStats:
     def left(self, actor: StageActor) -> None:
         """An actor of the stage is over."""
         if self.actor is actor:
-            self.resume(perf_counter_ns())
+            self.resume(clock_ns())
             self._wait = Wait.NOTHING
             self.actor = None
             self.held_bytes = 0

@@ -11,14 +11,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.op import OpActor, Wiring
-from actorflow.core import release
+from actorflow.core import clock_ns, release
 from actorflow.devices.base import Fence, Lane
 from actorflow.errors import DeviceError, GraphError, TransportError
 from actorflow.ops.collective import AllReduce
@@ -151,7 +150,7 @@ class _MessageFence(Fence):
     def __init__(self, lane: Lane, frame: Frame) -> None:
         super().__init__(lane, frame)
         self.begun = True
-        self.begun_ns = perf_counter_ns()
+        self.begun_ns = clock_ns()
         self.waiters: list[Callable[[], None]] = []
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
@@ -162,7 +161,7 @@ class _MessageFence(Fence):
 
     def end(self, passed: Callable[[Fence], None]) -> None:
         self.done = True
-        self.elapsed_ns = perf_counter_ns() - self.begun_ns
+        self.elapsed_ns = clock_ns() - self.begun_ns
         for waiter in self.waiters:
             waiter()
         self.waiters.clear()
@@ -208,7 +207,7 @@ class ChannelActor(OpActor):
         frame.outstanding[self] = fence
         self.start(frame, fence)
         self._tell(frame, fence)
-        return perf_counter_ns()
+        return clock_ns()
 
     def compute(self, frame: Frame) -> None:
         raise GraphError(f"{self.what} is not a computation")
@@ -231,7 +230,7 @@ class ChannelActor(OpActor):
             if isinstance(error, TransportError):
                 frame.stop_with(error, at_once=True)
             else:
-                end_ns = perf_counter_ns()
+                end_ns = clock_ns()
                 self.failed(frame, error, end_ns - fence.begun_ns, end_ns, self.key)
 
 

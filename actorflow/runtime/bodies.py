@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from actorflow.actors.frame import FINISHED, RUNNING, Frame, FrameStart
 from actorflow.actors.op import OpActor, Wiring
-from actorflow.core import Blob, Cycle, FrameState, Turnstile, release
+from actorflow.core import Blob, Cycle, FrameState, Turnstile, clock_ns, release
 from actorflow.devices.base import Fence
 from actorflow.devices.memory import Bucket
 from actorflow.errors import ActorflowError, GraphError, OpError
@@ -186,7 +185,7 @@ class _Call:
     def __init__(self, op: BodyActor, parent: Frame) -> None:
         self.op = op
         self.parent = parent
-        self.begun_ns = perf_counter_ns()
+        self.begun_ns = clock_ns()
         self.which = 0
         self.cycle: Cycle | None = None
 
@@ -207,7 +206,7 @@ class _Settled:
     def fire(self, frame: Frame) -> int:
         """Do so."""
         frame.settle(self._op)
-        return perf_counter_ns()
+        return clock_ns()
 
 
 class BodyActor(OpActor):
@@ -231,7 +230,7 @@ class BodyActor(OpActor):
         if frame.monitor is not None:
             self.show(frame, _RUNNING)
         self._follow(_Call(self, frame), None)
-        return perf_counter_ns()
+        return clock_ns()
 
     def first(self, call: _Call, given: list[Any]) -> bool:
         """Begin with the first body; return whether there is one to wait for, else the outputs are written."""
@@ -269,7 +268,7 @@ class BodyActor(OpActor):
             parent.wake()
 
     def _conclude_call(self, call: _Call, error: BaseException | None) -> None:
-        frame, end_ns = call.parent, perf_counter_ns()
+        frame, end_ns = call.parent, clock_ns()
         elapsed_ns = end_ns - call.begun_ns
         was_halted = frame.halted
         try:

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from sys import getrefcount
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from actorflow.actors.frame import FINISHED, RUNNING, Frame, InnerWork
 from actorflow.actors.op import INLINE_NS, OpActor, Wiring, checked
 from actorflow.actors.task import within
-from actorflow.core import FOREVER_NS, UNSHARED, Turnstile, release
+from actorflow.core import FOREVER_NS, UNSHARED, Turnstile, clock_ns, release
 from actorflow.devices.base import Fence
 from actorflow.errors import GraphError, OpError, ShapeError
 from actorflow.graph.emits import Collect
@@ -177,7 +176,7 @@ class EmissionCall(InnerWork, _Call):
     def fire(self, frame: Frame) -> int:
         """Go on, in a slice of the loop's time."""
         self.op.advance(self)
-        return perf_counter_ns()
+        return clock_ns()
 
     def stop(self) -> None:
         """Ask for no further item, close the generator, and stop the frames, as the frame around it has stopped."""
@@ -270,7 +269,7 @@ class EmitActor(BodyActor):
         except BaseException as error:  # noqa: BLE001  for instance arguments that do not fit
             self._fail(call, error)
         self.advance(call)
-        return perf_counter_ns()
+        return clock_ns()
 
     def _joiner(self, join: Any, spec: TensorSpec) -> Any:
         operation: Collect = join.operation
@@ -297,7 +296,7 @@ class EmitActor(BodyActor):
 
     def _go_on(self, call: EmissionCall) -> None:
         frames, in_flight, items = call.frames, self.operation.function.in_flight, call.items
-        begun_ns = perf_counter_ns()
+        begun_ns = clock_ns()
         now_ns = begun_ns
         while not call.is_stopped:
             while frames and frames[0].has_ended:
@@ -324,7 +323,7 @@ class EmitActor(BodyActor):
                 item = call.context.run(next, call.generator, _END)
             finally:
                 call.is_pulling = False
-            before_ns, now_ns = now_ns, perf_counter_ns()
+            before_ns, now_ns = now_ns, clock_ns()
             elapsed_ns = now_ns - before_ns
             last_ns, self._last_ns = self._last_ns, elapsed_ns
             self.pull_ns = min(elapsed_ns, last_ns)
@@ -358,12 +357,12 @@ class EmitActor(BodyActor):
     async def _emit(self, call: EmissionCall) -> None:
         """Run an async generator; it is closed when the call is stopped."""
         generator, dispatcher = call.generator, call.parent.start.dispatcher
-        is_dropped, begun_ns = False, perf_counter_ns()
+        is_dropped, begun_ns = False, clock_ns()
         try:
             while call.goes_on():
-                if perf_counter_ns() - begun_ns > _SLICE_NS:  # it may never wait: others have their turn
+                if clock_ns() - begun_ns > _SLICE_NS:  # it may never wait: others have their turn
                     await asyncio.sleep(0)
-                    begun_ns = perf_counter_ns()
+                    begun_ns = clock_ns()
                 if call.is_full():
                     self.advance(call)  # which takes what has ended
                     if call.is_full() and call.goes_on():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from time import perf_counter_ns
 from typing import Any, Protocol
 
 from actorflow.actors.frame import Frame
+from actorflow.core import clock_ns
 from actorflow.loop import waits
 
 
@@ -49,7 +49,7 @@ class Items:
         """Add a result."""
         results = self.results
         if not results:
-            now_ns = perf_counter_ns()
+            now_ns = clock_ns()
             is_quick = now_ns - self._last_ns < QUICK_NS * self._count
             self.room = BURST if is_quick and self.least < BURST else self.least
             self._last_ns, self._count = now_ns, 0

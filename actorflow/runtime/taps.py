@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from actorflow.core import clock_ns
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Blob
 from actorflow.interchange import read_only, to_numpy
@@ -185,7 +185,7 @@ class Taps:
             foreign: Those of them that are in memory of others, who may change it once the run has ended.
             make: Makes the result of some of them.
         """
-        waiting, now_ns = [tap for tap in self.open if frame in tap.sampled], perf_counter_ns()
+        waiting, now_ns = [tap for tap in self.open if frame in tap.sampled], clock_ns()
         size_bytes = _bytes([values[blob] for blob in foreign])
 
         def copy() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow import core
+from actorflow.core import clock_ns
 from actorflow.errors import text_of
 from actorflow.spec import Lengths
 
@@ -37,7 +38,7 @@ class EndedRequest(NamedTuple):
     """A request of a batched run that has ended.
 
     Attributes:
-        start_ns: When it came, on the clock of `time.perf_counter_ns`.
+        start_ns: When it came, on the clock of `clock_ns`.
         end_ns: When its caller had the result, or the error.
         frames: Numbers of the frames that have computed its rows; empty where that is not known.
         outcome: ``finished``, or the type of the error.
@@ -54,7 +55,7 @@ class RecordedValue(NamedTuple):
 
     Attributes:
         name: Name of the blob.
-        time_ns: When its frame ended; on the clock of `time.perf_counter_ns`, or of a recording.
+        time_ns: When its frame ended; on the clock of `clock_ns`, or of a recording.
         frame: Number of the frame.
         figures: `actorflow.trace.values.ValueStatistics.figures`; those that are not finite are left out in a file.
     """
@@ -70,7 +71,7 @@ class Calls:
     """Calls that have ended, well or not, in the order in which they did; arrays of one length, a call each.
 
     Attributes:
-        start_ns: When each began, on the clock of `time.perf_counter_ns`.
+        start_ns: When each began, on the clock of `clock_ns`.
         end_ns: When it ended.
         track: Index in `Trace.tracks` of what it ran on.
         node: `Node.id` of what it shows up as.
@@ -156,7 +157,7 @@ class Trace(core.Ring):
         self._requests: deque[EndedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._values: deque[RecordedValue] = deque(maxlen=_MAX_VALUES)
         self.requests_total = 0
-        self.origin_ns = time.perf_counter_ns()
+        self.origin_ns = clock_ns()
         self.origin_s = time.time()
 
     def key(self, node_id: int, track: str = "loop") -> int:

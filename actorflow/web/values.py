@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import clock_ns
 from actorflow.errors import GraphError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
@@ -166,7 +167,7 @@ class Values:
                 wanted = {blob: sample[name] for name, blob in names.items() if name in sample}
                 spent_s, messages = await aside(partial(_described, sample, wanted, kernels))
                 for blob, (statistics, message) in messages.items():
-                    value = RecordedValue(blob.name, time.perf_counter_ns(), sample.frames[0], statistics.figures)
+                    value = RecordedValue(blob.name, clock_ns(), sample.frames[0], statistics.figures)
                     self._graph.engine.trace.add_value(value)
                     for viewer in self._viewers:
                         if viewer.blob is blob:

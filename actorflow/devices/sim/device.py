@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import clock_ns
 from actorflow.devices.base import DeviceOptions
 from actorflow.devices.memory import BufferPool
 from actorflow.devices.sim.capture import SimSegment
@@ -54,7 +54,7 @@ class SimOptions(DeviceOptions):
     memory_bandwidth: float | None = None
     memory_bytes: int = 1 << 34
     races: bool = True
-    clock: Callable[[], int] = perf_counter_ns
+    clock: Callable[[], int] = clock_ns
 
     def __post_init__(self) -> None:
         DeviceOptions.__post_init__(self)

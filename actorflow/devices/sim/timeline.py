@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import clock_ns
 from actorflow.devices.sim.memory import SimArray
 from actorflow.errors import DeviceError
 from actorflow.threads import held_at_fork, start_thread
@@ -99,10 +99,10 @@ class Timeline:
 
     def _work(self) -> None:
         while (work := self._next()) is not None:
-            begin_ns = perf_counter_ns()
+            begin_ns = clock_ns()
             work.run()
             with self.changed:
-                work.end(perf_counter_ns() - begin_ns)
+                work.end(clock_ns() - begin_ns)
                 self.changed.notify_all()
             del work  # while there is none, nothing of the last run may be kept alive
 

@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import INLINE_NS
-from actorflow.core import FOREVER_NS
+from actorflow.core import FOREVER_NS, clock_ns
 from actorflow.errors import DeviceError, StageError, StageTimeoutError
 from actorflow.pipeline.calls.boundary import guarded, stage_error
 from actorflow.pipeline.calls.order import InOrder, Slot, SlotState, Unordered
@@ -160,7 +159,7 @@ class CallActor(StageActor):
                 self.stats.holds(self.held)
             elif not self.order.is_due():
                 break
-            if perf_counter_ns() > deadline:
+            if clock_ns() > deadline:
                 self.wake()
                 return Wait.NOTHING
         if not slots and not inbox.items and inbox.end is not None:
@@ -226,9 +225,9 @@ class CallActor(StageActor):
             self._begin_elsewhere(job)
             return
         if self._is_inline():
-            start = perf_counter_ns()
+            start = clock_ns()
             job.work()
-            job.elapsed_ns = perf_counter_ns() - start
+            job.elapsed_ns = clock_ns() - start
             self.ended(job)
             return
         if self.lane is None:

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from actorflow.core import clock_ns
 from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.calls.boundary import ends_task
 from actorflow.pipeline.calls.call import Call, CallActor, Job
@@ -51,7 +51,7 @@ class ExpandActor(CallActor):
         if slot.iterator is None:
             slot.iterator = self.open(slot)
         iterator, outputs = slot.iterator, []
-        deadline = perf_counter_ns() + SLICE_NS
+        deadline = clock_ns() + SLICE_NS
         for _ in range(self.out.capacity + slot.skip):
             try:
                 outputs.append(next(iterator))
@@ -61,7 +61,7 @@ class ExpandActor(CallActor):
             except BaseException as error:  # noqa: BLE001  what came before it goes out first
                 slot.iterator = None
                 return _More(outputs, True, error)
-            if perf_counter_ns() > deadline:
+            if clock_ns() > deadline:
                 break
         return _More(outputs, False)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from time import perf_counter_ns
 from typing import Any
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import INLINE_NS
+from actorflow.core import clock_ns
 from actorflow.pipeline.calls.boundary import ends_task, guarded
 from actorflow.pipeline.calls.call import Call, CallActor, Job
 from actorflow.pipeline.calls.options import Options
@@ -88,7 +88,7 @@ class MapActor(CallActor):
             except BaseException as error:  # noqa: BLE001  it becomes the item's, below
                 failure = value, error
                 break
-            end = perf_counter_ns()
+            end = clock_ns()
             if not is_filter:
                 outputs.append((result, at))
             elif result:
@@ -122,7 +122,7 @@ class MapActor(CallActor):
             slot = order.accept(failure[0], after, at)
             self._last = at
             stats.items_in += 1
-            self._timed(perf_counter_ns() - start, 1)
+            self._timed(clock_ns() - start, 1)
             self._failed(slot, failure[1])
             self.wake()
             del failure  # whose traceback refers to this call
@@ -165,7 +165,7 @@ class AsyncMapActor(MapActor):
     async def burst(self, task: asyncio.Task[Any]) -> None:
         inbox, out, stats = self.inboxes[0], self.out, self.stats
         items, outputs, fn, order, is_filter = inbox.items, out.items, self.how.fn, self.order, self.is_filter
-        start = perf_counter_ns()
+        start = clock_ns()
         deadline = start + SLICE_NS
         while items and self._may_begin():
             if len(outputs) >= out.capacity or start > deadline:
@@ -192,7 +192,7 @@ class AsyncMapActor(MapActor):
                     self.cut_off(failure, number, value)
                     raise
                 error = failure
-            end = perf_counter_ns()
+            end = clock_ns()
             elapsed_ns, start = end - start, end
             if current.slot is not None or error is not None or self.is_over:
                 self._conclude(current, result, error, elapsed_ns)
@@ -287,7 +287,7 @@ class ChunkActor(MapActor):
                 return super().step(now)
             if not (given or taken):
                 break
-            if perf_counter_ns() > deadline:
+            if clock_ns() > deadline:
                 self.wake()
                 return Wait.NOTHING
         chunks = self._chunks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from actorflow.core import clock_ns
 from actorflow.loop import end
 from actorflow.pipeline.calls.boundary import ends_task
 
@@ -80,7 +80,7 @@ class CallTasks:
                 continue
             job = jobs.popleft()
             slot = job.slots[0]
-            start = perf_counter_ns()
+            start = clock_ns()
             try:
                 if timeout_s is None:
                     job.results = await actor.call_async(slot)
@@ -93,7 +93,7 @@ class CallTasks:
                         actor.ended(job)
                     raise
                 job.error = error
-            job.elapsed_ns = perf_counter_ns() - start
+            job.elapsed_ns = clock_ns() - start
             self._is_between = True
             actor.ended(job)
             self._is_between = False

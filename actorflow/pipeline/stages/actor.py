@@ -21,10 +21,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow.actors.dispatcher import leave_loop
+from actorflow.core import clock_ns
 from actorflow.errors import UNMADE, StageError
 from actorflow.pipeline.calls.boundary import caught
 
@@ -138,10 +138,10 @@ class StageActor(ABC):
         """Do what can be done. What goes wrong ends the run.
 
         Returns:
-            The time, `perf_counter_ns`, at the end.
+            The time, `clock_ns`, at the end.
         """
         self._is_ready = False
-        now = perf_counter_ns()
+        now = clock_ns()
         if self.is_over:
             return now
         stats = self.stats
@@ -151,7 +151,7 @@ class StageActor(ABC):
         except BaseException as error:  # noqa: BLE001  it would be lost otherwise
             self.crash(error)
             wait = Wait.NOTHING
-        now = perf_counter_ns()
+        now = clock_ns()
         stats.pause(wait, now)
         return now
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from time import perf_counter_ns
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
+from actorflow.core import clock_ns
 from actorflow.errors import PipelineError, StageError, shown
 from actorflow.pipeline.calls.boundary import caught, stage_error
 from actorflow.pipeline.calls.expand import ExpandActor
@@ -239,7 +239,7 @@ class _SourceActor(ExpandActor):
             self._begin_waiting()
             if not order.is_due():
                 break
-            if perf_counter_ns() > deadline:
+            if clock_ns() > deadline:
                 self.wake()
                 return Wait.NOTHING
         if not order.slots:
@@ -264,7 +264,7 @@ class _SourceActor(ExpandActor):
         out = self.out
         outputs, room, iterator = out.items, out.capacity, slot.iterator
         before = emitted = slot.emitted
-        start = perf_counter_ns()
+        start = clock_ns()
         error: BaseException | None = None
         slot.state = SlotState.PAUSED
         try:
@@ -280,7 +280,7 @@ class _SourceActor(ExpandActor):
         slot.emitted = emitted
         if emitted > before:
             self.stats.items_out += emitted - before
-            elapsed_ns = perf_counter_ns() - start
+            elapsed_ns = clock_ns() - start
             self._timed(elapsed_ns, emitted - before)
             out.fit(elapsed_ns // (emitted - before))
             out.owner.wake()

@@ -12,13 +12,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.budget import Budget
+from actorflow.core import clock_ns
 from actorflow.devices import Bucket, Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import OutOfMemoryError
@@ -124,7 +124,7 @@ class _Copies:
     left: int = 0  # copies that have not ended
     error: BaseException | None = None
     size_bytes: int = 0  # of arrays whose copies have not begun
-    started_ns: int = field(default_factory=perf_counter_ns)
+    started_ns: int = field(default_factory=clock_ns)
 
 
 @dataclass(slots=True, eq=False)
@@ -248,7 +248,7 @@ class _TransferActor(StageActor):
         if copy.staged is not None:
             self._staging[TensorSpec(copy.staged.shape, copy.staged.dtype)].give_back(copy.staged)
         if not copies.left:
-            self.stats.called(perf_counter_ns() - copies.started_ns, 1)
+            self.stats.called(clock_ns() - copies.started_ns, 1)
             self.wake()
 
     def halt(self) -> None:
