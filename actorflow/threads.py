@@ -33,6 +33,21 @@ CHEAP_BYTES = 1 << 18
 _PATIENCE_S = 10.0
 
 
+class Simulation:
+    """What takes the place of threads while a program is simulated.
+
+    Attributes:
+        work: Called with a lane that is given work, which it is to do; None where threads do it.
+        call_at: Has something called at a time of `actorflow.core.clock_ns`; None where threads wait for it.
+    """
+
+    work: Callable[[Any], None] | None = None
+    call_at: Callable[[int, Callable[[], None]], None] | None = None
+
+
+simulation = Simulation()
+
+
 def cores() -> int:
     """Cores that this process may use."""
     try:
@@ -49,6 +64,8 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
     Raises:
         DeviceError: if the system has no thread to give; nothing is left of the attempt then, and a later one may work.
     """
+    if simulation.work is not None:
+        raise DeviceError(f"thread {name!r} cannot be started: there are none in a simulation")
     may_run: SimpleQueue[bool] = SimpleQueue()
 
     def run() -> None:

@@ -18,7 +18,7 @@ from actorflow.devices.base import Device, Fence, Lane, Stopped
 from actorflow.devices.team import Member, team
 from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
-from actorflow.threads import cores, held_at_fork, start_thread
+from actorflow.threads import cores, held_at_fork, simulation, start_thread
 
 #: What waking a thread and being woken by it takes, until it has been measured.
 _HANDOVER_NS = 100_000
@@ -46,6 +46,22 @@ class _WorkerFence(Fence):
         self.waiters: list[Callable[[], None]] = []
         self.is_stopped = False
         self.stops: Callable[[], None] | None = None  # what stops the work that runs; see `stoppable`
+
+    def do(self, begun_ns: int) -> bool:
+        """Do the work, which has begun then; return whether the loop must be told of its end without delay."""
+        _here.fence = self
+        try:
+            assert self.work is not None
+            if self.work(self.argument) is True:
+                self.urgent = True
+        except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
+            self.error = error
+        self.ended_ns = clock_ns()
+        _here.fence = None
+        self.elapsed_ns = self.ended_ns - begun_ns
+        self.work = None
+        self.done = True  # before the loop can see it, for those who then ask for a call at its end
+        return self.urgent or self.error is not None
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         if self.told:
@@ -209,8 +225,11 @@ class WorkerLane(Lane):
         assert isinstance(fence, _WorkerFence)
         if self._closed:
             raise DeviceError(f"lane {self.name!r} is closed")
+        simulated = simulation.work
+        if simulated is not None:
+            simulated(self)
         with self._submitting:
-            if len(self._threads) < self._limit and self.outstanding >= len(self._threads):
+            if simulated is None and len(self._threads) < self._limit and self.outstanding >= len(self._threads):
                 self._start_thread()
             self.outstanding += 1
             self._queue.put(fence)
@@ -222,6 +241,11 @@ class WorkerLane(Lane):
         except DeviceError:
             if not self._threads:  # else those that are there must do
                 raise
+
+    @property
+    def limit(self) -> int:
+        """Most threads."""
+        return self._limit
 
     def add_thread(self) -> None:
         """Allow one thread more: the work of one of them is no longer waited for."""
@@ -298,19 +322,7 @@ class WorkerLane(Lane):
             start = clock_ns()
             if fence.urgent and is_last:
                 self._woken_ns = start - fence.submitted_ns
-            _here.fence = fence
-            try:
-                assert fence.work is not None
-                if fence.work(fence.argument) is True:
-                    fence.urgent = True
-            except BaseException as error:  # noqa: BLE001  the fence carries it to the loop
-                fence.error = error
-            fence.ended_ns = clock_ns()
-            _here.fence = None
-            fence.elapsed_ns = fence.ended_ns - start
-            fence.work = None
-            fence.done = True  # before the loop can see it, for those who then ask for a call at its end
-            is_urgent = fence.urgent or fence.error is not None
+            is_urgent = fence.do(start)
             # Once the loop can see it, this thread keeps nothing of the run alive: it may be held up anywhere, and who
             # drops a graph waits for its threads.
             handed_over = [fence]
@@ -325,6 +337,21 @@ class WorkerLane(Lane):
             team.leave(member)
         if finished:  # what ended in front of the mark that ends the queue
             self.wake()
+
+    def take(self) -> _WorkerFence | None:
+        """In a simulation: the oldest work that has not begun, which begins now."""
+        if self._queue.empty():
+            return None
+        fence = self._queue.get()
+        if fence is not None:
+            fence.begun = True
+        return fence
+
+    def end(self, fence: _WorkerFence, begun_ns: int) -> None:
+        """In a simulation: do work that has begun, as a thread of the lane."""
+        fence.do(begun_ns)
+        self._finished.append(fence)
+        self.wake()
 
     def _tell(self) -> None:
         self._woken = False

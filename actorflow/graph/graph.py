@@ -38,6 +38,7 @@ from actorflow.place import Place
 from actorflow.spec import TensorSpec, rows_axis
 from actorflow.threads import held_at_fork, in_thread
 from actorflow.transport.base import Transport
+from actorflow.transport.world import simulated_rank
 from actorflow.transport.world import world as world_of_process
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Graph:
             options.device_options_of(devices or {}),
             flag("capture", capture),
             flag("fuse", fuse),
-            world,
+            world or simulated_rank.get(),
             1 << (whole("trace_capacity", trace_capacity, 1, 1 << 32) - 1).bit_length(),
             whole("max_plans", max_plans, 1),
         )

@@ -81,6 +81,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             return True
         return any(resources.lanes_at_work() - self._sleeping for resources in self._graphs)
 
+    def rests(self) -> None:
+        """Nothing is ready, and no timer is left: only a thread, a file or a socket can have anything happen."""
+
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)
         self._calls_in_threads += 1
@@ -116,6 +119,8 @@ class _ClockSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            self._loop.rests()
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         if self._loop.is_at_work:

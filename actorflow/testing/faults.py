@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, Protocol, Self
 
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import FunctionActor, KernelActor, OpActor
@@ -137,22 +137,56 @@ class Injection:
             self.struck += 1
             return True
 
-    def raise_error(self) -> None:
-        """Raise what the struck call is to raise, if anything."""
+    def applies(self, op: PlannedOp) -> bool:
+        """See `Fault.applies`."""
+        return self.op is op.node is op.site
+
+    def strike(self, actor: OpActor, frame: Frame) -> None:
+        """See `Fault.strike`."""
+        if self.strikes(frame.number):
+            if self.delay_s is not None:
+                _delay(actor, frame, self.delay_s)
+            self._raise_error()
+
+    def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]] | None:
+        """See `Fault.strike_later`."""
+        return self._strike_later if self.strikes(frame.number) else None
+
+    async def _strike_later(self) -> None:
+        if self.delay_s is not None:
+            await asyncio.sleep(self.delay_s)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
         if isinstance(self._error, Exception):
             raise self._error.with_traceback(None)
         if self._error is not None:
             raise self._error()
 
-    def _set(self, injections: Sequence[Injection]) -> None:
+    def _set(self, injections: Sequence[Fault]) -> None:
         # Faults are injected into ops as they are, each by itself.
-        builder = _FaultyBuild(tuple(injections)) if injections else building
+        builder = FaultyBuild(tuple(injections)) if injections else building
         self._engine.build_with(builder, fuse=not injections)
 
 
-def _injections(engine: Engine) -> tuple[Injection, ...]:
+def _injections(engine: Engine) -> tuple[Fault, ...]:
     faulty = engine.build
-    return faulty.injections if isinstance(faulty, _FaultyBuild) else ()
+    return faulty.injections if isinstance(faulty, FaultyBuild) else ()
+
+
+class Fault(Protocol):
+    """What strikes calls of ops."""
+
+    delay_s: float | None
+
+    def applies(self, op: PlannedOp) -> bool:
+        """True if calls of an op of a plan may be struck; one that the plan inserted bears another op's name."""
+
+    def strike(self, actor: OpActor, frame: Frame) -> None:
+        """Do to a call what is to be done to it. Called by the loop's or the lane's thread."""
+
+    def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]] | None:
+        """As `strike`, for a call of an async function: what it awaits before it does its work, if anything."""
 
 
 class _Faulty(OpActor):
@@ -160,15 +194,12 @@ class _Faulty(OpActor):
 
     __slots__ = ()
 
-    injections: list[Injection]
+    injections: list[Fault]
 
     def strike(self, frame: Frame) -> None:
         """Called on the loop's or the lane's thread."""
         for injection in self.injections:
-            if injection.strikes(frame.number):
-                if injection.delay_s is not None:
-                    _delay(self, frame, injection.delay_s)
-                injection.raise_error()
+            injection.strike(self, frame)
 
 
 def _struck(kind: type[Any], method: str) -> type[Any]:
@@ -187,16 +218,14 @@ class _FaultyAsync(_Faulty, AsyncActor):
     __slots__ = ("injections",)
 
     def coroutine(self, frame: Frame) -> Coroutine[Any, Any, Any]:
-        striking = [injection for injection in self.injections if injection.strikes(frame.number)]
-        if not striking:
+        strikes = [strike for injection in self.injections if (strike := injection.strike_later(self, frame))]
+        if not strikes:
             return super().coroutine(frame)
-        return self._struck(striking, [frame.values[blob.slot] for blob in self.inputs])
+        return self._struck(strikes, [frame.values[blob.slot] for blob in self.inputs])
 
-    async def _struck(self, striking: list[Injection], inputs: list[Any]) -> Any:
-        for injection in striking:
-            if injection.delay_s is not None:
-                await asyncio.sleep(injection.delay_s)
-            injection.raise_error()
+    async def _struck(self, strikes: list[Callable[[], Awaitable[None]]], inputs: list[Any]) -> Any:
+        for strike in strikes:
+            await strike()
         return await self.fn(*inputs)
 
 
@@ -214,27 +243,26 @@ class _FaultyBuilder(Builder):
     stream_kernel_kind = _struck(StreamKernelActor, "launch")
     stream_function_kind = _struck(StreamFunctionActor, "launch")
 
-    injections: tuple[Injection, ...] = ()
+    injections: tuple[Fault, ...] = ()
 
     def may_be_captured(self, op: PlannedOp) -> bool:
-        return not any(injection.op is op.node for injection in self.injections)
+        return not any(injection.applies(op) for injection in self.injections)
 
     def op_actor(self, op: PlannedOp, index: int) -> OpActor:
         actor = super().op_actor(op, index)
         if not isinstance(actor, _Faulty):
             return actor  # a copy between devices
-        # An op that the plan inserted bears the name of another op, and is not that one.
         faulty: Any = actor  # whose slots mypy does not see through _Faulty
-        faulty.injections = [i for i in self.injections if i.op is op.node and op.site is op.node]
+        faulty.injections = [injection for injection in self.injections if injection.applies(op)]
         if any(injection.delay_s is not None for injection in faulty.injections):
             actor.inline_ns = -1
         return actor
 
 
-class _FaultyBuild:
+class FaultyBuild:
     """Makes plans ready to run with faults."""
 
-    def __init__(self, injections: tuple[Injection, ...]) -> None:
+    def __init__(self, injections: tuple[Fault, ...]) -> None:
         self.injections = injections
 
     def __call__(self, plan: Plan, resources: Resources) -> Steps[Program]:

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from actorflow.transport.peers import liveness_of
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _world: Transport | None = None
+#: The rank that a simulation runs code as; see `actorflow.testing.simulate`.
+simulated_rank: ContextVar[Transport | None] = ContextVar("simulated_rank", default=None)
 
 
 def world(*, liveness_s: float | None = None) -> Transport:
@@ -37,6 +40,9 @@ def world(*, liveness_s: float | None = None) -> Transport:
         (0, 1)
     """
     global _world  # noqa: PLW0603  a process has one place in its job
+    simulated = simulated_rank.get()
+    if simulated is not None:
+        return simulated
     if _world is None:
         _world = _connected(liveness_s)
         atexit.register(_world.close_with_others)

@@ -12,6 +12,7 @@ from actorflow.devices.sim.races import StreamClock, Use, host_use, see
 from actorflow.devices.sim.timeline import Arrays, Function, Launch, Mark, Timeline, WorkFailure
 from actorflow.devices.stream import Event, Stream
 from actorflow.errors import DeviceError, RaceError
+from actorflow.threads import simulation
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.capture import Captured
@@ -114,7 +115,9 @@ class SimEvent(Event):
 
     def wait_until_passed(self) -> None:
         """Block until all work in front of the mark has ended."""
-        changed = self.stream.timeline.changed
+        timeline, changed = self.stream.timeline, self.stream.timeline.changed
+        while simulation.call_at is not None and not self.passed:
+            timeline.do_next()
         with changed:
             while not self.passed:
                 changed.wait()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from actorflow.core import clock_ns
 from actorflow.devices.sim.memory import SimArray
 from actorflow.errors import DeviceError
-from actorflow.threads import held_at_fork, start_thread
+from actorflow.threads import held_at_fork, simulation, start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.sim.memory import Block
@@ -70,7 +70,9 @@ class Timeline:
         Raises:
             DeviceError: if the thread cannot be started; the work was not launched then.
         """
-        if self._thread is None:
+        if simulation.call_at is not None:
+            simulation.call_at(work.finish_ns, self._do_due)
+        elif self._thread is None:
             self._thread = start_thread(self._work, self._name)
         heappush(self._heap, (work.finish_ns, next(_order), work))
         self.changed.notify_all()
@@ -90,6 +92,8 @@ class Timeline:
         """After `close`: block until the thread has stopped."""
         if self._thread is not None:
             self._thread.join()
+        while simulation.call_at is not None and self._heap:
+            self.do_next()
 
     def forget_parent(self) -> None:
         """This is the child of a fork, which does not have the thread: nothing that was launched is done."""
@@ -97,14 +101,25 @@ class Timeline:
         self._thread = None
         self._heap.clear()
 
+    def do_next(self) -> None:
+        """In a simulation: do the work that ends next, whatever the time."""
+        self._do(heappop(self._heap)[2])
+
+    def _do_due(self) -> None:
+        while self._heap and self._heap[0][0] <= self.clock():
+            self.do_next()
+
     def _work(self) -> None:
         while (work := self._next()) is not None:
-            begin_ns = clock_ns()
-            work.run()
-            with self.changed:
-                work.end(clock_ns() - begin_ns)
-                self.changed.notify_all()
+            self._do(work)
             del work  # while there is none, nothing of the last run may be kept alive
+
+    def _do(self, work: Work) -> None:
+        begin_ns = clock_ns()
+        work.run()
+        with self.changed:
+            work.end(clock_ns() - begin_ns)
+            self.changed.notify_all()
 
     def _next(self) -> Work | None:
         """The next work, when it is due; None at the end."""

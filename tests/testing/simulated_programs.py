@@ -1,0 +1,208 @@
+"""Programs that are simulated under many seeds; each checks its own answers, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import numpy as np
+
+import actorflow as af
+from actorflow.testing import Faults, InjectedError
+
+Program = Callable[[], Coroutine[Any, Any, object]]
+
+#: What calls may end with when faults strike.
+EXPECTED = (InjectedError, af.DeviceError, af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
+FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05)
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error follows from a fault, at once or in turn."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, EXPECTED):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+async def settled(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What calls return; the errors among that are those of faults."""
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException) and not is_expected(each):
+            raise each
+    return found
+
+
+async def runs() -> object:
+    """Frames of one graph, each with functions of all kinds, overlap; each has its own answer."""
+    async with af.Graph("runs") as graph:
+        x = graph.blob("x", [3])
+        h = af.ops.exp(x)
+
+        async def later(a: np.ndarray) -> np.ndarray:
+            await asyncio.sleep(0.003)
+            return a + 1
+
+        a = graph.function("later", later, h.spec, retries=1)(h)
+        b = graph.function("double", lambda h: h * 2, h.spec)(h)
+        y = af.ops.sum(a + b)
+
+        async def one(number: int) -> float | None:
+            result = await graph.run({x: np.full(3, number / 8, np.float32)}, timeout=0.02 if number == 3 else None)
+            assert abs(result[y] - 3 * (3 * np.exp(number / 8) + 1)) < 1e-4, (number, result[y])
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(6)))]
+
+
+async def variables() -> object:
+    """Every frame adds its bit to two variables, together: in both if it ends well, else in none."""
+    async with af.Graph("variables") as graph:
+        x = graph.blob("x", [2])
+        kept = [graph.variable(name, [2], init=np.zeros(2)) for name in ("v", "w")]
+        for variable in kept:
+            [variable, x] >> graph.function(f"add to {variable.name}", lambda a, b: a + b) >> [variable]
+        feeds = [{x: np.full(2, 2.0**number, np.float32)} for number in range(5)]
+        found = await settled(*[graph.run(feed, atomic=True) for feed in feeds])
+        values = [variable.value.tolist() for variable in kept]
+        well = sum(2.0**number for number, each in enumerate(found) if not isinstance(each, BaseException))
+        assert values == [[well, well]] * 2, (values, found)
+        return [type(each).__name__ for each in found]
+
+
+async def batches() -> object:
+    """Callers share frames; each gets its own rows."""
+    graph = af.Graph("batches")
+    x = graph.blob("x", ["batch", 4])
+    y = af.ops.sum(af.ops.exp(x), axis=1)
+    async with graph, graph.batched(max_rows=4, max_wait=0.002) as batcher:
+
+        async def one(number: int) -> int:
+            await asyncio.sleep(number % 5 * 0.001)
+            rows = np.full((1 + number % 2, 4), number / 4, np.float32)
+            result = await batcher.run({x: rows}, timeout=None if number % 7 else 0.01)
+            np.testing.assert_allclose(result[y], 4 * np.exp(rows[:, 0]), rtol=1e-6)
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(12)))]
+
+
+async def streams() -> object:
+    """The results of a stream come in order."""
+    async with af.Graph("streams") as graph:
+        x = graph.blob("x", [], "int64")
+        y = graph.function("square", lambda a: a * a, x.spec)(x)
+
+        async def feeds() -> AsyncIterator[dict[Any, int]]:
+            for number in range(12):
+                await asyncio.sleep(0.001)
+                yield {x: number}
+
+        found = []
+        try:
+            async for result in graph.stream(feeds(), in_flight=3):
+                found.append(int(result[y]))
+        except Exception as error:
+            if not is_expected(error):
+                raise
+        assert found == [number**2 for number in range(len(found))], found
+        return found
+
+
+async def accelerators() -> object:
+    """A chain over two streams of a simulated accelerator, and back."""
+    async with af.Graph("accelerators") as graph:
+        x = graph.blob("x", [8])
+        h = af.nn.parallel.CopyTo("sim:0")(x)
+        for _ in range(3):
+            h = af.ops.exp(h * 0.1)
+        y = af.nn.parallel.CopyTo("cpu")(af.ops.sum(h) + af.ops.max(h))
+
+        async def one(number: int) -> int:
+            result = await graph.run({x: np.full(8, number, np.float32)})
+            expected = np.exp(0.1 * np.exp(0.1 * np.exp(0.1 * number)))
+            assert abs(float(result[y]) - 9 * expected) < 1e-4, (number, result[y])
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(5)))]
+
+
+async def pipelines() -> object:
+    """Items keep their order through tasks and threads."""
+
+    async def add(number: int) -> int:
+        await asyncio.sleep(0.002)
+        return number + 1
+
+    loader = af.pipeline.source(range(20)).map(add, concurrency=3).map(lambda n: n * 2, concurrency=2).batch(4)
+    found: list[int] = []
+    try:
+        async with loader:
+            async for batch in loader:
+                found += batch.tolist()
+    except Exception as error:
+        if not is_expected(error):
+            raise
+    assert found == [2 * (number + 1) for number in range(len(found))], found
+    return found
+
+
+async def ranks() -> object:
+    """Two ranks add up what each is fed."""
+    world = af.world()
+    async with af.Graph("ranks") as graph:
+        parts = [graph.blob(f"part{rank}", [2], place=f"{rank}/cpu") for rank in range(2)]
+        total = af.nn.parallel.Aggregate("0/cpu")(*parts)
+        found = []
+        for number in range(4):
+            result = await graph.run({parts[world.rank]: [world.rank, 10 * number]}, fetch=total)
+            found += [value.tolist() for value in dict(result).values()]
+        assert found == ([[1.0, 20.0 * number] for number in range(4)] if world.rank == 0 else []), found
+        return found
+
+
+async def budgets() -> object:
+    """Frames in flight wait for memory of which there is not enough for all."""
+    async with af.Graph("budgets", memory_budget=40_000) as graph:
+        x = graph.blob("x", [1000])
+        h = graph.function("later", _later, x.spec, timeout=0.5)(x)
+        y = af.ops.sum(af.ops.sort(af.ops.exp(h)) + h)
+
+        async def one(number: int) -> int:
+            result = await graph.run({x: np.full(1000, number / 8, np.float32)})
+            assert abs(float(result[y]) / 1000 - np.exp(number / 8) - number / 8) < 1e-3, (number, result[y])
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(6)))]
+
+
+async def _later(a: np.ndarray) -> np.ndarray:
+    await asyncio.sleep(0.002)
+    return a.copy()
+
+
+async def loops() -> object:
+    """Frames repeat a body, and take one branch of two."""
+    async with af.Graph("loops") as graph:
+        x = graph.blob("x", [], "float64")
+        y = af.while_loop(lambda y: y < 100.0, lambda y: y * 3.0, x)
+        z = af.cond(y > 150.0, lambda y: y - 1.0, lambda y: y + 1.0, y)
+
+        async def one(number: int) -> int:
+            result = await graph.run({x: float(number)})
+            expected = float(number)
+            while expected < 100:
+                expected *= 3
+            assert result[z] == (expected - 1 if expected > 150 else expected + 1), (number, result[z])
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(1, 7)))]
+
+
+PROGRAMS: dict[str, Program] = {
+    each.__name__: each for each in (runs, variables, batches, streams, budgets, loops, accelerators, pipelines, ranks)
+}

@@ -1,0 +1,305 @@
+"""Whole programs from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actorflow as af
+from actorflow.actors.blob import VariableActor
+from actorflow.actors.budget import Budget
+from actorflow.runtime.rows import Rows
+from actorflow.testing import Faults, InjectedError, SimulationError, shrink, simulate
+from actorflow.transport.local import LocalWorld
+from tests.support.effort import FULL
+from tests.testing.simulated_programs import FAULTS, PROGRAMS, Program, is_expected
+
+SEEDS = 20_000 if FULL else 22
+PACKAGE = Path(af.__file__).parent
+#: Modules that read another clock than the core's, or start threads, and why a simulation does without.
+FREE = {
+    "core/": "has the clock",
+    "threads.py": "starts the threads, and none in a simulation",
+    "cli/": "is a program of its own",
+    "web/": "shows a graph as it runs, by the time of day",
+    "serve/": "answers connections, which a simulation has none of",
+    "transport/mpi/": "connects processes",
+    "pipeline/processes/": "is about processes",
+    "pipeline/calls/options.py": "says at what time of day an item was skipped",
+    "nn/progress.py": "refreshes a terminal",
+    "trace/": "tells the time of day of its clock's zero",
+    "devices/team.py": "shares cores, of which a simulation uses one",
+    "ops/cpu/blocks.py": "measures its own parts, for the statistics alone",
+    "runtime/batched.py": "measures how long requests take, for the statistics alone",
+    "runtime/rows.py": "says when a frame started, for the statistics alone",
+    "runtime/resources.py": "says at what time of day something failed",
+    "runtime/pause.py": "says at what time of day a graph was paused",
+}
+
+
+def outcome(name: str, seed: int) -> list[str]:
+    """Trace of a program under a seed, and how it ended; every second one with faults."""
+    faults, ranks = FAULTS if seed % 2 else None, 2 if name == "ranks" else 1
+    if faults is not None and ranks > 1:
+        faults = replace(faults, cancels=0.0, stops=0.2, freezes=0.2)
+    try:
+        found = simulate(PROGRAMS[name], seed=seed, ranks=ranks, faults=faults, time_limit_s=1000)
+    except Exception as error:
+        follows = is_expected(error) or (ranks > 1 and isinstance(error, af.PeerLostError))
+        if faults is None or isinstance(error, SimulationError) or not follows:
+            raise
+        return [repr(error)]
+    return [*found.trace, repr(found.value)]
+
+
+def digest(seeds: range) -> str:
+    """What all programs do under some seeds, as one number."""
+    return hashlib.sha256(repr([outcome(name, seed) for name in PROGRAMS for seed in seeds]).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_hold_what_they_promise(name: str) -> None:
+    for seed in range(SEEDS):
+        outcome(name, seed)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_seed_gives_the_same_again(name: str) -> None:
+    found = [outcome(name, seed) for seed in (0, 0, 1, 1, 2)]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert found[0] != found[4]
+
+
+@pytest.mark.slow
+def test_both_forms_of_the_core_do_the_same() -> None:
+    code = "from tests.testing.test_simulation import digest\nprint(digest(range(12)))"
+    found = {
+        form: subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "ACTORFLOW_CORE": form, "PYTHONHASHSEED": form},
+            cwd=PACKAGE.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for form in ("0", "")
+    }
+    assert found["0"] == found[""]
+
+
+def test_time_jumps() -> None:
+    async def program() -> float:
+        await asyncio.sleep(86_400)
+        return await asyncio.to_thread(lambda: 1.5)
+
+    found = simulate(program, seed=0, time_limit_s=1e5)
+    assert found.value == 1.5
+    assert 86_400 < found.time_s < 86_401
+
+
+def test_lanes_wait_for_each_other_in_any_order() -> None:
+    """What is independent goes in several orders, which the values do not show."""
+
+    async def program() -> list[str]:
+        calls: list[str] = []
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            parts = [graph.function(name, lambda a, name=name: (calls.append(name), a)[1], x.spec)(x) for name in "abc"]
+            y = af.ops.sum(af.ops.stack(parts))
+            assert (await graph.run({x: 2}))[y] == 6
+        return calls
+
+    orders = {tuple(simulate(program, seed=seed).value) for seed in range(40)}
+    assert len(orders) == 6
+
+
+def test_nothing_can_happen() -> None:
+    async def program() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    # The limit is a timer, too.
+    with pytest.raises(SimulationError, match=r"not ended after 50 s of its time: no frame is in flight"):
+        simulate(program, seed=0, time_limit_s=50)
+
+
+def test_a_program_that_does_not_end_is_told_with_what_it_waits_for() -> None:
+    async def program() -> None:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+
+            async def hang(a: np.ndarray) -> np.ndarray:
+                await asyncio.sleep(1e6)
+                return a
+
+            y = graph.function("hang", hang, x.spec)(x)
+            await graph.run({x: 1}, fetch=y)
+
+    with pytest.raises(SimulationError, match=r"frame 0 of graph 'g', running: 'hang'") as caught:
+        simulate(program, seed=3, faults=Faults(slow=0.5), time_limit_s=10)
+    assert caught.value.__notes__[-1].startswith("again: af.testing.simulate(program, seed=3, faults=Faults(")
+
+
+class TestFaults:
+    @staticmethod
+    async def program() -> int:
+        async with af.Graph("g") as graph:
+            x = graph.blob("x", [])
+            y = graph.function("plain", lambda a: a + 1, x.spec, retries=3)(x)
+            return int((await graph.run({x: 1}))[y])
+
+    def test_they_strike_attempts(self) -> None:
+        found = [simulate(self.program, seed=seed, faults=Faults(fails=0.4)).trace for seed in range(10)]
+        assert any("fails" in line for trace in found for line in trace)
+
+    def test_a_call_that_always_fails(self) -> None:
+        with pytest.raises(af.OpError) as caught:
+            simulate(self.program, seed=0, faults=Faults(fails=1))
+        assert isinstance(caught.value.__cause__, InjectedError)
+
+    def test_slow_calls_take_the_time_of_the_simulation(self) -> None:
+        usual, slow = (
+            max(simulate(self.program, seed=seed, faults=Faults(slow=chance, slow_s=1e4)).time_s for seed in range(8))
+            for chance in (0, 1)
+        )
+        assert usual < 1 < slow
+
+    def test_ranks_that_stop_are_lost(self) -> None:
+        ends = set()
+        for seed in range(20):
+            try:
+                ends.add(type(simulate(PROGRAMS["ranks"], seed=seed, ranks=2, faults=Faults(stops=0.5)).value))
+            except af.PeerLostError:
+                ends.add(af.PeerLostError)
+        assert ends == {tuple, af.PeerLostError}
+
+    def test_chances_are_checked(self) -> None:
+        with pytest.raises(ValueError, match=r"Faults: fails must be a chance from 0 to 1, got 2"):
+            Faults(fails=2)
+
+
+class TestShrink:
+    def test_one_event_of_many(self) -> None:
+        faults = Faults(fails=0.6, slow=0.3)
+        seed = next(seed for seed in range(100) if len(outcome_of(TestFaults.program, seed, faults)) == 1)
+        found = shrink(TestFaults.program, seed=seed, faults=faults)
+        assert found == [f"op plain, frame 0: fails{f' ({n}.)' if n > 1 else ''}" for n in range(1, 5)]
+
+    def test_an_order(self) -> None:
+        async def program() -> None:
+            calls: list[str] = []
+            async with af.Graph("g") as graph:
+                x = graph.blob("x", [])
+                parts = [
+                    graph.function(name, lambda a, name=name: (calls.append(name), a)[1], x.spec)(x) for name in "ab"
+                ]
+                y = af.ops.sum(af.ops.stack(parts))
+                await graph.run({x: 2}, fetch=y)
+            assert calls == ["a", "b"]  # which is true without a seed
+
+        seed = next(seed for seed in range(100) if len(outcome_of(program, seed, None)) == 1)
+        found = shrink(program, seed=seed)
+        assert len(found) == 1
+        assert "graph g: what goes next" in found[0] or "to its lane" in found[0]
+
+    def test_a_program_that_does_not_fail(self) -> None:
+        with pytest.raises(ValueError, match=r"does not fail under seed 0"):
+            shrink(TestFaults.program, seed=0)
+
+
+def outcome_of(program: Program, seed: int, faults: Faults | None) -> list[str]:
+    """The trace, or the name of the error alone."""
+    try:
+        return ["ended", *simulate(program, seed=seed, faults=faults).trace]
+    except (af.OpError, AssertionError) as error:
+        return [type(error).__name__]
+
+
+class TestPlanted:
+    """Bugs that a few seeds find."""
+
+    @staticmethod
+    def found(name: str) -> bool:
+        return any(fails(name, seed) for seed in range(60))
+
+    def test_memory_that_is_not_given_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        close = Budget.close
+
+        def forgetful(self: Budget, frame: object) -> None:
+            before = self.shared.copy()
+            close(self, frame)  # type: ignore[arg-type]
+            self.shared = before
+
+        monkeypatch.setattr(Budget, "close", forgetful)
+        assert self.found("budgets")
+
+    def test_rows_of_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        joined = Rows.joined
+        monkeypatch.setattr(Rows, "joined", lambda self, requests, added: joined(self, requests[::-1], added))
+        assert self.found("batches")
+
+    def test_an_update_that_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        commit = VariableActor.commit
+
+        def careless(self: VariableActor, frame: Any, *args: Any) -> None:
+            if len(self.variable.graph.engine.resources.running) < 3:
+                commit(self, frame, *args)
+
+        monkeypatch.setattr(VariableActor, "commit", careless)
+        assert self.found("variables")
+
+    def test_a_rank_whose_end_nobody_hears_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(LocalWorld, "tell_others", lambda *_: None)
+        assert self.found("ranks")
+
+
+def fails(name: str, seed: int) -> bool:
+    """Whether a program does not hold what it promises."""
+    try:
+        outcome(name, seed)
+    except (SimulationError, AssertionError, af.OpError):
+        return True
+    return False
+
+
+def test_simulations_do_not_nest() -> None:
+    async def inner() -> None:
+        pass
+
+    async def program() -> None:
+        await asyncio.sleep(0)
+        asyncio._set_running_loop(None)
+        try:
+            simulate(inner, seed=0)
+        finally:
+            asyncio._set_running_loop(loop)
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    async def outer() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        await program()
+
+    with pytest.raises(RuntimeError, match="within another"):
+        simulate(outer, seed=0)
+
+
+def test_nothing_else_reads_the_clock_or_starts_threads() -> None:
+    """Else a seed would not name all that happens."""
+    clock, thread = r"^from time import|\btime\.(time|monotonic|perf_counter)", r"\bthreading\.(Thread|Timer)\("
+    read = re.compile(f"{clock}|{thread}", re.MULTILINE)
+    names = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    found = {name for name, text in names.items() if read.search(text)}
+    assert {name for name in found if not name.startswith(tuple(FREE))} == set()
+    assert {free for free in FREE if not any(name.startswith(free) for name in found)} == set()
