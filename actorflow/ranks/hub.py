@@ -150,12 +150,9 @@ class Hub(Listener):
 
 
 def hub_of(transport: Transport) -> Hub:
-    """The hub of a transport."""
-    hub = _hubs.get(transport)
+    """The hub of a transport, which keeps it."""
+    hub = transport.hub
     if hub is None:
-        hub = _hubs[transport] = Hub(transport)
+        hub = transport.hub = Hub(transport)
+    assert isinstance(hub, Hub)
     return hub
-
-
-# The transport keeps its hub alive, as its listener.
-_hubs: weakref.WeakKeyDictionary[Transport, Hub] = weakref.WeakKeyDictionary()

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from actorflow.actors.blob import VariableActor
@@ -124,7 +125,7 @@ class Resources:
             device.bind(self.dispatcher.loop)
             device.memory.budget_bytes = self.graph.budget_of(place)
             for pool in device.pools:
-                pool.clock = self.frames.clock
+                pool.clock = partial(_clock_of, weakref.ref(self.frames))  # of which frames in flight are a part
             device.watch_closely(self.monitor is not None)
         return device
 
@@ -359,6 +360,11 @@ class Resources:
             device.join()
         self._variables.clear()
         self.begin_order_anew()
+
+
+def _clock_of(counts: weakref.ref[FrameCounts]) -> tuple[int, int]:
+    found = counts()
+    return (0, 0) if found is None else found.clock()
 
 
 def _close_all(devices: dict[Place, Device], deterministic: bool) -> None:

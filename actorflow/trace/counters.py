@@ -75,7 +75,7 @@ class SegmentProfile:
     refusal: str | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class FrameCounts:
     """Frames of one graph, by what became of them."""
 

@@ -121,6 +121,7 @@ class Transport(ABC):
         max_tag: The largest tag.
         liveness_s: For how many seconds a rank that this one waits for may give no sign of life before it is lost.
         name: What errors and ``actorflow doctor`` call it.
+        hub: Its listener, once graphs use it.
 
     Example:
         >>> import asyncio
@@ -139,6 +140,7 @@ class Transport(ABC):
     """
 
     name: str = "transport"
+    hub: Listener | None = None
 
     def __init__(self, rank: int, size: int, max_tag: int, liveness_s: float = math.inf) -> None:
         self.rank = rank

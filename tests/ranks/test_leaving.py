@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -373,3 +375,15 @@ async def _ends(way: str, seed: int | None, rng: random.Random) -> None:
 @given(way=st.sampled_from(sorted(WAYS)), seed=st.none() | st.integers(0, 2**16), rng=st.randoms(use_true_random=False))
 def test_whichever_rank_ends_the_others_raise(way: str, seed: int | None, rng: random.Random) -> None:
     in_virtual_time(_ends(way, seed, rng))
+
+
+def test_nothing_keeps_ranks_that_have_left() -> None:
+    async def main() -> list[weakref.ref[Any]]:
+        ranks = Ranks(there_and_back)
+        await ranks.all(lambda graph, _: graph.run(FEED if graph.world.rank == 0 else {}))
+        await ranks.aclose()
+        return [weakref.ref(each) for graph in ranks.graphs for each in (graph, graph.world)]
+
+    kept = asyncio.run(main())
+    gc.collect()
+    assert [each() for each in kept] == [None] * 4
