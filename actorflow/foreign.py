@@ -158,7 +158,6 @@ _ROOT = {
     "variable": _VARIABLE,
     "op": "graph.op(name, operation)",
     "function": "graph.function(name, fn, outputs)",
-    "Session": "graph.run(feeds): a graph runs itself",
     "Module": _COMPOSITE,
     **dict.fromkeys(["layers", "keras"], "af.nn"),
     **dict.fromkeys(["functional", "F"], "af.ops"),

@@ -208,6 +208,21 @@ def graph_of(*, is_open: bool = True, **options: Any) -> tuple[af.Graph, af.Blob
     return graph, x, graph.apply(af.ops.Scale(2.0), x, name="y")
 
 
+def called(**given: Any) -> af.Blob:
+    other, x, _ = graph_of()
+    graph = af.Graph("around")
+    return graph.call(other, {x: graph.blob("x", ("batch",))}, **given)
+
+
+async def works() -> None:
+    """A program that is simulated."""
+
+
+async def breaks() -> None:
+    """One that fails."""
+    raise OSError
+
+
 def of_trainer() -> af.nn.Trainer:
     graph = af.Graph("g")
     loss = af.ops.square(graph.blob("x", ()) - graph.variable("w", (), init=1))
@@ -274,12 +289,17 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "testing.inject": lambda **given: af.testing.inject(graph_of()[0], "y", **given),
     "testing.interleave": lambda **given: af.testing.interleave(graph_of()[0], **given),
+    "testing.simulate": lambda **given: asyncio.to_thread(af.testing.simulate, works, **given),
+    "testing.shrink": lambda **given: asyncio.to_thread(af.testing.shrink, breaks, **given),
+    "Graph.call": lambda **given: called(**given),
 }
 #: What else calls need, and right numbers of them where `USUAL` ones are not.
 NEEDED: dict[str, dict[str, Any]] = {
     "Graph": {"name": "g"},
     "Graph.batched": {"max_rows": 4, "queue_rows": 8, "max_sessions": 4},
-    "Graph.function": {"name": "f", "fn": asyncio.sleep},
+    "Graph.function": {"name": "f", "fn": asyncio.sleep, "in_flight": 1},
+    "testing.simulate": {"seed": 1},
+    "testing.shrink": {"seed": 1},
     "Graph.op": {"name": "o", "operation": af.ops.Scale(2.0)},
     "Graph.stream": {"feeds": []},
     "Place": {"kind": "sim"},
@@ -368,6 +388,7 @@ ELSEWHERE = {
     "data.Feed": "by loaders",
     "web.View": "by web.serve",
     "testing.Injection": "by inject",
+    "testing.Simulated": "by simulate",
     # What devices and transports are asked by the package.
     "devices.": "by the runtime",
     "transport.": "by the runtime",
@@ -568,6 +589,7 @@ RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "Graph.function": lambda b: (
         {"name": b.name(), "fn": np.negative, "outputs": af.TensorSpec.of((1,)), "place": "cpu", "backoff": 0.0}
         | {"lane": "main", "inputs": [b.w], "concurrency": 1, "priority": 1, "timeout": 60, "retries": 1}
+        | {"emits": False, "in_flight": 1}
     ),
     "Model.run": lambda b: {"inputs": {"x": [1.0]}, "fetch": "y", "timeout": 60},
     "Model.warm_up": lambda b: {"axes": {"batch": 1}, "timeout": 60},

@@ -61,7 +61,9 @@ class _WorkerFence(Fence):
         self.elapsed_ns = self.ended_ns - begun_ns
         self.work = None
         self.done = True  # before the loop can see it, for those who then ask for a call at its end
-        return self.urgent or self.error is not None
+        is_urgent = self.urgent or self.error is not None
+        del self  # the error refers to this call by its traceback: they are not to be a cycle
+        return is_urgent
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         if self.told:

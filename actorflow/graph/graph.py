@@ -541,6 +541,7 @@ class Graph:
         if blobs is None and inputs is not None:
             raise GraphError(f"inputs of a function must be blobs, got {inputs!r}")
         attempts, priority = options.attempts_of(timeout, retries, backoff), whole("priority", priority)
+        in_flight = whole("in_flight", in_flight, 1)
         if flag("emits", emits):
             if attempts is not None or concurrency is not None:
                 raise GraphError(

@@ -23,7 +23,7 @@ from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.actors.op import OpActor
 from actorflow.devices.cpu import WorkerLane, on_lane
 from actorflow.devices.team import team
-from actorflow.errors import ActorflowError, DeviceError, seconds, whole
+from actorflow.errors import ActorflowError, DeviceError, real, seconds, whole
 from actorflow.plan.plan import PlannedOp
 from actorflow.runtime.build import building
 from actorflow.runtime.resources import Resources
@@ -86,8 +86,8 @@ class Faults:
             value, what = getattr(self, field.name), f"Faults: {field.name}"
             if field.name.endswith("_s"):
                 seconds(what, value)
-            elif not 0 <= value <= 1:
-                raise ValueError(f"{what} must be a chance from 0 to 1, got {value!r}")
+            else:
+                real(what, value, 0, 1, kind="a chance")
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,13 @@ class Simulated:
             that has stopped.
         trace: What happened, in order, a line each: the time in seconds, and what.
         time_s: How long it has taken, in seconds of the simulation.
+
+    Example:
+        >>> async def program():
+        ...     return await asyncio.sleep(60, "rested")
+        >>> import asyncio
+        >>> af.testing.simulate(program, seed=0)
+        Simulated(value='rested', trace=(), time_s=60.0)
     """
 
     value: Any
@@ -147,6 +154,7 @@ def simulate(
         RuntimeError: if a loop runs in this thread.
 
     Example:
+        >>> import asyncio
         >>> async def program():
         ...     async with af.Graph("g") as graph:
         ...         x = graph.blob("x", [])
@@ -190,7 +198,7 @@ def shrink(
         ...         for number in range(5):
         ...             await graph.run({x: number})
         >>> af.testing.shrink(program, seed=4, faults=af.testing.Faults(fails=0.2))
-        ['op exp, frame 1: fails']
+        ['op exp, frame 3: fails']
     """
 
     def fails(kept: frozenset[tuple[str, int]] | None) -> tuple[str, list[tuple[str, int]]] | None:

@@ -184,7 +184,7 @@ class TestFaults:
         assert ends == {tuple, af.PeerLostError}
 
     def test_chances_are_checked(self) -> None:
-        with pytest.raises(ValueError, match=r"Faults: fails must be a chance from 0 to 1, got 2"):
+        with pytest.raises(ValueError, match=r"Faults: fails must be from 0 to 1, got 2"):
             Faults(fails=2)
 
 
