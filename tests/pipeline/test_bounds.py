@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.pipeline import source
+from actorflow.pipeline.stages.actor import BURST, Inbox
 from tests.pipeline.recipes import collect
 from tests.support.effort import FULL, slow
 
@@ -215,3 +217,13 @@ async def test_leaving_with_copies_under_way() -> None:
 def test_no_such_device() -> None:
     with pytest.raises(af.PlaceError):
         source([1]).to("nonsense place")
+
+
+def test_room_that_grows_wakes_the_stage_in_front() -> None:
+    """It may have stopped when there was less, and nothing else would have it look again."""
+    woken: list[int] = []
+    inbox = Inbox(None, 2)  # type: ignore[arg-type]
+    inbox.source = SimpleNamespace(wake=lambda: woken.append(inbox.capacity))  # type: ignore[assignment]
+    for cost_ns in (0, 0, 10**9, 0):
+        inbox.fit(cost_ns)
+    assert woken == [BURST, BURST]

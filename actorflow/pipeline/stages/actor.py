@@ -98,7 +98,9 @@ class Inbox:
     def fit(self, cost_ns: int) -> None:
         """Have room for many items if one takes next to no time to make: such ones are small, and come in bursts."""
         if self.least is not None:
-            self.capacity = max(self.least, BURST) if cost_ns < _NO_TIME_NS else self.least
+            before, self.capacity = self.capacity, max(self.least, BURST) if cost_ns < _NO_TIME_NS else self.least
+            if self.capacity > before:
+                self.source.wake()  # which may have stopped for want of room
 
 
 class StageActor(ABC):

