@@ -127,7 +127,7 @@ def test_they_pass_on_an_emulated_gpu() -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout
-    assert int(re.findall(r"(\d+) passed", ended.stdout)[-1]) > 50, ended.stdout
+    assert int(re.findall(r"(\d+) passed", ended.stdout)[-1]) > 25, ended.stdout
 
 
 def collect_marked(**environment: str) -> subprocess.CompletedProcess[str]:
