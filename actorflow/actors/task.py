@@ -34,7 +34,7 @@ class RunsFrames(Protocol):
     """An async function that does nothing but await frames, of another graph."""
 
     def inside(self, call: Call) -> list[Frame]:
-        """Those that a call awaits now."""
+        """Frames that a call awaits now."""
 
 
 class AsyncActor(FunctionActor):

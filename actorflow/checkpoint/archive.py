@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[bytes, bytes]:
     """Read a file, which may be anything; blocks.
 
     Returns:
-        What the graph is, and the tensors.
+        The description of the graph, and the tensors.
     Raises:
         CheckpointError: if it cannot be read; `DamagedError` if it is not such a file.
     """

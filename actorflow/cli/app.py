@@ -400,7 +400,7 @@ def _source(arguments: argparse.Namespace) -> Any:
 
 
 _MEASURE = """Measure what rows cost a model by the size of a batch, on one core and on all, and where the time goes,
-and say whether batching pays and what to serve the model with. What is fed are random numbers, and zeros as
+and say whether batching pays and what to serve the model with. The feeds are random numbers, and zeros as
 integers."""
 
 

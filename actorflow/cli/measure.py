@@ -28,7 +28,7 @@ from actorflow.trace.analysis import analyse
 _TASKS = Path("/proc/self/task")
 #: Runs before those that count, and the least and most of these.
 _BEFORE, _LEAST, _MOST = 2, 3, 1000
-#: What rows must gain by sharing a run before it is worth waiting for each other.
+#: Least gain of rows by sharing a run before it is worth waiting for each other.
 PAYS = 1.25
 #: As much as this of the largest gain is enough.
 _ENOUGH = 0.9
@@ -61,7 +61,7 @@ def measure(
 ) -> int:
     """Print what rows cost by the size of a batch, where the time goes by operation, and what to serve the model with.
 
-    What is fed are random numbers, and zeros where integers are wanted.
+    The feeds are random numbers, and zeros where integers are wanted.
 
     Args:
         source: A file, or an attribute of a module, see `open_model`.
@@ -182,7 +182,7 @@ def shares_of(model: Model) -> dict[str, float]:
 
 
 def advice(timings: Sequence[Timing]) -> str:
-    """What to serve a model with, by the times on all cores."""
+    """Advice on options of `serve`, by the times on all cores."""
     cores = max(each.cores for each in timings)
     per_second = {each.rows: 1e9 * each.rows / each.run_ns for each in timings if each.cores == cores}
     least, best = per_second[min(per_second)], max(per_second.values())

@@ -153,9 +153,6 @@ def type_of(value: Value | None) -> TypeProto:
 
 # -- what follows from lengths -----------------------------------------------------------------------------------------
 
-#: An array of numbers, or, of dtype object, of numbers and lengths that stand for integers of a dtype.
-_Numbers = Any
-
 
 class _Lengths:
     """Numbers and lengths, and the dtype that they have in the file."""

@@ -46,7 +46,6 @@ class Exchange:
         self.actors: Sequence[ChannelActor] = ()  # the program's ends of channels and parts of collectives
         self.agreed = False  # whether all ranks have been found to have the same program
         self.agreement: asyncio.Task[None] | None = None
-        self._first_tag = 0
         self._edges: dict[tuple[int, bool], list[str]] = {}
         self._tags: dict[tuple[int, str], int] = {}
 
@@ -66,7 +65,6 @@ class Exchange:
 
     def agree(self, first_tag: int) -> None:
         """All ranks have the same program. Number the edges by their names; make the groups of collectives."""
-        self._first_tag = first_tag
         for (peer, _), edges in self._edges.items():
             # Both sides have the same names, whatever the order in which the graph was built.
             for index, edge in enumerate(sorted(edges)):

@@ -38,6 +38,20 @@ MISTAKES: tuple[dict[str, Any], ...] = (
 )
 
 
+async def befall(event: str, graph: af.Graph, batcher: Batcher) -> None:
+    """Have an event happen to a graph and its batcher; others than these happen elsewhere."""
+    if event == "aclose":
+        await batcher.aclose()
+    elif event == "close graph":
+        await graph.aclose()
+    elif event == "cancel":
+        graph.cancel()
+    elif event == "pause":
+        graph.pause()
+        await asyncio.sleep(0.005)
+        graph.resume()
+
+
 @dataclass
 class Ask:
     """A request, and what became of it."""
@@ -169,16 +183,7 @@ class Schedule:
             for caller in callers[::2]:
                 caller.cancel()
             await batcher.aclose()
-        if self.event == "aclose":
-            await batcher.aclose()
-        elif self.event == "close graph":
-            await graph.aclose()
-        elif self.event == "cancel":
-            graph.cancel()
-        elif self.event == "pause":
-            graph.pause()
-            await asyncio.sleep(0.005)
-            graph.resume()
+        await befall(self.event, graph, batcher)
 
     async def run(self, graph: af.Graph, batcher: Batcher) -> None:
         self.batcher = batcher

@@ -18,6 +18,7 @@ import actorflow as af
 from actorflow.runtime.batched import Batcher
 from actorflow.runtime.sessions import Session
 from actorflow.testing import virtual_time_loop
+from tests.runtime.test_batched_schedules import befall
 from tests.support.effort import FULL, slow
 
 SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 50)
@@ -164,16 +165,7 @@ class Schedule:
 
     async def happen(self, graph: af.Graph, batcher: Batcher) -> None:
         await asyncio.sleep(self.event_s)
-        if self.event == "aclose":
-            await batcher.aclose()
-        elif self.event == "close graph":
-            await graph.aclose()
-        elif self.event == "cancel":
-            graph.cancel()
-        elif self.event == "pause":
-            graph.pause()
-            await asyncio.sleep(0.005)
-            graph.resume()
+        await befall(self.event, graph, batcher)
 
     async def main(self) -> None:
         graph, batcher = self.graph()

@@ -58,7 +58,7 @@ def _recorded(operation: Recorded, inputs: list[Any], _: None) -> list[Any]:
 
 
 class Given(NamedTuple):
-    """What a graph is given.
+    """A value that a graph is given.
 
     Attributes:
         spec: Its type; None for what is no array.

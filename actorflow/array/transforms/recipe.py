@@ -51,7 +51,7 @@ class Recipe:
         self._steps = [*description.entries]
         self._origins = [node.origin for node in nodes]
         position = {node: i for i, node in enumerate((*inputs, *self.captured))}
-        #: What is given: values that the traced function made of numbers, or arguments of random operations.
+        #: Values that are given: those that the traced function made of numbers, or arguments of random operations.
         self._given = [each.value if isinstance(each, Record) else each for each in description.given]
         #: Of it, what is an input, with its position.
         self._fed = [
@@ -111,7 +111,7 @@ class Recipe:
         return found
 
     def _computed(self, given: list[Any], evaluator: Evaluator) -> list[Array]:
-        """What is computed at once, from the second call on that has all inputs; else nothing."""
+        """Values that are computed at once, from the second call on that has all inputs; else none."""
         values = given.copy()
         for i, _ in self._fed:
             values[i] = value = given[i].value
