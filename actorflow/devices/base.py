@@ -129,8 +129,13 @@ class Lane(ABC):
     def wait(self, fence: Fence) -> bool:
         """Make all later work of this lane wait for ``fence`` without the host; False if this lane cannot."""
 
-    def expect(self, work: bool) -> None:  # noqa: B027  most lanes have a processor of their own
-        """Say whether there will be work: cores are shared out among the lanes that have some. At first there will."""
+    def expect(self, work: bool, in_pieces: bool = False) -> None:  # noqa: B027  most lanes have a processor of their own
+        """Say whether there will be work: cores are shared out among the lanes that have some. At first there will.
+
+        Args:
+            work: Whether there will be.
+            in_pieces: It is that of kernels alone, which spread it themselves, so that BLAS needs no threads for it.
+        """
 
     @abstractmethod
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -251,10 +256,10 @@ class Device(ABC):
                 lane.bind(self._loop)
         return lane
 
-    def expect(self, lanes: Container[Lane]) -> None:
-        """Tell each lane whether it is one of those that there will be work for."""
+    def expect(self, lanes: Container[Lane], in_pieces: Container[Lane] = ()) -> None:
+        """Tell each lane whether it is one of those that there will be work for; see `Lane.expect`."""
         for lane in self._lanes.values():
-            lane.expect(lane in lanes)
+            lane.expect(lane in lanes, lane in in_pieces)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop that is told of passed fences."""

@@ -183,6 +183,7 @@ class WorkerLane(Lane):
         self._limit = threads
         self._threads: list[threading.Thread] = []
         self._computes = self._is_counted = computes
+        self._in_pieces = False
         self._closed = False
         self._idle: asyncio.Event | None = None
         if computes:
@@ -195,11 +196,14 @@ class WorkerLane(Lane):
         if self._finished:  # ended after an earlier loop was closed
             self.wake()
 
-    def expect(self, work: bool) -> None:
+    def expect(self, work: bool, in_pieces: bool = False) -> None:
         """See `Lane.expect`. BLAS shares the cores out among the lanes that there is work for."""
-        if self._computes and not self._closed and work is not self._is_counted:
-            self._is_counted = work
-            (team.lane_started if work else team.lane_stopped)()
+        if self._computes and not self._closed and (work, in_pieces) != (self._is_counted, self._in_pieces):
+            if work:  # first, so that BLAS does not have all cores in between
+                team.lane_started(in_pieces)
+            if self._is_counted:
+                team.lane_stopped(self._in_pieces)
+            self._is_counted, self._in_pieces = work, in_pieces
 
     def submit(
         self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
@@ -260,7 +264,7 @@ class WorkerLane(Lane):
         if not self._closed:
             self._closed = True
             if self._is_counted:
-                team.lane_stopped()
+                team.lane_stopped(self._in_pieces)
             for _ in self._threads:
                 self._queue.put(None)
 

@@ -11,8 +11,9 @@ There is no telling whether other programs use a core. So the team looks at what
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
 
 BLAS keeps one pool of threads for the whole process, so its size is decided here for all graphs: lanes that there is
-work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Primitives of
-oneDNN are made for one thread, and ONNX Runtime is told a lane's share.
+work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Where lanes
+compute nothing but kernels, which are cut into pieces, BLAS has one thread: its own would wait for more work in a loop,
+on cores that pieces need. Primitives of oneDNN are made for one thread, and ONNX Runtime is told a lane's share.
 """
 
 from __future__ import annotations
@@ -242,8 +243,9 @@ class Team:
         self._worths: dict[Hashable, Worth] = {}
         # A lane may be closed by the garbage collector at any moment, while BLAS is set, too: changes are only noted,
         # and the thread that sets it takes them up.
-        self._changes: deque[tuple[int, int, int]] = deque()  # of the three numbers below
+        self._changes: deque[tuple[int, int, int, int]] = deque()  # of the four numbers below
         self._lanes = 0  # that there is work for
+        self._in_pieces = 0  # lanes of them whose work is in pieces, or needs no BLAS
         self._keepers = 0  # calls of `keep_single` that have not ended
         self._singles = 0  # calls within `single`
 
@@ -259,13 +261,13 @@ class Team:
         """Threads that each lane may use once there is one more."""
         return self._share(self._lanes + 1)
 
-    def lane_started(self) -> None:
-        """There is one more lane with work."""
-        self._change(lanes=1)
+    def lane_started(self, in_pieces: bool = False) -> None:
+        """There is one more lane with work; with ``in_pieces``, it needs no threads of BLAS."""
+        self._change(lanes=1, in_pieces=int(in_pieces))
 
-    def lane_stopped(self) -> None:
-        """There is one lane less. May be called by the garbage collector."""
-        self._change(lanes=-1)
+    def lane_stopped(self, in_pieces: bool = False) -> None:
+        """There is one lane less, which was started so. May be called by the garbage collector."""
+        self._change(lanes=-1, in_pieces=-int(in_pieces))
 
     def keep_single(self) -> None:
         """Keep BLAS on one thread until `release_single`."""
@@ -294,18 +296,22 @@ class Team:
     def _share(self, lanes: int) -> int:
         return 1 if self._keepers else max(1, cores() // lanes)
 
-    def _change(self, lanes: int = 0, keepers: int = 0, singles: int = 0) -> None:
-        self._changes.append((lanes, keepers, singles))
+    def _change(self, lanes: int = 0, in_pieces: int = 0, keepers: int = 0, singles: int = 0) -> None:
+        self._changes.append((lanes, in_pieces, keepers, singles))
         while self._changes and self._setting.acquire(blocking=False):
             try:
                 look = False
                 while self._changes:
-                    lanes, keepers, singles = self._changes.popleft()
+                    lanes, in_pieces, keepers, singles = self._changes.popleft()
                     self._lanes += lanes
+                    self._in_pieces += in_pieces
                     self._keepers += keepers
                     self._singles += singles
                     look = look or bool(lanes or keepers)
-                most = 1 if self._singles else self.share if self._lanes > 1 or self._keepers else None
+                if self._singles or 0 < self._lanes == self._in_pieces:
+                    most: int | None = 1
+                else:
+                    most = self.share if self._lanes > 1 or self._keepers else None
                 self._blas.limit(most, look)
             finally:
                 self._setting.release()
@@ -357,11 +363,11 @@ class Team:
             pieces: Can be computed in any order, and at once.
             work: Computes one piece.
             work_ns: Estimated time of one thread for all of them.
-            multiplies: It calls BLAS, which is then kept to one thread.
+            multiplies: It calls BLAS, which a lane's thread keeps to one thread meanwhile.
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        with self.single() if multiplies and len(pieces) > 1 else nullcontext():
+        with self.single() if multiplies and len(pieces) > 1 and self._is_here else nullcontext():
             if len(pieces) > 1 and work_ns >= WORTH_NS and self._is_here:
                 worth = self._worth((getattr(work, "__code__", None), len(pieces), work_ns))
                 if worth.may_spread():

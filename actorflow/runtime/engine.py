@@ -17,6 +17,7 @@ import numpy.typing as npt
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import FINISHED, Frame
 from actorflow.actors.nesting import check_turns
+from actorflow.actors.op import FunctionActor
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
 from actorflow.devices import Device
@@ -354,8 +355,9 @@ class Engine:
                 )
 
     def _expect_work(self) -> None:
-        programs = self._programs.values()
-        self.resources.expect_work({op.lane for program in programs for op in program.ops if op.uses_lane})
+        ops = [op for program in self._programs.values() for op in program.ops if op.uses_lane]
+        lanes = {op.lane for op in ops}
+        self.resources.expect_work(lanes, lanes - {op.lane for op in ops if isinstance(op, FunctionActor)})
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""

@@ -129,10 +129,10 @@ class Resources:
             device.watch_closely(self.monitor is not None)
         return device
 
-    def expect_work(self, lanes: Container[Lane]) -> None:
+    def expect_work(self, lanes: Container[Lane], in_pieces: Container[Lane]) -> None:
         """Have cores shared out among the lanes that programs use: there is no work for others from here on."""
         for device in self.devices.values():
-            device.expect(lanes)
+            device.expect(lanes, in_pieces)
 
     def variable_actor(self, variable: Variable) -> VariableActor:
         """The actor that orders the frames at a variable; one for all programs."""

@@ -43,6 +43,38 @@ def test_shares_of_the_cores() -> None:
     assert blas_threads() == {THREADS}
 
 
+def test_a_single_thread_where_lanes_compute_pieces_alone() -> None:
+    limits = Team()
+    limits.lane_started(in_pieces=True)
+    assert blas_threads() == {1}
+    limits.lane_started(in_pieces=True)
+    assert blas_threads() == {1}
+    limits.lane_started()
+    assert (blas_threads(), limits.share) == ({1}, 1)
+    limits.lane_stopped(in_pieces=True)
+    assert blas_threads() == {2}
+    limits.lane_stopped()
+    assert (blas_threads(), limits.share) == ({1}, THREADS)  # other libraries have all cores
+    limits.lane_stopped(in_pieces=True)
+    assert blas_threads() == {THREADS}
+
+
+async def test_functions_have_the_threads_of_blas_and_kernels_need_none() -> None:
+    seen: list[set[int]] = []
+    for is_function in (False, True):
+        graph = af.Graph("products")
+        x = graph.blob("x", (64, 64))
+        y = af.ops.matmul(x, x)
+        fetch = [y]
+        if is_function:
+            fetch.append(graph.function("svd", lambda y: seen.append(blas_threads()) or y, y.spec)(y))
+        await graph.run({x: np.eye(64, dtype="f")}, fetch=fetch)
+        seen.append(blas_threads())
+        await graph.aclose()
+        seen.append(blas_threads())
+    assert seen == [{1}, {THREADS}, {THREADS}, {THREADS}, {THREADS}]
+
+
 def test_a_lower_limit_of_the_user_is_kept() -> None:
     limits = Team()
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
@@ -154,9 +186,16 @@ class TestSingle:
         limits = Team()
         limits.lane_started()
         seen: list[set[int]] = []
-        for pieces, multiplies in ((2, True), (2, False), (1, True)):
-            limits.spread(range(pieces), lambda _: seen.append(blas_threads()), multiplies=multiplies)
-        assert seen == [{1}, {1}, {THREADS}, {THREADS}, {THREADS}]
+
+        def spread() -> None:
+            for pieces, multiplies in ((2, True), (2, False), (1, True)):
+                limits.spread(range(pieces), lambda _: seen.append(blas_threads()), 0, multiplies=multiplies)
+
+        spread()  # on a thread that is no lane's, where BLAS is the caller's
+        member = limits.join()
+        spread()
+        limits.leave(member)
+        assert seen == [{THREADS}] * 5 + [{1}, {1}, {THREADS}, {THREADS}, {THREADS}]
         limits.lane_stopped()
 
     def test_libraries_are_looked_for_once(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def _matmul(operation: Matmul, inputs: list[Array], outputs: list[Array]) -> Non
         return
     if a.ndim == b.ndim == y.ndim == 2 and a.itemsize != 2:
         left, right = a.T if operation.transpose_a else a, b.T if operation.transpose_b else b
-        np.matmul(_stack(left), _stack(right), out=y)
+        multiply(_stack(left), _stack(right), y)
     elif a.ndim + b.ndim == 3 and y.ndim == 1 and a.itemsize != 2 and operation == _PLAIN:
         np.matmul(_stack(a), _stack(b), out=y)
     else:
@@ -195,7 +195,7 @@ def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
         a = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         out = out.reshape(a.shape[0], out.shape[-1])
     left = a.swapaxes(-1, -2) if operation.transpose_a else a
-    np.matmul(left, b.swapaxes(-1, -2) if operation.transpose_b else b, out=out)
+    multiply(left, b.swapaxes(-1, -2) if operation.transpose_b else b, out)
 
 
 def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None:
@@ -209,7 +209,7 @@ def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None
         right = np.moveaxis(b, -2, 0).reshape(b.shape[-2], depth).T
     else:
         right = b.reshape(depth, b.shape[-1])
-    np.matmul(left, right, out=out)
+    multiply(left, right, out)
 
 
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:

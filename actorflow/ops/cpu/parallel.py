@@ -27,7 +27,7 @@ _ELEMENT_NS, _PRODUCT_NS = 0.3, 0.02
 _PIECE_ELEMENTS = 1 << 20
 #: Products in a piece of a product of matrices, at least, and about how many rows or columns, of which two pieces may
 #: have half as many: BLAS copies the other matrix for each, which takes as long as products with some 40 rows.
-_PIECE_PRODUCTS, _PIECE_ROWS = 20 << 20, 256
+_PIECE_PRODUCTS, _PIECE_ROWS = 10 << 20, 256
 #: Where sums are cut: how long a part of them is at least, and they themselves, in rows or columns of the result.
 _PIECE_DEPTH, _DEEP = 1024, 4
 #: Results of any kernel, at most.
@@ -56,37 +56,65 @@ def product_ns(rows: int, depth: int, columns: int) -> float:
 
 
 def product_pieces(rows: int, depth: int, columns: int, piece_rows: int) -> int:
-    """In how many pieces of about so many rows a product of matrices is worth being computed by several threads."""
-    return max(1, min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows))
+    """In how many pieces of about so many rows a product of matrices is worth being computed by several threads.
+
+    It is an even number, since most numbers of cores are: of three pieces two cores compute two at once, and then one.
+    """
+    count = min(MOST_PIECES, rows * depth * columns // _PIECE_PRODUCTS, 1 + rows // piece_rows)
+    return max(1, count - count % 2)
 
 
 def multiply(a: Array, b: Array, out: Array) -> None:
     """``out = a @ b`` for (stacks of) matrices of one dtype, in pieces.
 
-    They are pieces of the rows of ``a`` or the columns of ``b``, or of sums that are much longer than both.
+    They are pieces of the stack, of the rows of ``a`` or the columns of ``b``, or of sums much longer than both.
     """
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    stack, along = math.prod(out.shape[:-2]), max(rows, columns)
-    is_deep = depth > _DEEP * along and not is_half(out)
-    length, least = (depth, _PIECE_DEPTH) if is_deep else (along, _PIECE_ROWS)
-    cuts = even_cuts(length, product_pieces(length, stack * rows * depth * columns // max(1, length), 1, least))
-    if len(cuts) < 2:
+    products = out.size * depth
+    if products < 2 * _PIECE_PRODUCTS:
         (np.multiply if depth == 1 else np.matmul)(a, b, out=out)  # BLAS takes several times as long for one row
         return
+    if out.ndim > 2:
+        _multiply_stacks(a, b, out, products)
+        return
+    a, b = a.reshape(rows, depth), b.reshape(depth, columns)
+    along = max(rows, columns)
+    is_deep = depth > _DEEP * along and not is_half(out)
+    length, least = (depth, _PIECE_DEPTH) if is_deep else (along, _PIECE_ROWS)
+    cuts = even_cuts(length, product_pieces(length, products // length, 1, least))
     sums = scratch("sums of products", (len(cuts) * is_deep, *out.shape), out.dtype)
 
     def part(index: int) -> None:
         cut = cuts[index]
         if is_deep:
-            np.matmul(a[..., cut], b[..., cut, :], out=sums[index])
+            np.matmul(a[:, cut], b[cut], out=sums[index])
         elif rows >= columns:
-            np.matmul(a[..., cut, :], b, out=out[..., cut, :])
+            np.matmul(a[cut], b, out=out[cut])
         else:
-            np.matmul(a, b[..., cut], out=out[..., cut])
+            np.matmul(a, b[:, cut], out=out[:, cut])
 
-    team.spread(range(len(cuts)), part, stack * product_ns(rows, depth, columns), multiplies=True)
+    team.spread(range(len(cuts)), part, products * _PRODUCT_NS, multiplies=True)
     if is_deep:
         np.add.reduce(sums, axis=0, out=out)
+
+
+def _multiply_stacks(a: Array, b: Array, out: Array, products: int) -> None:
+    axis = next((i for i, length in enumerate(out.shape[:-2]) if length > 1), None)
+    if axis is None:
+        multiply(a, b, out.reshape(out.shape[-2:]))
+        return
+    cuts = even_cuts(out.shape[axis], min(MOST_PIECES, products // _PIECE_PRODUCTS))
+
+    def part(cut: slice) -> None:
+        left, right, result = (_cut_along(x, axis - out.ndim, cut) for x in (a, b, out))
+        np.matmul(left, right, out=result)
+
+    team.spread(cuts, part, products * _PRODUCT_NS, multiplies=True)
+
+
+def _cut_along(x: Array, axis: int, cut: slice) -> Array:
+    """A part of an array that may be broadcast along an axis, which is counted from the end."""
+    return x if -axis > x.ndim or x.shape[axis] == 1 else x.swapaxes(axis, 0)[cut].swapaxes(0, axis)
 
 
 def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -> list[_R]:
