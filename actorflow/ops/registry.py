@@ -78,7 +78,8 @@ class Kernel:
             an array that is not a constant's, a variable's or a kernel's, and so may be written to between two calls,
             it is given a new view in each (`seeing_anew`).
         bind: Called with an operation and the types of its inputs, gives the function for one step of a program, which
-            is called as ``function`` is: what follows from types is asked once. None where nothing is made of them.
+            is called as ``function`` is, or another kernel, which then computes it: what follows from types is asked
+            once. None where nothing is made of them.
         made_for: The class that it was made for, where none was registered. Another one of the same name, such as a
             cell of a notebook defines that is run again, needs a kernel of its own.
         is_own: It is one that this package registers: results that it returns are of the inferred types, so that they
@@ -102,14 +103,15 @@ class Kernel:
     threaded: bool = False
     joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None
     keeps: bool = False
-    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None
+    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any] | Kernel] | None = None
     made_for: type[Operation] | None = None
     is_own: bool = False
 
     def bound(self, operation: Operation, inputs: Sequence[TensorSpec]) -> Kernel:
         """The same, for one step whose inputs are of these types, in a program, where NumPy warns of nothing."""
         bind = self.bind or getattr(self.function, "bind", None)
-        return self if bind is None else replace(self, function=bind(operation, inputs))
+        found = self.function if bind is None else bind(operation, inputs)
+        return found if isinstance(found, Kernel) else self if found is self.function else replace(self, function=found)
 
     def seeing_anew(self, positions: Sequence[int]) -> Kernel:
         """The same, for inputs that may have other contents though they are the same arrays."""
@@ -168,7 +170,7 @@ def kernel(
     threaded: bool = False,
     joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
     keeps: bool = False,
-    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any]] | None = None,
+    bind: Callable[[Any, Sequence[TensorSpec]], Callable[..., Any] | Kernel] | None = None,
 ) -> Callable[[_F], _F]:
     """Register the decorated function as a kernel (see `Kernel` for how it is called, and for the flags).
 

@@ -17,12 +17,16 @@ from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 
-@kernel(Multiply, inplace=True)
+def _is_of_channels(specs: Sequence[TensorSpec]) -> bool:
+    whole, other = specs if specs[0].size >= specs[1].size else specs[::-1]
+    return len(whole.shape) > 2 and other.shape == (whole.shape[0], *[1] * (len(whole.shape) - 2), whole.shape[-1])
+
+
+@kernel(Multiply, inplace=True, fits=_is_of_channels)
 def _multiply(_: Operation, specs: Sequence[TensorSpec]) -> Call:
     is_first = specs[0].size >= specs[1].size
-    whole, other = specs if is_first else specs[::-1]
-    batch, *size, channels = whole.shape if len(whole.shape) > 2 else (0, 0, 0)
-    if other.shape != (batch, *[1] * len(size), channels):
+    whole = specs[0 if is_first else 1]
+    if not _is_of_channels(specs):
         raise UnsupportedError("other products")
 
     def describe(specs: Sequence[TensorSpec]) -> Handle:

@@ -54,8 +54,11 @@ def kernel(
     inplace: bool = False,
     supports: Callable[[Any], bool] | None = None,
     joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
+    fits: Callable[[Sequence[TensorSpec]], bool] | None = None,
 ) -> Callable[[Make], Make]:
-    """Register what makes a step's call as a kernel; where that is unsupported, the next library's kernel computes.
+    """Register what makes a step's call as a kernel; where that is unsupported, NumPy's kernel computes.
+
+    Where ``fits`` says so by the types of the inputs, that is known as the step is bound, and NumPy's is bound to it.
 
     The library compiles a primitive as it is made, which takes up to some ms. It is made in the first call, which is on
     a lane's thread, as nobody knows yet how long it takes, and not on the loop, where programs are built.
@@ -70,7 +73,9 @@ def kernel(
                 return kept(operation).made((LIBRARY, *specs), lambda: _made(make, operation, *specs))
             return shared(operation, *specs)
 
-        def bind(_: Any, specs: Sequence[TensorSpec]) -> Callable[..., None]:
+        def bind(operation: Any, specs: Sequence[TensorSpec]) -> Callable[..., None] | registry.Kernel:
+            if fits is not None and not fits(specs):
+                return others(operation, specs[0].dtype).bound(operation, specs)
             found: Callable[..., None] = libdnnl().calls.Bound(lambda operation: made(operation, specs))
             return found
 

@@ -72,6 +72,15 @@ def test_products_of_images_with_a_number_for_each_channel(compute: Any, left: l
     assert left == ["Multiply"] * 4
 
 
+def test_products_of_other_shapes_are_bound_to_numpys_kernel(loaded: None) -> None:
+    """It would be asked for in each call else, which takes 20 times as long as to multiply some numbers."""
+    kernel = lookup(Multiply(), "cpu", "onednn", np.dtype("float32"))
+    assert kernel is not None
+    images = [TensorSpec((2, 5, 4, 7), "float32"), TensorSpec((2, 1, 1, 7), "float32")]
+    assert kernel.bound(Multiply(), images).key.library == "onednn"
+    assert kernel.bound(Multiply(), [images[0], images[0]]).key.library == "numpy"
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_of_half_precision(compute: Any, left: list[str], dtype: str) -> None:
     """They are those of float32, rounded once, whatever follows from weights that stay."""
