@@ -60,6 +60,11 @@ def _problem(error: Exception) -> str:
     return str(error)
 
 
+def _help(parser: argparse.ArgumentParser, _: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of all commands."""
     parser = argparse.ArgumentParser(
@@ -68,13 +73,15 @@ def parser() -> argparse.ArgumentParser:
         epilog="`actorflow docs` lists the pages of the documentation: begin with `actorflow docs start`.",
     )
     parser.add_argument("--version", action="version", version=f"actorflow {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(command=partial(_help, parser))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="train a small network and watch it live", description=_DEMO))
     doctor = commands.add_parser("doctor", help="show devices and libraries, and what to install for the rest")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=_doctor)
     docs = commands.add_parser("docs", help="show the documentation", description=_DOCS)
     docs.add_argument("name", nargs="?", metavar="NAME", help="name of a page; without one all are listed")
+    docs.add_argument("--search", metavar="WORDS", help="list the pages with all of these words, and where")
     docs.set_defaults(command=_docs)
     _add_serve(commands.add_parser("serve", help="serve models by the Open Inference Protocol", description=_SERVE))
     _add_watch(commands.add_parser("watch", help="show a running graph of another process live", description=_WATCH))
@@ -127,7 +134,7 @@ _DOCS = (
 def _docs(arguments: argparse.Namespace) -> int:
     from actorflow.cli.docs import docs
 
-    return docs(arguments.name)
+    return docs(arguments.name, arguments.search)
 
 
 _SERVE = """Serve models over HTTP by the Open Inference Protocol (KServe, version 2, REST), with batched runs, the live

@@ -29,6 +29,8 @@ _FOR_THE_SITE = re.compile(r"^```\{(?:toctree|operations|command-line)\}\n.*?^``
 _PICTURE = re.compile(r"^!\[.*\]\(.*\)\n+", re.MULTILINE)
 #: A link to another page, by its path.
 _TO_PAGE = re.compile(r"\]\((?:\.\./)?(?:[a-z-]+/)?(?P<name>[a-z-]+)\.md(?:#[^)]*)?\)")
+#: Pages that a search finds, at most, best first, and lines of each.
+_MOST_FOUND, _MOST_LINES = 8, 3
 _COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 
 
@@ -77,13 +79,19 @@ def _found(folder: Path) -> Iterator[Page]:
             yield Page(path.stem, room, path)
 
 
-def docs(name: str | None) -> int:
+def docs(name: str | None, words: str | None = None) -> int:
     """Print a page, or the names and titles of all of them.
 
+    Args:
+        name: Name of the page; None for the list.
+        words: List the pages that have all of these words, the best first, with the lines that have most of them.
     Raises:
-        ActorflowError: if there is no page of this name.
+        ActorflowError: if there is no page of this name, or none with these words.
     """
     known = pages()
+    if words is not None:
+        _search(known, words)
+        return 0
     if name is None:
         _list(known)
         return 0
@@ -101,6 +109,27 @@ def docs(name: str | None) -> int:
     return 0
 
 
+def _search(known: dict[str, Page], text: str) -> None:
+    words = [re.compile(rf"\b{re.escape(word)}", re.IGNORECASE) for word in text.split()]
+
+    def count(where: str) -> int:
+        return sum(word.search(where) is not None for word in words)
+
+    found = []
+    for page in known.values():
+        lines = sorted(page.text.splitlines(), key=count, reverse=True)
+        if words and count("\n".join([page.title, *lines])) == len(words):
+            most = count(lines[0])
+            best = [line for line in lines if count(line) == most]
+            found.append(((count(f"{page.name} {page.title}"), most, len(best)), page, best[:_MOST_LINES]))
+    if not found:
+        raise ActorflowError(f"no page has all of these words: {text!r}; actorflow docs lists the pages")
+    for _, page, lines in sorted(found, key=lambda each: each[0], reverse=True)[:_MOST_FOUND]:
+        print(f"{page.name}: {page.title}")
+        for line in lines:
+            print(f"    {line.strip()}")
+
+
 def _list(known: dict[str, Page]) -> None:
     width = max(map(len, known), default=0)
     for room, heading in ROOMS.items():
@@ -109,4 +138,4 @@ def _list(known: dict[str, Page]) -> None:
             if page.room == room:
                 print(f"  {page.name:{width}}  {page.title}")
         print()
-    print("actorflow docs NAME shows a page.")
+    print("actorflow docs NAME shows a page, actorflow docs --search WORDS finds some.")

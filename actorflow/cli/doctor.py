@@ -68,6 +68,8 @@ def examine() -> list[Check]:
         _library("pillow", module="PIL", extra="images", purpose="data sets of image files"),
         _library("lmdb", extra="lmdb", purpose="data sets in LMDB databases"),
         _library("prometheus-client", module="prometheus_client", extra="metrics", purpose="/metrics of the live page"),
+        _library("onnx", extra="onnx", purpose="models in the format ONNX"),
+        _library("onnxruntime", extra="onnxruntime", purpose='models with backend="onnxruntime"'),
         _library("opentelemetry-api", module="opentelemetry.trace", extra="otel", purpose="spans of frames and calls"),
         Check("device cpu", "ok", f"{_cores()}"),
         *_devices(),

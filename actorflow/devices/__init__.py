@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.cpu import CPU, WorkerLane
 from actorflow.devices.memory import Bucket, BufferPool
-from actorflow.devices.registry import check_place, device_kind, known_kinds, open_device, register_device
+from actorflow.devices.registry import available, check_place, device_kind, known_kinds, open_device, register_device
 from actorflow.devices.segment import CaptureRefusedError, Segment
 from actorflow.devices.stream import Event, Stream, StreamDevice, StreamLane
 
@@ -42,6 +42,7 @@ __all__ = [
     "StreamDevice",
     "StreamLane",
     "WorkerLane",
+    "available",
     "check_place",
     "device_kind",
     "known_kinds",

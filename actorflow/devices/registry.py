@@ -99,6 +99,23 @@ def check_place(place: Place | str) -> None:
     kind.check(place)
 
 
+def available(place: Place | str) -> bool:
+    """Return whether this process has a place, which may be given by its text; `check_place` says why not.
+
+    Raises:
+        PlaceError: if the text names no place.
+
+    Example:
+        >>> af.devices.available("cpu"), af.devices.available("sim:99")
+        (True, False)
+    """
+    try:
+        check_place(place)
+    except DeviceUnavailableError:
+        return False
+    return True
+
+
 def open_device(place: Place | str, options: DeviceOptions | None = None) -> Device:
     """A device for a place, which may be given by its text, with lanes and memory of its own.
 

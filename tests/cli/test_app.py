@@ -34,10 +34,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"actorflow {actorflow.__version__}\n"
 
 
+def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: actorflow")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
         (["demo", "--epochs", "0"], "expected a whole number of at least 1, got '0'"),
         (["demo", "--batch", "many"], "expected a whole number of at least 1, got 'many'"),
@@ -145,6 +149,8 @@ def test_doctor_is_content_without_extras(capsys: pytest.CaptureFixture[str], mo
         ("prometheus-client", "metrics"),
         ("opentelemetry-api", "otel"),
         ("torch", "torch"),
+        ("onnx", "onnx"),
+        ("onnxruntime", "onnxruntime"),
     ],
 )
 def test_doctor_names_the_extra(

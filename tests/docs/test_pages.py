@@ -16,6 +16,7 @@ import actorflow as af
 from actorflow import errors
 from actorflow.cli import main
 from actorflow.cli.docs import ROOMS, pages
+from actorflow.cli.doctor import Check
 from tests.support.pages import PAGES, ROOT
 
 PACKAGE = Path(af.__file__).parent
@@ -130,6 +131,13 @@ class TestCommand:
         assert "no page 'pipeline', actorflow docs lists them; did you mean" in (said := capsys.readouterr().err)
         assert "'pipelines'" in said
 
+    def test_words_are_looked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["docs", "--search", "hang up"]) == 0
+        shown = capsys.readouterr().out.lower()
+        assert "running: running a graph\n    ### a client that hangs up" in shown
+        assert main(["docs", "--search", "no-such-word"]) == 1
+        assert "no page has all of these words: 'no-such-word'" in capsys.readouterr().err
+
     def test_a_path_as_links_have_it(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["docs", "how-to/nan.md"]) == 0
         assert capsys.readouterr().out.startswith("# NaN and infinities\n")
@@ -146,7 +154,8 @@ class TestCommand:
         assert "NaN and infinities" in shown
         assert "# NaN" not in shown
 
-    def test_help_and_doctor_name_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_help_and_doctor_name_it(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr("actorflow.cli.doctor.examine", lambda: [Check("cores", "ok", "2")])  # it imports libraries
         assert main(["--help"]) == 0
         assert "actorflow docs start" in " ".join(capsys.readouterr().out.split())
         assert main(["doctor"]) == 0
