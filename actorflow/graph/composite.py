@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
@@ -182,6 +182,34 @@ class Composite(Generic[Top]):
             items = value if isinstance(value, list | tuple) else (value,)
             found += [item for item in items if isinstance(item, Composite)]
         return found
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def __str__(self) -> str:
+        """A line for each part: its class and name, types of its bottom and top in the latest build, its parameters.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> net = af.nn.MLP(10, hidden=[32], name="net")
+            >>> _ = net(graph.blob("x", ["batch", 64]))
+            >>> print(net)
+            MLP net                 float32[batch, 64] -> float32[batch, 10]  2,410 parameters
+              InnerProduct hidden0  float32[batch, 64] -> float32[batch, 32]  2,080 parameters
+              Dropout dropout0      float32[batch, 32] -> float32[batch, 32]
+              InnerProduct scores   float32[batch, 32] -> float32[batch, 10]  330 parameters
+        """
+        rows = list(self._rows(""))
+        first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+        return "\n".join(f"{label:{first}}  {types:{second}}  {count}".rstrip() for label, types, count in rows)
+
+    def _rows(self, indent: str) -> Iterator[tuple[str, str, str]]:
+        bottom, top = (", ".join([str(blob.spec) for blob in blobs]) for blobs in (self.bottom, self.top))
+        count = sum(variable.spec.size for variable in self.variables)
+        types = f"{bottom} -> {top}" if top else "not built"
+        yield f"{indent}{type(self).__name__} {self.name}", types, f"{count:,} parameters" if count else ""
+        for child in self.children():
+            yield from child._rows(indent + "  ")
 
     def __rrshift__(self, bottom: Blob | Sequence[Blob]) -> Self:
         if isinstance(bottom, Op):
