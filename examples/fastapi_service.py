@@ -9,11 +9,10 @@ are those of examples/service.py, which does the same with aiohttp.
 """
 
 import argparse
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import numpy as np
 import uvicorn
@@ -23,9 +22,6 @@ from service import SIZE, make_model, train
 
 import actorflow as af
 
-T = TypeVar("T")
-#: A client that has gone is noticed within this time.
-LOOK_EVERY_S = 0.1
 WEIGHTS = Path("digits.safetensors")
 
 model = make_model()
@@ -61,22 +57,10 @@ async def classify(question: Question, request: Request) -> dict[str, list[float
     """Probability of each digit."""
     image = np.array(question.image, np.float32).reshape(1, SIZE, SIZE, 1)
     try:
-        result = await unless_gone(request, batcher.run({model.images: image}, timeout=5))
+        result = await af.web.unless_gone(request, batcher.run({model.images: image}, timeout=5))
     except (af.QueueFullError, TimeoutError) as error:
         raise HTTPException(503, "too busy, try again", {"Retry-After": "1"}) from error
     return {"probabilities": result[model.probabilities][0].tolist()}
-
-
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await some work, which is cancelled when the client hangs up."""
-    task = asyncio.create_task(work)
-    try:
-        while not (await asyncio.wait([task], timeout=LOOK_EVERY_S))[0]:
-            if await request.is_disconnected():
-                raise HTTPException(499, "the client has gone")
-        return task.result()
-    finally:
-        task.cancel()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The live page as an ASGI application: for FastAPI, Starlette, and any server that speaks ASGI 3."""
+"""The live page as an ASGI application, and what handlers need: for FastAPI, Starlette, and any server of ASGI 3."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 from urllib.parse import quote
 
 from actorflow.graph.graph import Graph
@@ -14,6 +15,7 @@ from actorflow.web.page import Page, PageOptions
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+T = TypeVar("T")
 
 _WITHOUT_BODY = frozenset({204, 304})
 #: Characters that may stand in a path as they are (RFC 3986, section 3.3), and "%" of what is quoted already.
@@ -40,6 +42,54 @@ def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
         >>> app.mount("/graph", af.web.asgi(graph, token="secret"))
     """
     return ASGIPage(Page(graph, **options))
+
+
+class _HasReceive(Protocol):
+    """A request of Starlette, and so of FastAPI."""
+
+    @property
+    def receive(self) -> Receive: ...
+
+
+async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
+    """Await some work in a handler of FastAPI or Starlette; it is cancelled when the client hangs up.
+
+    These frameworks do not cancel a handler whose client has gone. aiohttp does, with ``handler_cancellation=True``.
+
+    Args:
+        request: The handler's, whose body has been read: as FastAPI has done for a handler that names what is in it.
+        work: A coroutine or another awaitable, as of ``batcher.run(...)``.
+    Returns:
+        What the work returns.
+    Raises:
+        HTTPException: Starlette's, of status 499, which nobody receives, if the client has gone; what the work raises.
+    Cancellation: cancels the work.
+
+    Example:
+        >>> from fastapi import FastAPI, Request
+        >>> graph = af.Graph("g")
+        >>> x = graph.blob("x", [])
+        >>> y, app = x * 2, FastAPI()
+        >>> @app.get("/double")
+        ... async def double(number: float, request: Request) -> float:
+        ...     return float((await af.web.unless_gone(request, graph.run({x: number})))[y])
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        leaving.result()
+        raise importlib.import_module("starlette.exceptions").HTTPException(499, "the client has gone")
+    finally:
+        ending = [task for task in (working, leaving) if task.cancel()]
+        if ending:
+            await asyncio.wait(ending)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class ASGIPage:

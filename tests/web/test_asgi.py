@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, WSCloseCode, WSMsgType, WSServerHandshakeError
 
-from actorflow.web.asgi import _below, asgi
+from actorflow.web.asgi import _below, asgi, unless_gone
 from actorflow.web.http import MAX_MESSAGE_BYTES
 from tests.web.serving import HOST, uvicorned
 
@@ -265,3 +265,56 @@ async def test_frame_ancestors_are_named_in_the_policy(served, training) -> None
                 policy = response.headers["Content-Security-Policy"]
                 assert "; frame-ancestors http://localhost:8888 https://*.example.com:*; object-src" in policy
                 assert "X-Frame-Options" not in response.headers  # which would hide it from those, too
+
+
+class TestUnlessGone:
+    """What a handler awaits, beside the messages of its request."""
+
+    class Request:
+        def __init__(self) -> None:
+            self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            self.readers = 0
+
+        async def receive(self) -> dict[str, Any]:
+            self.readers += 1
+            try:
+                return await self.messages.get()
+            finally:
+                self.readers -= 1
+
+    async def test_what_ends_before(self) -> None:
+        request = self.Request()
+        request.messages.put_nowait({"type": "http.request"})  # an empty body
+        assert await unless_gone(request, asyncio.sleep(0, "done")) == "done"
+        assert request.readers == 0
+
+        async def fail() -> None:
+            raise KeyError("no such row")
+
+        with pytest.raises(KeyError, match="no such row"):
+            await unless_gone(request, fail())
+        assert request.readers == 0
+
+    @pytest.mark.parametrize("by", ["client", "caller"])
+    async def test_work_is_cancelled_and_has_ended(self, by: str) -> None:
+        from starlette.exceptions import HTTPException
+
+        request, begun, ended = self.Request(), asyncio.Event(), []
+
+        async def work() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+
+        waiting = asyncio.ensure_future(unless_gone(request, work()))
+        await begun.wait()
+        if by == "client":
+            request.messages.put_nowait({"type": "http.disconnect"})
+        else:
+            waiting.cancel()
+        with pytest.raises(HTTPException if by == "client" else asyncio.CancelledError) as caught:
+            await waiting
+        assert getattr(caught.value, "status_code", 499) == 499
+        assert (ended, request.readers) == ([True], 0)
