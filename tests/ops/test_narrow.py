@@ -47,11 +47,27 @@ def test_products_of_all_sizes(module: Any) -> None:
             np.testing.assert_array_equal(out, a.astype("i8") @ b.astype("i8"))
 
 
+def test_rows_in_16_bits_and_the_largest_of_their_numbers(module: Any) -> None:
+    for rows, columns, width in ((1, 1, 2), (3, 16, 16), (2, 33, 34), (5, 48, 60)):
+        for number in (0, -(2**15), 2**15 - 1, 40_000, -(2**31), 2**31 - 1):
+            for place in (0, -1):
+                x, y = _integers((rows, columns), -99, 99), np.full((rows, width), 7, np.int16)
+                x[place, place] = number
+                largest = module.to_int16(x, y)
+                assert largest == abs(x.astype("i8")).max()
+                if largest < 2**15:
+                    np.testing.assert_array_equal(y[:, :columns], x)
+                    assert not y[:, columns:].any()
+
+
 def test_what_does_not_fit_is_refused(module: Any) -> None:
     panels = module.pack(np.ones((4, 20), np.int32))
     for a, out in (((3, 6), (3, 20)), ((3, 4), (2, 20)), ((3, 4), (3, 33)), ((0, 4), (0, 20))):
         with pytest.raises(ValueError, match=r"shapes do not fit|nothing to multiply"):
             module.multiply(np.zeros(a, np.int16), panels, np.zeros(out, np.int32))
+    for shapes in (((2, 3), (3, 4)), ((2, 3), (2, 2)), ((0, 3), (0, 4)), ((2, 0), (2, 0))):
+        with pytest.raises(ValueError, match="shapes do not fit"):
+            module.to_int16(*[np.zeros(shape, kind) for shape, kind in zip(shapes, ("i4", "i2"), strict=True)])
     for convert, kinds in ((module.to_float32, ("u2", "f4")), (module.to_float16, ("f4", "u2"))):
         for sizes in ((3, 2), (0, 0)):
             with pytest.raises(ValueError, match="shapes do not fit"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.devices.registry import device_kind
 from actorflow.devices.team import team
 from actorflow.ops import reductions as ops
 from actorflow.ops.cpu import blocks, described
@@ -20,7 +21,7 @@ from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Fill
 from actorflow.ops.fused import Followed, Fused, is_aligned
 from actorflow.ops.operation import Operation, wide_dtype
-from actorflow.ops.registry import find_kernel, kernel
+from actorflow.ops.registry import find_kernel, kernel, load_libraries
 from actorflow.ops.rows import Elementwise
 from actorflow.ops.shaping import ReduceSum, Reduction
 from actorflow.ops.step import StepError
@@ -35,12 +36,13 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
 
 @kernel(Followed)
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    """The one, then the other: what a library that computes both at once leaves, as it has nothing for these arrays."""
+    """The one, by the first library that has it, then the other: what has no primitive that computes both at once."""
     main, count = operation.main, operation.count
     (spec,) = main.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[:count]]) or ()
     y = np.empty(spec.shape, spec.dtype)
     try:
-        find_kernel(main, "cpu", inputs[0].dtype).function(main, inputs[:count], [y])
+        libraries = load_libraries("cpu", device_kind("cpu").libraries)
+        find_kernel(main, "cpu", inputs[0].dtype, libraries=libraries).function(main, inputs[:count], [y])
     except Exception as error:
         raise StepError(0) from error
     try:

@@ -114,14 +114,12 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
         _matmul(operation, inputs, outputs)
         return
     panels, most = kept(operation).derived("int16").of((b,), lambda: _packed(b))
-    largest = _largest(a)
-    if panels is None or largest > _MOST_INT16 or len(b) * largest * most > _MOST_INT32:
-        _matmul(operation, inputs, outputs)
-        return
     out, (depth, columns) = y.reshape(-1, y.shape[-1]), b.shape
     rows = scratch("int16", (len(out), depth + depth % 2), np.int16)
-    rows[:, depth:] = 0
-    rows[:, :depth] = a.reshape(-1, depth)
+    largest = narrow().to_int16(np.ascontiguousarray(a).reshape(-1, depth), rows)
+    if panels is None or largest > _MOST_INT16 or depth * largest * most > _MOST_INT32:
+        _matmul(operation, inputs, outputs)
+        return
     # Each piece reads the whole other matrix.
     pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if team.can_help() else 1
     cuts = even_cuts(len(out), pieces, _NARROW_ROWS)

@@ -5,7 +5,7 @@ They are written for processors with AVX2 and F16C, and compiled for these whate
 `IS_FAST` says whether this is one. Elsewhere others compute.
 """
 
-from libc.stdint cimport int16_t, int32_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t
 import numpy as np
 cimport numpy as cnp
 
@@ -19,6 +19,7 @@ SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
 cdef extern from *:
     """
     #include <stdint.h>
+    #include <stdlib.h>
     #include <string.h>
 
     #define COLUMNS 16  /* of a panel: two vectors of sums */
@@ -55,11 +56,41 @@ cdef extern from *:
         }
         #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
-            int32_t row[COLUMNS];
-            _mm256_storeu_si256((__m256i *)row, low[r]);
-            _mm256_storeu_si256((__m256i *)(row + COLUMNS / 2), high[r]);
-            memcpy(out + r * width, row, (columns < COLUMNS ? columns : COLUMNS) * sizeof *row);
+            int32_t row[COLUMNS], *to = columns < COLUMNS ? row : out + r * width;
+            _mm256_storeu_si256((__m256i *)to, low[r]);
+            _mm256_storeu_si256((__m256i *)(to + COLUMNS / 2), high[r]);
+            if (to == row)
+                memcpy(out + r * width, row, columns * sizeof *row);
         }
+    }
+
+    /* Numbers in 16 bits, whose rows end with zeros; the largest size that one had. */
+    FOR_AVX2 static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y,
+                                        ptrdiff_t width) {
+        int64_t most = 0;
+        for (ptrdiff_t r = 0; r < rows; r++, x += columns, y += width) {
+            __m256i least = _mm256_setzero_si256(), largest = least;
+            ptrdiff_t i = 0;
+            for (; i + 16 <= columns; i += 16) {
+                const __m256i low = _mm256_loadu_si256((const __m256i *)(x + i));
+                const __m256i high = _mm256_loadu_si256((const __m256i *)(x + i + 8));
+                const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+                _mm256_storeu_si256((__m256i *)(y + i), both);
+                least = _mm256_min_epi32(least, _mm256_min_epi32(low, high));
+                largest = _mm256_max_epi32(largest, _mm256_max_epi32(low, high));
+            }
+            int32_t ends[16];
+            _mm256_storeu_si256((__m256i *)ends, least);
+            _mm256_storeu_si256((__m256i *)(ends + 8), largest);
+            for (int k = 0; k < 16; k++)
+                most = llabs((int64_t)ends[k]) > most ? llabs((int64_t)ends[k]) : most;
+            for (; i < width; i++) {
+                const int64_t number = i < columns ? x[i] : 0;
+                y[i] = (int16_t)number;
+                most = llabs(number) > most ? llabs(number) : most;
+            }
+        }
+        return most;
     }
 
     static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, int16_t *panels) {
@@ -107,6 +138,38 @@ cdef extern from *:
     }
     #else
     static int is_fast(void) { return 0; }
+    static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y, ptrdiff_t width) {
+        return 0;
+    }
+    /* Numbers in 16 bits, whose rows end with zeros; the largest size that one had. */
+    FOR_AVX2 static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y,
+                                        ptrdiff_t width) {
+        int64_t most = 0;
+        for (ptrdiff_t r = 0; r < rows; r++, x += columns, y += width) {
+            __m256i least = _mm256_setzero_si256(), largest = least;
+            ptrdiff_t i = 0;
+            for (; i + 16 <= columns; i += 16) {
+                const __m256i low = _mm256_loadu_si256((const __m256i *)(x + i));
+                const __m256i high = _mm256_loadu_si256((const __m256i *)(x + i + 8));
+                const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+                _mm256_storeu_si256((__m256i *)(y + i), both);
+                least = _mm256_min_epi32(least, _mm256_min_epi32(low, high));
+                largest = _mm256_max_epi32(largest, _mm256_max_epi32(low, high));
+            }
+            int32_t ends[16];
+            _mm256_storeu_si256((__m256i *)ends, least);
+            _mm256_storeu_si256((__m256i *)(ends + 8), largest);
+            for (int k = 0; k < 16; k++)
+                most = llabs((int64_t)ends[k]) > most ? llabs((int64_t)ends[k]) : most;
+            for (; i < width; i++) {
+                const int64_t number = i < columns ? x[i] : 0;
+                y[i] = (int16_t)number;
+                most = llabs(number) > most ? llabs(number) : most;
+            }
+        }
+        return most;
+    }
+
     static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, int16_t *panels) {}
     static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const int16_t *panels, int32_t *out,
                              ptrdiff_t columns) {}
@@ -115,6 +178,8 @@ cdef extern from *:
     #endif
     """
     int is_fast() noexcept nogil
+    int64_t narrow_rows(const int32_t *x, Py_ssize_t rows, Py_ssize_t columns, int16_t *y,
+                        Py_ssize_t width) noexcept nogil
     void pack_all(const int32_t *b, Py_ssize_t depth, Py_ssize_t columns, int16_t *panels) noexcept nogil
     void multiply_all(const int16_t *a, Py_ssize_t rows, Py_ssize_t depth, const int16_t *panels, int32_t *out,
                       Py_ssize_t columns) noexcept nogil
@@ -124,6 +189,20 @@ cdef extern from *:
 IS_FAST = bool(is_fast())
 #: Columns of a panel.
 COLUMNS = 16
+
+
+def to_int16(const int32_t[:, ::1] x, int16_t[:, ::1] y):
+    """A matrix in 16 bits, with zeros in the columns that it has not; returns the largest size of its numbers.
+
+    Where that is more than 16 bits can say, what is written means nothing.
+    """
+    cdef Py_ssize_t rows = x.shape[0], columns = x.shape[1], width = y.shape[1]
+    cdef int64_t most
+    if rows != y.shape[0] or width < columns or not rows or not columns:
+        raise ValueError("shapes do not fit")
+    with nogil:
+        most = narrow_rows(&x[0, 0], rows, columns, &y[0, 0], width)
+    return most
 
 
 def pack(const int32_t[:, ::1] b):

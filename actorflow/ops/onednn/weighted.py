@@ -12,7 +12,7 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.fused import Followed
-from actorflow.ops.onednn.following import Binary, Eltwise, Following
+from actorflow.ops.onednn.following import Binary, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import (
     LIBRARY,
@@ -140,7 +140,10 @@ class Weighted:
                     raise UnsupportedError("a factor that is not finite")
                 factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
                 weight = np.multiply(weight, factors)
-        more += [columns_of(values[position], self._product.columns) for position in self._operands]
+        columns = self._product.columns
+        more += [
+            np.ascontiguousarray(np.broadcast_to(values[position].reshape(-1), columns)) for position in self._operands
+        ]
         return [self._reorder(plain(weight)), *more]
 
 
@@ -148,41 +151,34 @@ def _described(product: Product, following: Following | None, weight: Handle | i
     """Descriptor of the primitive of a product and what follows it."""
     found, post_ops, bias = libdnnl(), list[tuple[Any, ...]](), None
     if following is not None:
-        post_ops = post_ops_of(following.post_ops, following, product.y, product.rank, product.columns)
+        post_ops = _post_ops(following, product)
         bias = found.memory([product.columns], [1]) if following.shifts else None
     return product.describe(weight, bias, found.attributes(post_ops))
 
 
-def operands_of(following: Following, first: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Operands of post-ops, from the first one on, without and with rows: their arguments, and their positions."""
+def operands_of(following: Following) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Operands of post-ops, without and with rows: their arguments, and their positions."""
     static: list[tuple[int, int]] = []
     rows: list[tuple[int, int]] = []
-    for i, each in enumerate(following.post_ops[first:]):
+    for i, each in enumerate(following.post_ops):
         if isinstance(each, Binary):
             operand = (POST_OP * (i + 1) | SRC_1, int(each.operand))
             (static if following.is_static(operand[1]) else rows).append(operand)
     return static, rows
 
 
-def post_ops_of(
-    steps: Sequence[Eltwise | Binary], following: Following, y: Handle, rank: int, columns: int
-) -> list[tuple[Any, ...]]:
+def _post_ops(following: Following, product: Product) -> list[tuple[Any, ...]]:
     """Post-ops as the library is told of them, behind a result whose columns are on its second axis."""
     found: list[tuple[Any, ...]] = []
-    for each in steps:
+    for each in following.post_ops:
         if not isinstance(each, Binary):
             found.append(tuple(each))
         elif following.is_static(int(each.operand)):
-            shape, strides = [1, columns, *[1] * (rank - 2)], [columns, *[1] * (rank - 1)]
-            found.append((each.kind, libdnnl().memory(shape, strides)))
+            ones = [1] * (product.rank - 1)
+            found.append((each.kind, libdnnl().memory([1, product.columns, *ones[1:]], [product.columns, *ones])))
         else:
-            found.append((each.kind, y))
+            found.append((each.kind, product.y))
     return found
-
-
-def columns_of(value: Array, columns: int) -> Array:
-    """An operand without rows, one number for each column."""
-    return np.ascontiguousarray(np.broadcast_to(value.reshape(-1), columns))
 
 
 #: Tells the library of an operation on arrays of some types.
@@ -206,12 +202,15 @@ def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
     return Following(operation.chain, [y, *specs[count:]])
 
 
-def can(describe: Callable[[Any, Sequence[TensorSpec]], Handle]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
-    """What tells whether the library has a primitive for a chain; see `Kernel.joins`."""
+def can(read: Callable[[Any, Sequence[TensorSpec]], object]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
+    """What tells whether a chain can be read as what the library computes; see `Kernel.joins`.
+
+    The library itself is not asked, as plans are made on the loop, and an answer takes it up to half a millisecond.
+    """
 
     def joins(operation: Any, specs: Sequence[TensorSpec]) -> bool:
         try:
-            describe(operation, specs)
+            read(operation, specs)
         except UnsupportedError:
             return False
         return True
@@ -224,22 +223,14 @@ def product(operation: type[Operation]) -> Callable[[Tell], Tell]:
 
     def register(tell: Tell) -> Tell:
         _TELL[operation] = tell
-        make = kernel(operation, keeps=True, joins=can(_described_by))
+        make = kernel(operation, keeps=True, joins=can(_following))
         make(lambda operation, specs: Weighted(operation, tell(operation, specs)))
         return tell
 
     return register
 
 
-def _told(operation: Followed, specs: Sequence[TensorSpec]) -> Product:
-    return _TELL[type(operation.main)](operation.main, specs[: operation.count])
-
-
-def _described_by(operation: Followed, specs: Sequence[TensorSpec]) -> Handle:
-    following, told = _following(operation, specs), _told(operation, specs)
-    return _described(told, following, told.any_weight)
-
-
 @kernel(Followed, keeps=True)
 def _followed(operation: Followed, specs: Sequence[TensorSpec]) -> Call:
-    return Weighted(operation.main, _told(operation, specs), _following(operation, specs), operation.count)
+    told = _TELL[type(operation.main)](operation.main, specs[: operation.count])
+    return Weighted(operation.main, told, _following(operation, specs), operation.count)

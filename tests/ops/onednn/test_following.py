@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ from actorflow.ops import (
     tanh,
 )
 from actorflow.ops.elementwise import erf
+from actorflow.ops.onednn import weighted
+from actorflow.ops.onednn.library import Library, UnsupportedError
 from actorflow.plan.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("by_default")
@@ -197,6 +200,31 @@ def test_what_is_one_step(left: list[str], name: str) -> None:
     assert sorted(steps) == sorted(expected)
     assert {"Followed", "Fused"}.isdisjoint(left)
     np.testing.assert_allclose(found, built(build, fuse=False)[1], rtol=2e-5, atol=2e-5)
+
+
+def test_plans_ask_the_library_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer takes up to half a millisecond, and plans are made on the loop."""
+    asked: list[str] = []
+    monkeypatch.setattr(Library, "descriptor", lambda _, kind, *how: asked.append(kind))
+    for follow in (*FOLLOWING.values(), *LEFT.values()):
+        graph = af.Graph("g")
+        graph.compile([follow(graph, product(graph, graph.blob("x", X.shape)))])
+    assert asked == []
+
+
+def test_a_chain_without_a_primitive_follows_the_library_s_product(
+    left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(graph: af.Graph, x: af.Blob) -> af.Blob:
+        return relu(product(graph, x))
+
+    expected = built(build, fuse=False)[1]
+    monkeypatch.setattr(weighted, "_post_ops", MagicMock(side_effect=UnsupportedError))
+    with patch.object(Library, "descriptor", autospec=True, side_effect=Library.descriptor) as asked:
+        steps, found = built(build)
+    assert (steps, left) == (["Followed"], ["Followed"])
+    assert "convolution_forward" in [call.args[1] for call in asked.mock_calls]
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
