@@ -1,4 +1,4 @@
-"""How close does a batcher with many callers of one row each come to a hand-written loop over full batches?"""
+"""How close does a batcher with many callers of one row each come to a hand-written loop, and new weights meanwhile?"""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _US = 1e-6
 _Rows = npt.NDArray[np.float32]
 
 LOOP, BATCHED = "hand-written loop", "graph.batched"
+STILL, SWAPS = "the same weights", "a swap for each hundred requests"
 FUNCTION, RAY = "graph.batched, a function", "ray.serve.batch, the same function"
 
 
@@ -28,7 +29,8 @@ async def measure(harness: Harness) -> list[Table]:
     """A network for handwritten digits, and a function of NumPy alone beside that of a peer."""
     requests = harness.pick(100, 4) * _BATCH
     images = np.random.default_rng(0).random((requests, 8, 8, 1), dtype=np.float32)
-    return [*await _of_digits(harness, images), await _of_a_function(harness, images.reshape(requests, 64))]
+    rows = images.reshape(requests, 64)
+    return [*await _of_digits(harness, images), await _of_a_function(harness, rows), await _of_swaps(harness)]
 
 
 async def _of_digits(harness: Harness, images: _Rows) -> list[Table]:
@@ -84,6 +86,50 @@ async def _of_a_function(harness: Harness, rows: _Rows) -> Table:
         return await harness.compare(
             f"{_CALLERS} callers of one row each, a function of NumPy", "us per request", cases, reference=FUNCTION
         )
+
+
+async def _of_swaps(harness: Harness) -> Table:
+    """What a swap of all weights for each hundred requests does to the slowest answers; each must be of one version."""
+    graph, width = af.Graph("swaps", deterministic=True), 64
+    x = graph.blob("x", ("batch", width))
+    first, second = (graph.variable(name, (width, width), init=1) for name in ("first", "second"))
+    y = af.ops.inner(af.ops.inner(x, first), second)
+    model, row = af.Model.of(graph), np.ones((1, width), np.float32)
+    whole = {version: float((width * version) ** 2) for version in (1, 2)}
+    states = {v: {each.name: np.full((width, width), v, np.float32) for each in (first, second)} for v in whole}
+    requests = harness.pick(100_000, 400)
+
+    async with graph, model.batched(max_rows=_BATCH) as batcher:
+
+        async def latency(swaps: int) -> float:
+            latencies, due, swapped = list[float](), asyncio.Event(), 0
+
+            async def ask(_: _Rows) -> None:
+                since = perf_counter()
+                found = (await batcher.run({x: row}))[y]
+                latencies.append(perf_counter() - since)
+                assert found.min() == found.max()
+                assert float(found[0, 0]) in whole.values()
+                if len(latencies) * swaps >= (swapped + 1) * requests:
+                    due.set()
+
+            async def swap() -> None:
+                nonlocal swapped
+                while swapped < swaps:
+                    while len(latencies) * swaps < (swapped + 1) * requests:
+                        due.clear()
+                        await due.wait()
+                    swapped += 1
+                    await model.swap(states[1 + swapped % 2])
+
+            await asyncio.gather(swap(), _callers(np.empty(requests), ask))
+            assert len(latencies) == requests
+            return float(np.quantile(latencies, 0.99)) / _US
+
+        cases = {STILL: lambda: latency(0), SWAPS: lambda: latency(requests // 100)}
+        title = f"{_CALLERS} callers, {requests:,} requests, all weights swapped for each hundred of them: p99"
+        budget = Budget("at most 1.5 times the p99 without", SWAPS, Relation.TIMES, 1.5, STILL)
+        return await harness.compare(title, "us", cases, reference=STILL, budgets=[budget])
 
 
 def _timed(count: int, work: Callable[[], Awaitable[Any]], processor_us: list[float] | None = None) -> Case:

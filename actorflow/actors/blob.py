@@ -129,6 +129,19 @@ class VariableActor:
             bucket.give_back(old)
         frame.turns[self].leave()
 
+    def swap(self, value: Any) -> None:
+        """Make an array the value, behind the updates of all frames that have started, and before those of others."""
+        before = self.last
+        if before is None or before.passed:
+            self.variable.commit(value)
+        else:
+            self.last = turn = Turn(before)
+            before.when_passed(partial(self._swap, turn, value))  # behind the frames that wait to read what it leaves
+
+    def _swap(self, turn: Turn, value: Any) -> None:
+        self.variable.commit(value)
+        turn.leave()
+
     def is_awaited_by(self, frame: Frame) -> bool:
         """Return whether later frames wait for a frame's update of the variable."""
         turn = frame.turns.get(self)

@@ -394,6 +394,7 @@ def check_fit(
 
     Args:
         what: The graph or scope, in words.
+        found: What was found in files, or, where there are none, in arrays by name.
         missing: Names of variables that were not.
         unexpected: Names in the files that are none of its variables.
         known: Names under which a file may have a variable, on any rank.
@@ -401,21 +402,24 @@ def check_fit(
         CheckpointError: saying all that does not fit.
     """
     problems = list(found.problems)
-    lacks = "the file lacks" if len(found.parts) == 1 else f"the {len(found.parts)} files lack"
+    count = len(found.parts)
+    lacks = ("it lacks", "the file lacks")[count] if count < 2 else f"the {count} files lack"
     if strict and missing:
         problems.append(f"{lacks} {_listed(missing)}")
     if strict and unexpected:
         problems.append(f"the graph has no variable {_listed(unexpected)}")
-    names = sorted(set().union(*(part.names for part in found.parts)))
-    if not problems and (missing or names) and not any(name in known for name in names):
+    names = sorted({*unexpected}.union(*(part.names for part in found.parts)))
+    if not (problems or found.arrays) and (missing or names) and not any(name in known for name in names):
         problems.append(
             "no name in it is that of a variable, so that nothing would be loaded: "
             f"it has {_listed(names) or 'none'}, expected {_listed([*known]) or 'none'}"
         )
     if problems:
         shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
-        others = f" and {len(found.parts) - 1} more" if len(found.parts) > 1 else ""
-        raise CheckpointError(f"{found.parts[0].path}{others} does not fit {what}: " + "; ".join(shown))
+        others = f" and {count - 1} more" if count > 1 else ""
+        raise CheckpointError(
+            f"{found.parts[0].path if count else 'the state dict'}{others} does not fit {what}: " + "; ".join(shown)
+        )
 
 
 def _part(path: Path, outline: Outline) -> Part:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actorflow.checkpoint import checkpoint
 from actorflow.checkpoint.file import Values, Wanted, check_fit, find
-from actorflow.errors import GraphError
+from actorflow.checkpoint.graphs import load_sync
+from actorflow.errors import ActorflowError, GraphError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Variable
+from actorflow.interchange import as_array
 
 #: Where a file is, or the files that ranks saved together.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -102,9 +104,10 @@ async def load_weights(
 ) -> LoadedWeights:
     """Put the weights of a file into a graph, a sub-graph or a layer; nothing else is changed.
 
-    The file is one of `save_weights`, or a checkpoint, of which the rest is left out, or another safetensors file.
-    Floating values of another dtype are converted: bfloat16 and float16 to float32 exactly; what is wider is rounded,
-    and refused where a number would become infinite.
+    The graph may run meanwhile: each frame computes with the weights from before, or with those of the file, as for
+    `Model.swap`. The file is one of `save_weights`, or a checkpoint, of which the rest is left out, or another
+    safetensors file. Floating values of another dtype are converted: bfloat16 and float16 to float32 exactly; what is
+    wider is rounded, and refused where a number would become infinite.
 
     Args:
         scope: As for `save_weights`; what is loaded are its weights, of a graph that several ranks run those whose
@@ -116,8 +119,10 @@ async def load_weights(
         What was missing and what unexpected: nothing, if ``strict``.
     Raises:
         CheckpointError: as for `load_checkpoint`; nothing has been changed then.
-        GraphError: if the scope has no weights, or frames are in flight.
+        GraphError: if the scope has no weights; if an op of the graph itself asks; if frames are in flight of a graph
+            that several ranks run.
         MissingExtraError: if safetensors is not installed.
+    Cancellation: as for `Model.swap`.
 
     Example:
         >>> import asyncio
@@ -132,10 +137,28 @@ async def load_weights(
         >>> asyncio.run(main())
         LoadedWeights(missing=(), unexpected=())
     """
-    root = _scope_of(scope).root
-    checkpoint.check_at_rest(root, "loaded")
-    found, loaded = await checkpoint.to_the_end(lambda: _read(scope, path, strict, prefix))
-    checkpoint.assign(root, found.arrays)
+    found, loaded = await checkpoint.to_the_end(lambda: _of_files(scope, path, strict, prefix))
+    await _scope_of(scope).root.engine.swap(found.arrays)
+    return loaded
+
+
+async def swap(
+    graph: Graph, source: Paths | Mapping[str, Any], names: Mapping[str, Variable], strict: bool
+) -> LoadedWeights:
+    """Give a graph other weights while it runs, by names of the outside; see `Model.swap`."""
+    outside = {variable: name for name, variable in names.items()}
+    weights = {each: tuple({outside.get(each, name): 0, name: 0}) for each, name in weights_of(graph).items()}
+
+    def read() -> tuple[Values, LoadedWeights]:
+        if isinstance(source, Mapping):
+            return _of_state(graph, weights, source, strict)
+        if isinstance(source, str | os.PathLike) and Path(source).suffix == ".af":
+            state = {own.name: own.value for own in load_sync(source).variables if not own.is_state}
+            return _of_state(graph, weights, state, strict)
+        return _read(graph, weights, source, strict)
+
+    found, loaded = await checkpoint.to_the_end(read)
+    await graph.engine.swap(found.arrays)
     return loaded
 
 
@@ -144,7 +167,7 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
 
     Raises:
         RuntimeError: inside a running event loop; use ``await load_weights(...)`` there.
-        CheckpointError, GraphError: as for `load_weights`.
+        CheckpointError, GraphError: as for `load_weights`; GraphError if frames are in flight.
 
     Example:
         >>> from safetensors.numpy import save_file  # a file of another program
@@ -157,7 +180,7 @@ def load_weights_sync(scope: Graph | Composite, path: Paths, *, strict: bool = T
         array([1., 2.], dtype=float32)
     """
     checkpoint.check_no_loop("load_weights")
-    found, loaded = _read(scope, path, strict, prefix)
+    found, loaded = _of_files(scope, path, strict, prefix)
     checkpoint.assign(_scope_of(scope).root, found.arrays)
     return loaded
 
@@ -204,21 +227,52 @@ def _storable(scope: Graph | Composite) -> dict[Variable, str]:
     return own
 
 
-def _read(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Values, LoadedWeights]:
-    """Read files and check that they fit; blocks."""
-    graph, weights = _scope_of(scope), weights_of(scope)
-    before = prefix.rstrip("/") + "/" if prefix else ""
-    rank = graph.world.rank
-    wanted: Wanted = {
-        each: tuple(before + weights[which] for which in (each, each.replica_of) if which in weights)
+#: Names that each weight may have outside, the best first.
+_Names = Mapping[Variable, Sequence[str]]
+
+
+def _wanted(graph: Graph, weights: _Names) -> Wanted:
+    """Names that values of the weights on this rank may have: those of copies, or of what they are copies of."""
+    return {
+        each: tuple([name for which in (each, each.replica_of) if which is not None for name in weights.get(which, ())])
         for each in weights
-        if each.place.rank == rank
+        if each.place.rank == graph.world.rank
     }
+
+
+def _of_state(graph: Graph, weights: _Names, state: Mapping[str, Any], strict: bool) -> tuple[Values, LoadedWeights]:
+    """Check that arrays by name fit."""
+    arrays, problems, missing = {}, list[str](), []
+    for variable, names in _wanted(graph, weights).items():
+        name = next((name for name in names if name in state), None)
+        if name is None:
+            missing.append(variable)
+            continue
+        try:
+            arrays[variable] = as_array(state[name], variable.spec, f"variable {names[0]!r}")
+        except ActorflowError as error:
+            problems.append(str(error).partition("\n")[0])
+    known = set().union(*weights.values())
+    lacking, unexpected = [weights[each][0] for each in missing], [name for name in state if name not in known]
+    found, loaded = Values([], arrays, missing, problems), LoadedWeights(tuple(lacking), tuple(unexpected))
+    check_fit(f"{graph.name!r}", found, *loaded, strict, known)
+    return found, loaded
+
+
+def _of_files(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) -> tuple[Values, LoadedWeights]:
+    before = prefix.rstrip("/") + "/" if prefix else ""
+    weights = {each: (before + name,) for each, name in weights_of(scope).items()}
+    return _read(_scope_of(scope), weights, path, strict, before)
+
+
+def _read(graph: Graph, weights: _Names, path: Paths, strict: bool, before: str = "") -> tuple[Values, LoadedWeights]:
+    """Read files and check that they fit; blocks."""
+    wanted = _wanted(graph, weights)
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
     if not paths:
         raise GraphError("load_weights: expected at least one file")
     found = find(paths, wanted, every=strict, converts=True)
-    known = dict.fromkeys(before + name for name in weights.values())
+    known = dict.fromkeys(name for names in weights.values() for name in names)
     unexpected = tuple(
         name
         for part in found.parts

@@ -8,12 +8,13 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow.cli.source import SourceOptions, kind_of, open_models
+from actorflow.cli.source import SourceOptions, check_options, kind_of, open_model
 from actorflow.cli.terminal import count_text
 from actorflow.errors import ActorflowError, GraphError
 from actorflow.loop import run
@@ -51,7 +52,7 @@ def serve(options: ServeOptions) -> int:
     """
     from actorflow.serve import Limits, create_app
 
-    models = _opened(options.models, options.source)
+    models = _sources(options.models, options.source)
     try:
         limits = Limits(**options.limits)
         app = create_app(models, limits=limits, own_names=[options.host], **options.app)
@@ -63,18 +64,18 @@ def serve(options: ServeOptions) -> int:
         return 2
 
 
-def _opened(given: Sequence[str], options: SourceOptions) -> dict[str, dict[str, Model]]:
-    """Models by name and version: ``NAME=MODEL``, ``NAME/VERSION=MODEL``, else by their files' or attributes' names."""
+def _sources(given: Sequence[str], options: SourceOptions) -> dict[str, dict[str, Callable[[], Model]]]:
+    """Openers by name, version: ``NAME=MODEL``, ``NAME/VERSION=MODEL``, else by their files' or attributes' names."""
     labels = [each.rpartition("=") for each in given]
-    opened = open_models([source for _, _, source in labels], options)
-    models: dict[str, dict[str, Model]] = {}
-    for (label, equals, source), model in zip(labels, opened, strict=True):
+    check_options([source for _, _, source in labels], options)
+    models: dict[str, dict[str, Callable[[], Model]]] = {}
+    for label, equals, source in labels:
         own = Path(source).stem if kind_of(source) in {".onnx", ".af"} else source.rpartition(":")[2]
         name, _, version = (label if equals else own).partition("/")
         versions = models.setdefault(name, {})
         if (version or "1") in versions:
             raise GraphError(f"model {name!r} has two versions {version or '1'!r}: name them, NAME/VERSION=MODEL")
-        versions[version or "1"] = model
+        versions[version or "1"] = partial(open_model, source, options)
     return models
 
 
@@ -96,8 +97,11 @@ async def _serve(app: web.Application, options: ServeOptions) -> int:
         with _first_signal() as stop:
             await stop.wait()
             waiting = count_text(service.in_flight, "request")
+            sessions = sum(hosted.sessions for hosted in service.models)
+            kept = f", with {count_text(sessions, 'session')} open" if sessions else ""
             print(
-                f"ending, when {waiting} in flight {'has' if waiting == '1 request' else 'have'} an answer", flush=True
+                f"ending, when {waiting} in flight {'has' if waiting == '1 request' else 'have'} an answer{kept}",
+                flush=True,
             )
             lost = await server.drain(options.drain_s)
         answers = sum(sum(hosted.answers.values()) for hosted in service.models)

@@ -45,11 +45,16 @@ class SourceOptions(NamedTuple):
 
 def open_models(sources: Sequence[str], options: SourceOptions) -> list[Model]:
     """The models that texts name, as `open_model` has them; each option must be for one of them."""
+    check_options(sources, options)
+    return [open_model(source, options) for source in sources]
+
+
+def check_options(sources: Sequence[str], options: SourceOptions) -> None:
+    """Check that each option is for one of the sources; raises GraphError if one is not."""
     kinds = {kind_of(source) for source in sources}
     for what, kind in options.wanted():
         if kinds.isdisjoint(kind.split(" or ")):
             raise GraphError(f"{', '.join(sources)}: {what} for files {kind} alone")
-    return [open_model(source, options) for source in sources]
 
 
 def kind_of(source: str) -> str:

@@ -44,6 +44,7 @@ from actorflow.transport.world import world as world_of_process
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from actorflow.checkpoint.weights import LoadedWeights
     from actorflow.graph.body import Body
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
@@ -1684,6 +1685,11 @@ class Graph:
         from actorflow.checkpoint.graphs import save_graph
 
         await save_graph(self, path, fetch, inputs)
+
+    async def _swap(self, source: Any, names: Mapping[str, Variable], strict: bool) -> LoadedWeights:
+        from actorflow.checkpoint.weights import swap
+
+        return await swap(self, source, names, strict)
 
     def save_sync(
         self,

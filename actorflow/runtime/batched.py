@@ -255,6 +255,10 @@ class Batcher:
             counters.latency_s.statistics(),
             len(self._slots.sessions),
             self._options.max_sessions,
+            counters.steps,
+            counters.first_step_s.statistics(),
+            counters.between_steps_s.statistics(),
+            tuple(self._slots.longest(self._loop.time()) if self._slots.sessions else ()),
         )
 
     # -- one request -----------------------------------------------------------------------------------------------
@@ -414,7 +418,7 @@ class Batcher:
                 parts.append(request.fail() if part is None else part)
             result = parts[0] if len(parts) == 1 else Result.joined(parts)
             if session is not None:
-                session.commit(requests[0].states)
+                session.commit(requests[0].states, counters)
         except BaseException as error:
             if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
                 raise

@@ -26,7 +26,7 @@ from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunT
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
-from actorflow.loop import Steps, at_once, end, in_slices, wait_out
+from actorflow.loop import Steps, at_once, end, ended_with, in_slices, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
@@ -44,7 +44,7 @@ from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
-from actorflow.threads import forget_in_child
+from actorflow.threads import forget_in_child, in_thread
 from actorflow.trace.counters import Monitor, NodeNote
 
 if TYPE_CHECKING:
@@ -737,6 +737,38 @@ class Engine:
         taps.add(tap)
         return tap
 
+    # -- new weights ---------------------------------------------------------------------------------------------------
+
+    async def swap(self, values: Mapping[Variable, npt.NDArray[Any]]) -> None:
+        """Give variables copies of arrays of their types, between two frames; see `Model.swap`."""
+        resources, graph = self.resources, self.graph
+        for frame, op in callers():
+            if frame in resources.running:
+                raise GraphError(f"op {op.what!r} of graph {graph.name!r} cannot await new weights of its own graph")
+        owners = [getattr(op.operation, "__dict__", {}) for op in graph.ops]
+        kept: set[Any] = {own[KEPT] for own in owners if KEPT in own}
+        is_done = False
+        claim = resources.claim()
+        try:
+            making = asyncio.ensure_future(in_thread(partial(_made, values, kept)))
+            making.add_done_callback(ended_with)
+            await wait_out([making])
+            count = len(resources.running)
+            if graph.world.size > 1 and count:
+                where = f"graph {graph.name!r}, which {graph.world.size} ranks run,"
+                raise GraphError(f"{where} cannot be given weights with frames in flight, it has {count}: await them")
+            made = {variable: resources.uploaded(variable, value) for variable, value in making.result().items()}
+            before = [frame.ended for frame in resources.running]
+            for variable, value in made.items():
+                resources.swap(variable, value)
+            is_done = True
+            if before:
+                await asyncio.wait(before)  # they read the weights that they began with
+        finally:
+            for each in kept:
+                each.settle(renewed=is_done)
+            claim.release()
+
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
@@ -786,6 +818,15 @@ class Engine:
                     "some of its updates may be missing"
                 )
         return values
+
+
+def _made(values: Mapping[Variable, npt.NDArray[Any]], kept: Iterable[Any]) -> dict[Variable, npt.NDArray[Any]]:
+    """Copies of values that variables will have, and what kernels keep of these; in a thread."""
+    made = {variable: np.array(value, order="C") for variable, value in values.items()}
+    renewed = {id(variable._value): value for variable, value in made.items()}
+    for each in kept:
+        each.renew(renewed)
+    return made
 
 
 def _is_unfelt(plan: Plan) -> bool:

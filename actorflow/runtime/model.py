@@ -15,6 +15,7 @@ from actorflow.interchange import to_numpy
 from actorflow.plan.validate import chosen, states_of
 
 if TYPE_CHECKING:
+    from actorflow.checkpoint.weights import LoadedWeights
     from actorflow.graph.graph import Fetch
     from actorflow.runtime.batched import Batcher
 
@@ -275,6 +276,43 @@ class Model:
         outputs = dict.fromkeys(self.outputs.values())
         outputs |= dict.fromkeys(states_of(outputs).values())  # as sessions fetch them
         return await self.graph.warm_up([*outputs], axes=axes, timeout=timeout)
+
+    async def swap(
+        self, source: str | PathLike[str] | Mapping[str, npt.ArrayLike], *, strict: bool = True
+    ) -> LoadedWeights:
+        """Give the model other weights while it runs: each frame computes with the old ones or the new ones, whole.
+
+        Nothing waits for this longer than for a frame before it. All is read, checked, and copied to devices first, and
+        what kernels keep of weights, such as their order in memory, is made anew; the arrays are swapped between two
+        frames. Frames that have started end with the weights that they began with.
+
+        Args:
+            source: A file of `save_weights`, a checkpoint or another safetensors file; a file ``.af``, of which the
+                weights are taken; or arrays by the names of `variables`. Those of a file may be the variables' own.
+            strict: Whether weights that it lacks, and names in it that are not weights, are errors.
+        Returns:
+            What was missing and what unexpected, as `load_weights`, once no frame reads the old weights any more.
+        Raises:
+            CheckpointError: with all names, shapes and dtypes that do not fit; nothing has been changed then, nor if
+                anything else fails.
+            GraphError: if the model has no variables, as one of ONNX that was not loaded with ``trainable=True``; if an
+                op of the graph itself asks; of a graph that several ranks run, if frames are in flight.
+        Cancellation: either nothing has been changed, or all weights are the new ones.
+
+        Example:
+            >>> graph = af.Graph("net")
+            >>> y = graph.blob("x", ["batch"]) * graph.variable("w", [], init=2)
+            >>> model = af.Model.of(graph)
+            >>> async def main():
+            ...     async with graph, model.batched() as batcher:
+            ...         print((await batcher.run({"x": [1]}))[y])
+            ...         await model.swap({"w": np.array(3, "float32")})
+            ...         print((await batcher.run({"x": [1]}))[y])
+            >>> af.run(main())
+            [2.]
+            [3.]
+        """
+        return await self.graph._swap(source, self.variables, strict)
 
     async def save(self, path: str | PathLike[str]) -> None:
         """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""

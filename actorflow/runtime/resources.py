@@ -141,6 +141,20 @@ class Resources:
             actor = self._variables[variable] = VariableActor(variable, self.device(variable.place))
         return actor
 
+    def uploaded(self, variable: Variable, value: Any) -> Any:
+        """A host array as one of a variable's device, if frames read it there already."""
+        actor = self._variables.get(variable)
+        device = None if actor is None else self.device(variable.place)
+        return value if device is None or device.is_host else device.upload(value)
+
+    def swap(self, variable: Variable, value: Any) -> None:
+        """Make an array the value of a variable; see `VariableActor.swap`."""
+        actor = self._variables.get(variable)
+        if actor is None:
+            variable.commit(value)
+        else:
+            actor.swap(value)
+
     def turnstile(self, op: Op) -> Turnstile:
         """The turnstile of an op that calls functions; one for all programs."""
         turnstile = self.turnstiles.get(op)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -30,11 +32,16 @@ from actorflow.errors import (
 )
 from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
+from actorflow.trace.batches import BatchCounters, SessionStatistics
 
 if TYPE_CHECKING:
     from actorflow.runtime.batched import Batcher
     from actorflow.runtime.program import Result
     from actorflow.runtime.rows import Request, Rows
+
+
+#: Sessions that statistics tell of.
+_MOST_TOLD = 8
 
 
 class Slots:
@@ -53,6 +60,7 @@ class Slots:
         self._name = name
         self._most = most
         self._waiting: deque[tuple[Session, asyncio.Future[None]]] = deque()
+        self.numbers = count()
 
     async def take(self, session: Session, timeout_s: float | None) -> None:
         """Give a session a place.
@@ -97,6 +105,11 @@ class Slots:
                 self.sessions.add(following)
                 future.set_result(None)
                 return
+
+    def longest(self, now_s: float) -> list[SessionStatistics]:
+        """The sessions that have done longest what they do, those with a step under way first."""
+        told = [session.statistics(now_s) for session in self.sessions]
+        return nsmallest(_MOST_TOLD, told, key=lambda each: (each.doing == "idle", -each.for_s, each.number))
 
     def abort(self, why: str) -> None:
         """End all sessions, and send away those that wait."""
@@ -159,7 +172,9 @@ class Session:
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
-        self._idle_since_s = 0.0
+        self._number, self._steps = -1, 0
+        self._idle_since_s = 0.0  # since it was entered, or its last step has ended
+        self._returned_s = 0.0  # likewise, has had its result
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -201,7 +216,7 @@ class Session:
                     self._request = None
         finally:
             self._calls -= 1
-            if self._timer is not None:
+            if not self._why:
                 self._idle_since_s = self._loop.time()
 
     async def iterate(
@@ -246,9 +261,22 @@ class Session:
         request.states = self._states
         self._request = request
 
-    def commit(self, states: Sequence[npt.NDArray[Any]]) -> None:
+    def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
+        now_s = self._loop.time()
+        (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
+        self._returned_s = now_s
+        self._steps += 1
+        counters.steps += 1
+
+    def statistics(self, now_s: float) -> SessionStatistics:
+        """What it does, by the loop's clock; for the batcher."""
+        place = None if self._request is None else self._request.place
+        if place is None or self._request is None:
+            return SessionStatistics(self._number, self._steps, "idle", now_s - self._idle_since_s)
+        doing = "computes" if hasattr(place, "task") else "waits"
+        return SessionStatistics(self._number, self._steps, doing, now_s - self._request.since_s)
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of what it keeps, by the names of the states, without the axis of the rows; for `Batcher.session`.
@@ -278,15 +306,16 @@ class Session:
         self._batcher.check_open()
         self._is_new = False
         self._why = "waits for a slot"
+        self._number, self._loop = next(self._slots.numbers), asyncio.get_running_loop()
+        self._returned_s = self._loop.time()
         try:
             await self._slots.take(self, self._slot_timeout_s)
         except BaseException:
             self._why = "got no slot"
             raise
         self._why = ""
+        self._idle_since_s = self._loop.time()
         if self._ttl_s is not None:
-            self._loop = asyncio.get_running_loop()
-            self._idle_since_s = self._loop.time()
             self._expire_at(self._idle_since_s + self._ttl_s)
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import traceback
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy.typing as npt
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -39,6 +40,7 @@ from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
 from actorflow.serve.models import Hosted, Models, Versions
 from actorflow.serve.pictures import Picture
+from actorflow.serve.repository import Repository
 from actorflow.threads import cores
 from actorflow.web.access import HostCheck, TokenCheck, bearer
 from actorflow.web.http import CHUNK_BYTES, TAKING_TIMEOUT_S, Refused, Response, Writer
@@ -55,7 +57,7 @@ _Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference]]
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
 #: What the server has of the protocol's extensions.
-_EXTENSIONS = ["binary_tensor_data", "parameters", "sequence"]
+_EXTENSIONS = ["binary_tensor_data", "model_repository", "parameters", "sequence"]
 
 
 class Service:
@@ -67,7 +69,8 @@ class Service:
         draining: Whether requests for inference are refused, as the server is about to end.
         in_flight: Number of requests for inference that are being answered.
         needs_token: Whether who has no token is sent away.
-        sockets: Streams that are open.
+        sockets: Streams that are open, and the models that they are of.
+        pages: Live pages, by the versions of models that they show.
         warming: Warms up one model after the other, while the application runs.
     """
 
@@ -84,7 +87,9 @@ class Service:
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
         self._account = Account(limits.pending_bytes)
         self._writer = Writer()
-        self.sockets: set[web.WebSocketResponse] = set()
+        self.sockets: dict[web.WebSocketResponse, Hosted] = {}
+        self.pages: dict[str, Callable[[Hosted], Awaitable[None]]] = {}
+        self._repository = Repository(models, self._show, self.end_streams)
         self._turn: asyncio.Lock
         self._decoding: asyncio.Semaphore
 
@@ -105,6 +110,9 @@ class Service:
             web.get("/v2/health/ready", self._open(self._ready)),
             web.get("/v2/models", self._guarded(self._list)),
             web.get("/metrics", self._guarded(self._metrics)),
+            web.post("/v2/repository/index", self._guarded(self._index)),
+            web.post("/v2/repository/models/{name}/load", self._guarded(partial(self._change, load=True))),
+            web.post("/v2/repository/models/{name}/unload", self._guarded(partial(self._change, load=False))),
         ]
         for path in paths:
             found += [
@@ -195,6 +203,42 @@ class Service:
     def _hosted(self, http: web.Request) -> Hosted:
         return self.models.find(http.match_info["name"], http.match_info.get("version"))
 
+    # -- the repository ------------------------------------------------------------------------------------------------
+
+    async def _index(self, http: web.Request) -> Response:
+        return answer(self.models.index(ready=(await self._object(http)).get("ready") is True))
+
+    async def _change(self, http: web.Request, *, load: bool) -> Response:
+        parameters = (await self._object(http)).get("parameters")
+        if load and parameters:
+            raise refused(400, "expected no parameters: models are loaded from where the server was told that they are")
+        if self.draining:
+            raise refused(503, _ENDING, RETRY)
+        await self._repository.change(http.match_info["name"], load=load)
+        return answer({})
+
+    async def _object(self, http: web.Request) -> Mapping[str, Any]:
+        """The JSON object of a short request; an empty one has none."""
+        with Share(self._account) as held:
+            received = await receive(http, self.limits, held)
+            try:
+                found = json.loads(bytes(received) or b"{}")
+            except ValueError:
+                found = None
+        if not isinstance(found, dict):
+            raise refused(400, "expected a JSON object")
+        return found
+
+    async def _show(self, hosted: Hosted) -> None:
+        """Have the page of a version show what has taken its place."""
+        if hosted.label in self.pages:
+            await self.pages[hosted.label](hosted)
+
+    async def end_streams(self, hosted: Hosted | None = None) -> None:
+        """Close the streams of a model, or of all."""
+        streams = [socket for socket, each in self.sockets.items() if hosted in (None, each)]
+        await asyncio.gather(*[socket.close(code=WSCloseCode.GOING_AWAY) for socket in streams])
+
     # -- inference -----------------------------------------------------------------------------------------------------
 
     async def _infer(self, http: web.Request, *, read: _Reader) -> web.StreamResponse:
@@ -223,6 +267,7 @@ class Service:
     ) -> _T:
         """Answer a request, which is counted as one in flight until its answer is told."""
         self.in_flight += 1
+        hosted.in_flight += 1
         try:
             with Share(self._account) as held:
                 response = await self._answered(http, hosted, read, held)
@@ -234,6 +279,7 @@ class Service:
             raise
         finally:
             self.in_flight -= 1
+            hosted.in_flight -= 1
 
     async def _answered(self, http: web.Request, hosted: Hosted, read: _Reader, held: Share) -> Response:
         """The answer, which is all that is held then."""
@@ -287,11 +333,11 @@ class Service:
                 raise refused(400, "expected a WebSocket", {"Upgrade": "websocket"})
             async with hosted.session() as session:
                 await socket.prepare(http)
-                self.sockets.add(socket)
+                self.sockets[socket] = hosted
                 try:
                     await self._converse(http, socket, hosted, session)
                 finally:
-                    self.sockets.discard(socket)
+                    del self.sockets[socket]
         except Refused as refusal:
             return await self._reply(http, refusal.response)
         except ConnectionError:
@@ -355,8 +401,7 @@ class Service:
         """Have the models open while the application runs."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._writer.aclose)
-            for hosted in self.models:
-                await stack.enter_async_context(hosted.opened())
+            await stack.enter_async_context(self._repository.opened())
             self.draining, self._turn = False, asyncio.Lock()
             self._decoding = asyncio.Semaphore(cores())
             self.warming = asyncio.create_task(self._warm_up())
@@ -449,12 +494,35 @@ def create_app(
         for hosted in found:
             several = len(found.versions(hosted.name)) > 1
             prefix = f"/graph/{hosted.label if several else hosted.name}"
-            hosted.page = f"{prefix}/"
-            shown = Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token, values=values)
-            app.add_subapp(prefix, app_of(shown))
+            service.pages[hosted.label] = _shown(app, prefix, hosted, own, allowed, token, values)
     app.cleanup_ctx.append(service.run)
     app.on_shutdown.append(_drain)
     return app
+
+
+def _shown(
+    app: web.Application,
+    prefix: str,
+    hosted: Hosted,
+    own: Iterable[str],
+    allowed: Iterable[str],
+    token: str | None,
+    values: bool,
+) -> Callable[[Hosted], Awaitable[None]]:
+    """Have a model's page at a path; returns what has it show another version in its place."""
+
+    def made(hosted: Hosted) -> Page:
+        hosted.page = f"{prefix}/"
+        return Page(hosted.model.graph, own_names=own, allowed_hosts=allowed, token=token, values=values)
+
+    page = made(hosted)
+    app.add_subapp(prefix, app_of(page))
+
+    async def show(hosted: Hosted) -> None:
+        await page.aclose()
+        vars(page).update(vars(made(hosted)))  # paths cannot be added to an application that runs
+
+    return show
 
 
 def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -467,7 +535,7 @@ def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
 async def _drain(app: web.Application) -> None:
     service = app[SERVICE]
     service.draining = True
-    await asyncio.gather(*[socket.close(code=WSCloseCode.GOING_AWAY) for socket in service.sockets])
+    await service.end_streams()
 
 
 async def _expected(http: web.Request) -> None:

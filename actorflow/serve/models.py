@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -27,8 +27,10 @@ from actorflow.serve.limits import Limits
 from actorflow.serve.tensors import Tensor
 from actorflow.trace.batches import SECONDS, Histogram
 
+#: A model, or a function that opens one, which is called again when it is to be loaded anew.
+Source = Model | Graph | Callable[[], Model | Graph]
 #: A model, or its versions: the last one is what requests get that name none.
-Versions = Model | Graph | Mapping[str, Model | Graph]
+Versions = Source | Mapping[str, Source]
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Hosted:
         answers: Number of answers to requests for inference, by status.
         cancelled: Number of requests whose client has hung up.
         latency_s: Times from the head of a request to its answer.
+        in_flight: Number of requests that are being answered.
 
     Raises:
         DTypeError: if the protocol has no such dtype.
@@ -115,6 +118,8 @@ class Hosted:
         self.answers: Counter[int] = Counter()
         self.cancelled = 0
         self.latency_s = Histogram(SECONDS)
+        self.in_flight = 0
+        self._family = [self]  # this version, and those that it has taken the place of and that have not ended
         self._limits = limits
         self._batch_axis = batch_axis
         self._max_rows = max_rows
@@ -136,6 +141,21 @@ class Hosted:
     def label(self) -> str:
         """Name and version."""
         return f"{self.name}/{self.version}"
+
+    @property
+    def sessions(self) -> int:
+        """Number of sequences and streams that are open."""
+        return 0 if self._batcher is None else self._batcher.statistics().sessions
+
+    def follow(self, before: Hosted) -> None:
+        """Take the place of another one, which ends the sequences that it has begun."""
+        self.answers, self.cancelled, self.latency_s = before.answers, before.cancelled, before.latency_s
+        self._family = before._family
+        self._family.append(self)
+
+    def leave(self) -> None:
+        """Have ended all that was begun."""
+        self._family.remove(self)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -229,6 +249,14 @@ class Hosted:
             QueueFullError, RunTimeoutError, ...: as `Batcher.run` and `Model.run` do.
         Cancellation: as `Batcher.run` and `Model.run` do.
         """
+        if isinstance(sequence, Sequence):
+            for other in self._family:
+                known = other._sequences.get(sequence.id)
+                if other is self or known is None or not known.is_open:
+                    continue
+                if not sequence.start:
+                    return await other.run(inputs, timeout_s, sequence)
+                known.close()
         if self._batcher is None:
             return await self._run_alone(inputs, timeout_s)
         rows = max(len(array) for array in inputs.values())
@@ -337,7 +365,7 @@ class Models:
             raise TypeError(f"expected models by name, {{'name': model}}, got {type(models).__name__}")
         if not models:
             raise ValueError("expected at least one model to serve")
-        made: dict[str, dict[str, Model]] = {}
+        self._sources: dict[str, Mapping[str, Source]] = {}
         for name, given in models.items():
             versions = given if isinstance(given, Mapping) else {"1": given}
             for each in (name, *versions):
@@ -347,14 +375,16 @@ class Models:
                     raise ValueError(f"expected letters, digits and any of ._~@+- in names and versions, got {each!r}")
             if not versions:
                 raise ValueError(f"expected at least one version of model {name!r}")
-            made[name] = {version: _model(model) for version, model in versions.items()}
+            self._sources[name] = versions
+        made = {name: {each: opened_model(of) for each, of in own.items()} for name, own in self._sources.items()}
         known = {each for versions in made.values() for model in versions.values() for each in model.inputs}
         for what in ("state", "fixed"):
             for each in options.get(what) or ():
                 if each not in known:
                     raise GraphError(f"{what}: no model has an input {each!r}{did_you_mean(each, known)}")
+        self._limits, self._options = limits, options
         self._models = {
-            name: {version: Hosted(name, version, model, limits, **options) for version, model in versions.items()}
+            name: {version: self.hosted(name, version, model) for version, model in versions.items()}
             for name, versions in made.items()
         }
 
@@ -363,8 +393,43 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Names of the models."""
+        """Names of the models that are served."""
         return [*self._models]
+
+    def hosted(self, name: str, version: str, model: Model) -> Hosted:
+        """A version of a model, of what was opened; raises as `Hosted`."""
+        return Hosted(name, version, model, self._limits, **self._options)
+
+    def sources(self, name: str) -> Mapping[str, Source]:
+        """What the versions of a model are opened from.
+
+        Raises:
+            Refused: with 404, if there is none.
+        """
+        if name not in self._sources:
+            raise refused(404, f"there is no model {name!r}{did_you_mean(name, self._sources)}")
+        return self._sources[name]
+
+    def served(self, name: str) -> Mapping[str, Hosted]:
+        """The versions of a model that are served."""
+        return self._models.get(name, {})
+
+    def serve(self, name: str, versions: dict[str, Hosted]) -> None:
+        """Serve these versions of a model from now on."""
+        others = {each: own for each, own in self._models.items() if each != name}
+        self._models = {**others, name: versions} if versions else others
+
+    def index(self, *, ready: bool) -> list[dict[str, str]]:
+        """All versions of all models, as Triton's extension tells of them, or those that are ready."""
+        found = []
+        for name, versions in self._sources.items():
+            for version in versions:
+                hosted = self.served(name).get(version)
+                state = "UNAVAILABLE" if hosted is None else "READY" if hosted.is_warm else "LOADING"
+                reason = "unloaded" if hosted is None else hosted.cold or ""
+                if state == "READY" or not ready:
+                    found.append({"name": name, "version": version, "state": state, "reason": reason})
+        return found
 
     def versions(self, name: str) -> list[str]:
         """Versions of a model."""
@@ -378,7 +443,8 @@ class Models:
         """
         versions = self._models.get(name)
         if versions is None:
-            raise refused(404, f"there is no model {name!r}{did_you_mean(name, self._models)}")
+            self.sources(name)
+            raise refused(404, f"model {name!r} is not loaded")
         if version is None:
             version = next(reversed(versions))
         if version not in versions:
@@ -386,7 +452,9 @@ class Models:
         return versions[version]
 
 
-def _model(given: Any) -> Model:
+def opened_model(source: Source) -> Model:
+    """The model of a source; a function that opens one is called."""
+    given: Any = source if isinstance(source, Model | Graph) or not callable(source) else source()
     if isinstance(given, Graph):
         return Model.of(given)
     if not isinstance(given, Model):

@@ -67,6 +67,22 @@ class Histogram:
         return HistogramStatistics(self._limits, tuple(self._counts), self._total)
 
 
+class SessionStatistics(NamedTuple):
+    """What a session does at one moment.
+
+    Attributes:
+        number: Number of the session, by the order of their opening.
+        steps: Steps whose results it has got.
+        doing: ``"waits"`` for the start of its frame, ``"computes"``, or is ``"idle"``.
+        for_s: Seconds since its step was asked for, or since the one before was returned.
+    """
+
+    number: int
+    steps: int
+    doing: str
+    for_s: float
+
+
 class BatchStatistics(NamedTuple):
     """Figures of a batcher at one moment; see `Batcher.statistics`.
 
@@ -86,6 +102,10 @@ class BatchStatistics(NamedTuple):
         latency_s: Seconds from a request to its result.
         sessions: Sessions that have a slot.
         max_sessions: Number of slots.
+        steps: Steps of sessions that got their result.
+        first_step_s: Seconds from the opening of a session, a wait for a slot included, to its first result.
+        between_steps_s: Seconds from the result of a step to that of the next one.
+        longest: Sessions, eight at most: those whose step was asked for longest ago, then those that are idle.
     """
 
     waiting_rows: int
@@ -101,8 +121,12 @@ class BatchStatistics(NamedTuple):
     rows: HistogramStatistics
     wait_s: HistogramStatistics
     latency_s: HistogramStatistics
-    sessions: int = 0
-    max_sessions: int = 0
+    sessions: int
+    max_sessions: int
+    steps: int
+    first_step_s: HistogramStatistics
+    between_steps_s: HistogramStatistics
+    longest: tuple[SessionStatistics, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +141,9 @@ class BatchCounters:
     cancelled: int = 0
     expired: int = 0
     refused: int = 0
+    steps: int = 0
+    first_step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    between_steps_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     wait_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     latency_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 

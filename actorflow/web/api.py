@@ -103,6 +103,10 @@ def _batches(name: str, graph: Graph) -> Iterator[Family]:
     yield Family("Gauge", "actorflow_batch_waiting_rows", "Rows that wait for a frame.", labels, waiting)
     sessions = [(of, each.sessions) for of, each in figures]
     yield Family("Gauge", "actorflow_batch_sessions", "Sessions that are open.", labels, sessions)
+    slots = [(of, each.max_sessions) for of, each in figures]
+    yield Family("Gauge", "actorflow_batch_session_slots", "Sessions that may be open.", labels, slots)
+    steps = [(of, each.steps) for of, each in figures]
+    yield Family("Counter", "actorflow_batch_steps", "Steps of sessions that got their result.", labels, steps)
     requests = [([*of, end], getattr(each, end)) for of, each in figures for end in ends]
     meaning = "Requests of batched runs that have ended, by how."
     yield Family("Counter", "actorflow_batch_requests", meaning, [*labels, "end"], requests)
@@ -112,6 +116,8 @@ def _batches(name: str, graph: Graph) -> Iterator[Family]:
         ("rows", "rows", "Rows of requests per frame."),
         ("wait_seconds", "wait_s", "Time from a request to the start of its frame."),
         ("latency_seconds", "latency_s", "Time from a request to its result."),
+        ("first_step_seconds", "first_step_s", "Time from the opening of a session to the result of its first step."),
+        ("between_steps_seconds", "between_steps_s", "Time from the result of a step to that of the next one."),
     ):
         samples = [(of, *histogram(getattr(each, what))) for of, each in figures]
         yield Family("Histogram", f"actorflow_batch_{kind}", meaning, labels, samples)

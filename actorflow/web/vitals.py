@@ -93,7 +93,9 @@ def batches(engine: Engine) -> list[dict[str, Any]]:
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: value
+        name: [each._asdict() for each in value]
+        if name == "longest"
+        else value
         if not isinstance(value, HistogramStatistics)
         else {
             "limits": value.limits,

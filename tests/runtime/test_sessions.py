@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ async def test_a_session_too_many_is_refused_with_the_figures_or_waits_in_order(
             with pytest.raises(af.SessionsFullError, match="2 are open, as many as max_sessions=2, and 3 wait") as full:
                 await batcher.session().__aenter__()
             assert (full.value.sessions, full.value.waiting) == (2, 3)
-            assert batcher.statistics()[-2:] == (2, 2)
+            assert attrgetter("sessions", "max_sessions")(batcher.statistics()) == (2, 2)
             clients.pop(1).cancel()
             await settle()
             assert got == []
@@ -571,7 +572,7 @@ async def test_an_iteration_whose_caller_leaves_frees_its_slot_and_computes_noth
             if result[following] == [-2]:
                 break
         await settle()
-        assert batcher.statistics()[-2:] == (0, 1)
+        assert attrgetter("sessions", "max_sessions")(batcher.statistics()) == (0, 1)
         assert batcher.statistics().finished == 5  # the steps that were read
         async with batcher.session() as session:
             async for result in session.iterate({x: [3], step: [1]}, feedback={x: following}, limit=2):
@@ -596,3 +597,41 @@ async def test_iterations_of_what_is_not_there_are_refused() -> None:
             with pytest.raises((af.ActorflowError, TypeError), match=why):
                 await anext(session.iterate(**{"feeds": feeds, **wrong}))
         assert batcher.statistics().frames == 0
+
+
+def test_statistics_tell_what_sessions_do_and_how_long_steps_take() -> None:
+    async def main() -> None:
+        graph = af.Graph("told")
+        x, total = graph.blob("x", ("row",)), graph.state("total", ("row",))
+
+        async def slow(x: Any) -> Any:
+            await asyncio.sleep(0.02)
+            return x
+
+        passed = graph.blob("passed", ("row",))
+        [x] >> graph.function("slow", slow) >> [passed]
+        y = total + passed
+        total.assign(y)
+        async with graph, graph.batched(fetch=y, max_rows=1, in_flight=1, max_sessions=9) as batcher:
+            async with batcher.session() as first, batcher.session() as second, batcher.session():
+                await asyncio.sleep(0.5)
+                steps = [asyncio.create_task(each.run({x: [1]})) for each in (first, second)]
+                await asyncio.sleep(0.0125)
+                told = batcher.statistics()
+                assert [each[:3] for each in told.longest] == [(0, 0, "computes"), (1, 0, "waits"), (2, 0, "idle")]
+                assert [round(each.for_s, 6) for each in told.longest] == [0.0125, 0.0125, 0.5125]
+                await asyncio.gather(*steps)
+                await first.run({x: [1]})
+                told = batcher.statistics()
+                assert (told.sessions, told.max_sessions, told.steps) == (3, 9, 3)
+                assert [each[:3] for each in told.longest] == [(2, 0, "idle"), (1, 1, "idle"), (0, 2, "idle")]
+                assert round(told.first_step_s.total, 6) == 0.52 + 0.54
+                assert round(told.between_steps_s.total, 6) == 0.04
+                many = [batcher.session() for _ in range(6)]
+                for each in many:
+                    await each.__aenter__()
+                assert len(batcher.statistics().longest) == 8
+                for each in many:
+                    each.close()
+
+    on_virtual_time(main)

@@ -41,6 +41,14 @@ def twice() -> af.Graph:
     return graph
 
 
+def sums() -> af.Graph:
+    """A graph that keeps state."""
+    graph = af.Graph("sums")
+    x, total = graph.blob("x", ("batch", 3)), graph.state("total", ("batch", 3))
+    total.assign(total + x)
+    return graph
+
+
 GRAPH = twice()
 NUMBER = 3
 

@@ -17,7 +17,7 @@ import pytest
 
 import actorflow as af
 from actorflow.cli import main
-from actorflow.cli.serve import _opened
+from actorflow.cli.serve import _sources
 from actorflow.cli.source import SourceOptions, open_model, open_models
 from actorflow.errors import GraphError
 from tests.serve.serving import GRACE_S, Answer, Client, tensor
@@ -81,13 +81,13 @@ class TestSources:
         graph.save_sync(tmp_path / "own.af")
         monkeypatch.chdir(tmp_path)
         options = SourceOptions(axes={"x": {0: "batch"}}, functions=["tests.serve.test_command:ten_times"])
-        opened = _opened(["relu.onnx", "v/2=own.af", "p=tests.serve.programs:slow"], options)
+        opened = _sources(["relu.onnx", "v/2=own.af", "p=tests.serve.programs:slow"], options)
         assert {name: [*versions] for name, versions in opened.items()} == {"relu": ["1"], "v": ["2"], "p": ["1"]}
-        assert str(opened["relu"]["1"].outputs["y"].spec) == "float32[batch, 3]"
+        assert str(opened["relu"]["1"]().outputs["y"].spec) == "float32[batch, 3]"
         with pytest.raises(GraphError, match=r"own\.af: axes are for files \.onnx alone"):
-            _opened(["own.af"], options)
+            _sources(["own.af"], options)
         with pytest.raises(GraphError, match=r"relu\.onnx: functions are for files \.af alone"):
-            _opened(["relu.onnx"], options)
+            _sources(["relu.onnx"], options)
 
     def test_limits_are_for_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("onnx", reason="onnx is not installed")
@@ -200,17 +200,20 @@ async def test_names_versions_and_a_token() -> None:
         "slow=tests.serve.programs:slow",
         "pair/1=tests.serve.programs:twice",
         "pair/b=tests.serve.programs:GRAPH",
+        "sums=tests.serve.programs:sums",
     ]
     async with started(*models, "--no-page", ACTORFLOW_TOKEN="secret") as server:
-        assert server.said == [f"model {label}, in batched runs" for label in ("slow/1", "pair/1", "pair/b")]
+        assert server.said == [f"model {label}, in batched runs" for label in ("slow/1", "pair/1", "pair/b", "sums/1")]
         assert (await server.ask("/v2")).status == 401
         token = {"Authorization": "Bearer secret"}
-        assert (await server.ask("/v2/models", **token)).json == {"models": ["slow", "pair"]}
+        assert (await server.ask("/v2/models", **token)).json == {"models": ["slow", "pair", "sums"]}
         assert (await server.ask("/v2/models/pair", **token)).json["versions"] == ["1", "b"]
         assert (await server.ask("/graph/slow/", **token)).status == 404
+        request = {"inputs": [tensor("x", ROWS[:1])], "parameters": {"sequence_id": 1, "sequence_start": True}}
+        assert (await server.ask("/v2/models/sums/infer", json.dumps(request).encode(), **token)).status == 200
         server.process.send_signal(signal.SIGINT)
-        assert await server.line() == "ending, when 0 requests in flight have an answer"
-        assert await server.line() == "0 answers in all, 0 requests without one"
+        assert await server.line() == "ending, when 0 requests in flight have an answer, with 1 session open"
+        assert await server.line() == "1 answer in all, 0 requests without one"
         assert await server.end() == 0
 
 

@@ -80,6 +80,46 @@ async def test_metrics(graph: af.Graph) -> None:
         assert limits == [*map(str, SECONDS), "+Inf"]
 
 
+async def test_metrics_of_sessions() -> None:
+    pytest.importorskip("prometheus_client")
+    graph = sums()
+    async with graph, TestClient(TestServer(create_app(graph))) as client, graph.batched(max_sessions=5) as batcher:
+        async with batcher.session() as session, batcher.session():
+            for _ in range(3):
+                await session.run({"x": [1]})
+            async with client.get("/metrics") as response:
+                lines = (await response.text()).splitlines()
+    labels = '{batcher="0",graph="sums"}'
+    figures = ("sessions", 2), ("session_slots", 5), ("steps_total", 3)
+    figures += ("first_step_seconds_count", 1), ("between_steps_seconds_count", 2)
+    for name, count in figures:
+        assert f"actorflow_batch_{name}{labels} {count}.0" in lines, name
+
+
+def sums() -> af.Graph:
+    graph = af.Graph("sums")
+    total = graph.state("total", ["row"])
+    total.assign(total + graph.blob("x", ["row"]))
+    return graph
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+async def test_the_page_shows_sessions_as_rows(page_of: Any, quick_vitals: None) -> None:
+    graph = sums()
+    async with graph, page_of(graph) as page, graph.batched() as batcher:
+        async with batcher.session() as session, batcher.session():
+            for _ in range(3):
+                await session.run({"x": [1]})
+            await page.show("data")
+            rows = page.page.locator("#batch-list tr")
+            await page.page.locator("#batch-list").get_by_text("2 of 1,024 sessions, 3 steps").wait_for()
+            assert await rows.locator("th").all_text_contents() == ["Session 1", "Session 0"]
+            assert await rows.first.locator("td").first.text_content() == "0 steps"
+            assert (await rows.last.locator("td").last.text_content()).startswith("idle ")
+            await page.page.locator("#batch-list").get_by_text("Between steps: mean").wait_for()
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 async def test_the_page_shows_batches(graph: af.Graph, page_of: Any, quick_vitals: None) -> None:

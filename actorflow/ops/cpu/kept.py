@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MethodType
 from typing import Any, TypeVar
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from actorflow.devices.memory import OWNERS
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import KEPT, Operation
 
 _T = TypeVar("_T")
+_Found = tuple[list[Callable[[], Array | None]], Any]
 #: For arrays of so many shapes.
 _MOST_MADE = 64
 
@@ -37,6 +39,19 @@ class Kept:
         """Arrays computed from the weights, in a form: that of a library, and its order in memory."""
         return self._derived.setdefault(form, Derived(self._derived))
 
+    def renew(self, values: Mapping[int, Array]) -> None:
+        """Compute what follows from weights for those that will take their places, by the `id` of those of now.
+
+        Both are kept until `settle`, for frames that read the ones and the others. Any thread may call it.
+        """
+        for each in [*self._derived.values()]:
+            each.renew(values)
+
+    def settle(self, *, renewed: bool) -> None:
+        """Keep what follows from the new weights alone, or from those before."""
+        for each in [*self._derived.values()]:
+            each.settle(renewed)
+
 
 class Derived:
     """Arrays computed from others, weights say, in one form.
@@ -45,20 +60,22 @@ class Derived:
         forms: All forms of them.
     """
 
-    __slots__ = ("_forms", "_found", "_seen")
+    __slots__ = ("_forms", "_found", "_make", "_next", "_seen")
 
     def __init__(self, forms: dict[Hashable, Derived]) -> None:
         self._forms = forms
         self._seen: list[int] = []
-        self._found: tuple[list[Callable[[], Array | None]], Any] | None = None
+        self._found: _Found | None = None
+        self._next: _Found | None = None  # by weights that take the place of the others
+        self._make: Callable[[], Callable[..., Any] | None] = lambda: None
 
     @property
     def is_held(self) -> bool:
         """Whether what followed last is kept, and so are all arrays that it follows from."""
         return self._found is not None and not any(isinstance(one, ref) for one in self._found[0])
 
-    def of(self, sources: Sequence[Array], make: Callable[[], _T]) -> _T:
-        """The arrays computed from others.
+    def of(self, sources: Sequence[Array], make: Callable[..., _T]) -> _T:
+        """The arrays that ``make(*sources)`` computes from others.
 
         From their second use on that is kept, and the arrays with it: what is referred to is not written again. A
         weight that each step of a training replaces is used once, and its memory goes back.
@@ -71,13 +88,38 @@ class Derived:
             else:
                 kept: _T = known[1]
                 return kept
-            for each in [*self._forms.values()]:  # they are of the same weights, which have gone
-                each._found = None
-        found, seen = make(), [id(source) for source in sources]
+            if self._next is None:
+                for each in [*self._forms.values()]:  # they are of the same weights, which have gone
+                    each._found = None
+        following = self._next
+        if following is not None and all(map(_is, following[0], sources)):
+            renewed: _T = following[1]
+            return renewed
+        found, seen = make(*sources), [id(source) for source in sources]
         if self._seen == seen or not any(source.flags.writeable for source in sources):
             self._found = [_reference(source) for source in sources], found
+            # Not the object of a method, which refers to this: nothing of a program shall be left in a circle.
+            self._make = WeakMethod(make) if isinstance(make, MethodType) else lambda: make
         self._seen = seen
         return found
+
+    def renew(self, values: Mapping[int, Array]) -> None:
+        """See `Kept.renew`."""
+        make, known = self._make(), self._next or self._found
+        before: list[Any] = [] if known is None else [one() for one in known[0]]
+        sources = [values.get(id(source), source) for source in before if source is not None]
+        if make is not None and len(sources) == len(before) and any(id(source) in values for source in before):
+            self._next = [_reference(source) for source in sources], make(*sources)
+
+    def settle(self, renewed: bool) -> None:
+        """See `Kept.settle`."""
+        if renewed and self._next is not None:
+            self._found = self._next
+        self._next = None
+
+
+def _is(one: Callable[[], Array | None], source: Array) -> bool:
+    return one() is source
 
 
 def _reference(array: Array) -> Callable[[], Array | None]:

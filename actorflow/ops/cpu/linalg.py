@@ -44,7 +44,7 @@ def _by_float32(product: Callable[..., None]) -> Callable[..., None]:
 
     def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         (x, weight), (y,) = inputs, outputs
-        wide = kept(operation).derived("float32").of((weight,), lambda: widened(weight))
+        wide = kept(operation).derived("float32").of((weight,), widened)
         sums = scratch("sums of halves", y.shape, np.float32)
         product(operation, [widened(x), wide], [sums])
         put_rounded(sums, y)
@@ -113,7 +113,7 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
     if operation != _PLAIN or b.ndim != 2 or a.ndim < 2 or y.size * len(b) < _LEAST_INTEGERS or narrow() is None:
         _matmul(operation, inputs, outputs)
         return
-    panels, most = kept(operation).derived("int16").of((b,), lambda: _packed(b))
+    panels, most = kept(operation).derived("int16").of((b,), _packed)
     out, (depth, columns) = y.reshape(-1, y.shape[-1]), b.shape
     rows = scratch("int16", (len(out), depth + depth % 2), np.int16)
     largest = narrow().to_int16(np.ascontiguousarray(a).reshape(-1, depth), rows)

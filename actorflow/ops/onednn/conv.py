@@ -141,6 +141,9 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     reorder = Reorder(told.weight, packed)
     derived = kept(operation).derived((LIBRARY, libdnnl().order_of(packed)))
 
+    def order(weight: Array) -> Array:
+        return reorder(plain(weight))
+
     def cut(count: int) -> list[Piece]:
         """Some of the images each."""
         batch, *rest = specs[0].shape
@@ -152,7 +155,7 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
 
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
         (g, weight), (dx,) = inputs, outputs
-        compute(plain(g), derived.of((weight,), lambda: reorder(plain(weight))), dx)
+        compute(plain(g), derived.of((weight,), order), dx)
 
     return Indirect(call)
 

@@ -55,8 +55,8 @@ class _OfHalf(Weighted):
         self.direct = None
         put_rounded(sums, outputs[0])
 
-    def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
-        return super()._prepared([inputs[0], widened(inputs[1])])
+    def _prepared(self, weight: Array, *static: Array) -> list[Array] | None:
+        return super()._prepared(widened(weight), *static)
 
 
 def _of_half(tell: Tell, operation: Operation, specs: Sequence[TensorSpec]) -> Call:

@@ -91,7 +91,7 @@ class _Sequence:
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None
         x, states, weights = plain(inputs[0]), inputs[1 : 1 + self._states], inputs[1 + self._states :]
-        prepared = self._derived.of(weights, lambda: self._prepared(*weights))
+        prepared = self._derived.of(weights, self._prepared)
         y, *lasts = outputs
         for compute, cut in self._parts:
             compute(x[cut], *map(plain, states), *prepared, y[cut], *lasts)

@@ -115,9 +115,8 @@ class Weighted:
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None
         y, sources = outputs[0], (inputs[1], *[inputs[i] for _, i in self._static])
-        try:
-            prepared = self._derived.of(sources, lambda: self._prepared(inputs))
-        except UnsupportedError:
+        prepared = self._derived.of(sources, self._prepared)
+        if prepared is None:
             others(operation, y.dtype).function(operation, inputs, outputs)
             return
         self._compute(plain(inputs[0]), *prepared, y, *[plain(inputs[i]) for i in self._rows])
@@ -125,19 +124,19 @@ class Weighted:
             places = [1, *[i for _, i in self._static]]
             self.direct = self._compute.directly([0, *prepared, -1, *self._rows], [(i, inputs[i]) for i in places])
 
-    def _prepared(self, inputs: Sequence[Array]) -> list[Array]:
-        """The weight as the primitive likes it, and a bias and operands, from what has no rows."""
-        weight, following = inputs[1], self._following
+    def _prepared(self, weight: Array, *static: Array) -> list[Array] | None:
+        """The weight as the primitive likes it, and a bias and operands from what has no rows, if it takes them."""
+        following = self._following
         if following is None:
             return [self._reorder(plain(weight))]
-        values = following.values({position: inputs[i] for position, i in self._static})
+        values = following.values({position: value for (position, _), value in zip(self._static, static, strict=True)})
         more = []
         if following.shifts:
             scale, shift = following.affine(values, self._product.columns)
             more.append(shift)
             if scale is not None:
                 if not np.isfinite(scale).all():  # an infinite weight times numbers of both signs would be NaN
-                    raise UnsupportedError("a factor that is not finite")
+                    return None
                 factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if self._product.turned else scale
                 weight = np.multiply(weight, factors)
         columns = self._product.columns

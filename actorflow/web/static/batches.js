@@ -7,6 +7,7 @@ const ENDS = ["finished", "failed", "cancelled", "expired", "refused"];
 
 export class BatchesCard {
   #shown = "";
+  #steps = new Map();
 
   constructor(model) {
     this.model = model;
@@ -18,11 +19,18 @@ export class BatchesCard {
     const key = JSON.stringify(batchers);
     if (key === this.#shown) return;
     this.#shown = key;
-    byId("batch-list").replaceChildren(...batchers.map((batcher) => batcherItem(batcher, batchers.length > 1)));
+    byId("batch-list").replaceChildren(...batchers.map((batcher) => batcherItem(batcher, batchers.length > 1, this.#pace(batcher))));
+  }
+
+  /** Steps per second of a batcher since its figures came before; null for the first ones. */
+  #pace({ number, steps }) {
+    const now = performance.now() / 1000, before = this.#steps.get(number);
+    this.#steps.set(number, { steps, now });
+    return before && steps >= before.steps ? (steps - before.steps) / (now - before.now) : null;
   }
 }
 
-function batcherItem(batcher, isNamed) {
+function batcherItem(batcher, isNamed, pace) {
   const { waiting_rows: waiting, queue_rows: room } = batcher;
   const ends = ENDS.filter((end) => batcher[end]).map((end) => `${format.count(batcher[end])} ${end}`);
   const head = isNamed ? [element("span", { class: "name" }, `Batcher ${batcher.number}`)] : [];
@@ -35,11 +43,24 @@ function batcherItem(batcher, isNamed) {
     bar,
     line(queue),
     line(`Requests: ${ends.join(", ") || "none has ended"}`),
-    ...(batcher.sessions ? [line(`${format.count(batcher.sessions)} of ${format.count(batcher.max_sessions)} sessions`)] : []),
     ...histogram("Rows per frame", batcher.rows, rows),
     ...histogram("Wait", batcher.wait_s, seconds),
     ...histogram("Latency", batcher.latency_s, seconds),
+    ...(batcher.sessions || batcher.steps ? sessions(batcher, pace) : []),
+    ...histogram("First step", batcher.first_step_s, seconds),
+    ...histogram("Between steps", batcher.between_steps_s, seconds),
   );
+}
+
+/** The sessions whose steps were asked for longest ago, a row each. */
+function sessions(batcher, pace) {
+  const facts = `${format.count(batcher.sessions)} of ${format.count(batcher.max_sessions)} sessions, ${format.count(batcher.steps)} steps`;
+  const text = line(pace === null ? facts : `${facts}, ${format.rate(pace)} per second`);
+  if (!batcher.longest.length) return [text];
+  const rows = batcher.longest.map(({ number, steps, doing, for_s: time }) => element("tr", {},
+    element("th", { scope: "row" }, `Session ${format.count(number)}`), element("td", {}, `${format.count(steps)} steps`),
+    element("td", {}, `${doing} ${format.brief(time * 1e6)}`)));
+  return [text, element("div", { class: "norm-table" }, element("table", {}, element("tbody", {}, ...rows)))];
 }
 
 function line(text) {

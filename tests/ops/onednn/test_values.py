@@ -142,7 +142,7 @@ def test_shapes_and_libraries_have_their_own_form_of_a_weight(compute: Any) -> N
     for _ in range(3):
         for image, each in zip(images, expected, strict=True):
             np.testing.assert_array_equal(called(operation, image, weight), each)
-            negative = kept(operation).derived("negative").of((weight,), lambda: np.negative(weight))
+            negative = kept(operation).derived("negative").of((weight,), np.negative)
             np.testing.assert_array_equal(negative, -weight)
     assert [each.is_held for each in kept(operation)._derived.values()].count(True) >= 2
 
@@ -171,8 +171,8 @@ def test_a_new_weight_replaces_all_forms_of_the_one_before() -> None:
     own, (old, new) = Kept(), np.ones((2, 3), "f")
     for form in ("one", "other"):
         for _ in range(2):
-            assert own.derived(form).of([old], lambda: "old") == "old"
+            assert own.derived(form).of([old], lambda _: "old") == "old"
     for _ in range(2):
-        assert own.derived("one").of([new], lambda: "new") == "new"
+        assert own.derived("one").of([new], lambda _: "new") == "new"
     assert [own.derived(form)._found is None for form in ("one", "other")] == [False, True]
-    assert own.derived("other").of([new], lambda: "new") == "new"
+    assert own.derived("other").of([new], lambda _: "new") == "new"
