@@ -410,8 +410,8 @@ def _plain(attribute: AttributeProto) -> Any:
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in value]
+    if attribute.type == AttributeProto.STRINGS:
+        return [each.decode("utf-8", "replace") for each in value]
     return value
 
 

@@ -93,6 +93,14 @@ def _floor_quotient(out: Exporter, op: Op, x: Sequence[str]) -> str:
     return out.node("Div", [out.node("Sub", [x[0], rest]), x[1]])
 
 
+def _trunc(out: Exporter, op: Op, x: Sequence[str]) -> str:
+    return out.node("Mul", [out.node("Sign", x), out.node("Floor", [out.node("Abs", x)])])
+
+
+def _is_finite(out: Exporter, op: Op, x: Sequence[str]) -> str:
+    return out.node("Not", [out.node("Or", [out.node("IsInf", x), out.node("IsNaN", x)])])
+
+
 def _softplus(out: Exporter, op: Op, x: Sequence[str]) -> str:
     beta = op.operation.beta  # type: ignore[attr-defined]
     if op.operation.threshold < 15:  # type: ignore[attr-defined]
@@ -135,7 +143,9 @@ _FORMULAS: Mapping[str, str | Formula] = {
     "Sqrt": "Sqrt",
     "Deviation": "Sqrt",
     "Exp": "Exp",
+    "Expm1": lambda out, op, x: out.node("Sub", [out.node("Exp", x), _number(out, op, 1)]),
     "Log": "Log",
+    "Log1p": lambda out, op, x: out.node("Log", [out.node("Add", [x[0], _number(out, op, 1)])]),
     "Log2": lambda out, op, x: _times(out, op, out.node("Log", x), 1 / math.log(2)),
     "Log10": lambda out, op, x: _times(out, op, out.node("Log", x), 1 / math.log(10)),
     "Sin": "Sin",
@@ -154,6 +164,8 @@ _FORMULAS: Mapping[str, str | Formula] = {
     "Floor": _floating("Floor"),
     "Ceil": _floating("Ceil"),
     "Round": _floating("Round"),
+    "Trunc": _only("f", _trunc),
+    "IsFinite": _only("f", _is_finite),
     "IsInf": _only("f", _node("IsInf")),
     "IsNan": _only("fV", _node("IsNaN")),
     "LogicalNot": "Not",
@@ -247,9 +259,37 @@ def _fill(out: Exporter, op: Op) -> None:
         raise UnsupportedError(f"{value} follows from open axes")
 
 
+def _counted(out: Exporter, first: Any, last: Any, step: int = 1) -> str:
+    """Whole numbers from one to another."""
+    ends = [out.node("Squeeze", [out.ints([each]), out.ints([0])]) for each in (first, last, step)]
+    return out.node("Range", ends)
+
+
+def _triangle(out: Exporter, kind: str, shape: Sequence[Any], _: Any, k: int) -> str:
+    ones = out.node("Expand", [out.ints([1]), out.ints(shape[-2:])])
+    return out.node("Trilu", [ones, out.array(np.array(k, np.int64))], upper=int(kind == "triu"))
+
+
+#: Functions that numbers follow from open axes by, and what makes them, in the order of their elements.
+_NUMBERS: Mapping[str, Callable[..., str]] = {
+    "ops.indexing._along": lambda out, axis, rank, length: _counted(out, 0, length),
+    "ops.indexing._counted": lambda out, *shape: _counted(out, 0, math.prod(shape)),
+    "ops.indexing._kept": _triangle,
+    "ops.nn.attention._counted": lambda out, length, rank: _counted(out, 0, length),
+    "onnx.operators.shaping._counted": lambda out, first, last, step, _: _counted(out, first, last, step),
+    "onnx.values._array": lambda out, elements, *_: out.ints(elements),
+}
+
+
 @_writes("Numbers")
 def _numbers(out: Exporter, op: Op) -> None:
-    raise UnsupportedError("its values follow from open axes by a function of Python: give these axes numbers")
+    how, y = op.operation, op.outputs[0]
+    function: Any = how.function  # type: ignore[attr-defined]
+    make = _NUMBERS.get(f"{function.__module__}.{function.__name__}".removeprefix("actorflow."))
+    if make is None:
+        raise UnsupportedError("its values follow from open axes by a function of Python: give these axes numbers")
+    tensor = out.node("Reshape", [make(out, *how.given), out.ints(y.shape)], allowzero=1)  # type: ignore[attr-defined]
+    out.write(y, out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype)))
 
 
 @_writes("BatchNorm", "Dropout")
@@ -465,6 +505,12 @@ def _reshape(out: Exporter, op: Op) -> None:
         out.write(y, out.node("Unsqueeze", [out.read(x), axes]), channels_first(rank))
         return
     lengths: tuple[Any, ...] = y.shape
+    if rank == len(x.shape) and 0 not in lengths:  # lengths that stay are named by their places
+        stays = [isinstance(n, Length) and n == m for n, m in zip(lengths, x.shape, strict=True)]
+        shape = [0 if stay else n for stay, n in zip(stays, lengths, strict=True)]
+        if any(stays) and not axes_in(tuple(shape)):
+            out.write(y, out.node("Reshape", [out.read(x), out.ints(shape)]))
+            return
     open_axes = [i for i, length in enumerate(lengths) if isinstance(length, Length)]
     shape = [-1 if i in open_axes else length for i, length in enumerate(y.shape)]
     is_clear = len(open_axes) < 2 and 0 not in shape
@@ -690,6 +736,15 @@ def _cumsum(out: Exporter, op: Op) -> None:
     axis = out.array(np.array(how.axis % len(x.shape), np.int64), "axis")
     tensor = out.node("CumSum", [tensor, axis], exclusive=int(how.exclusive), reverse=int(how.reverse))
     out.write(y, tensor)
+
+
+@_writes("Sort", "ArgSort")
+def _sort(out: Exporter, op: Op) -> None:
+    x, how = op.inputs[0], op.operation
+    axis = how.axis % len(x.shape)  # type: ignore[attr-defined]
+    given = [out.read(x), out.ints([x.shape[axis]])]
+    found = out.nodes("TopK", given, 2, axis=axis, largest=int(how.reverse), sorted=1)  # type: ignore[attr-defined]
+    out.write(op.outputs[0], found[how.kind == "ArgSort"])
 
 
 # -- recurrent ---------------------------------------------------------------------------------------------------------

@@ -157,12 +157,20 @@ class TestTrees:
         )  # fmt: skip
         compare(source, x, rows(1, dtype))
 
+    def test_open_features_are_checked_in_each_run(self) -> None:
+        source = onnx.load_from_string(made("TreeEnsembleRegressor", [("y", FLOAT)], rows(1), n_targets=1,
+                                            **trees("target", 1)))  # fmt: skip
+        source.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "features"
+        model = af.onnx.load(source)
+        assert model.run_sync({"x": rows(2)})["y"].shape == (2, 1)
+        with pytest.raises(af.ShapeError, match=r"its trees ask for 5 features, got float32\[2, 3\]"):
+            model.run_sync({"x": rows(2)[:, :3]})
+
     def test_what_is_refused(self) -> None:
         said = trees("target", 1)
         said["nodes_featureids"] = [each + FEATURES for each in said["nodes_featureids"]]
-        with pytest.raises(
-            af.GraphError, match="TreeEnsembleRegressor 'TreeEnsembleRegressor_y': its trees ask for other"
-        ):
+        why = r"TreeEnsembleRegressor 'TreeEnsembleRegressor_y': .*its trees ask for 10 features"
+        with pytest.raises(af.GraphError, match=why):
             af.onnx.load(made("TreeEnsembleRegressor", [("y", FLOAT)], rows(1), n_targets=1, **said))
         names = trees("class", 2)
         text = made("TreeEnsembleClassifier", [("label", TensorProto.STRING), ("y", FLOAT)], rows(1),

@@ -79,6 +79,19 @@ def test_without_steps_the_states_stay_and_without_rows_there_are_none(name: str
             np.testing.assert_array_equal(last, fed.get(state, np.zeros(last.shape)))
 
 
+def test_a_state_of_one_row_is_that_of_all() -> None:
+    """Files that were exported with one row have such states, whatever they say of their batch."""
+    made = node("GRU", "x w r", "y", hidden_size=3)
+    made.input.extend(["", "", "h"])
+    constants = {"w": weights(1, 9, 4), "r": weights(1, 9, 3), "h": weights(1, 1, 3)}
+    proto = model([made], [("x", (5, "batch", 4))], [("y", (5, 1, "batch", 3))], constants).SerializeToString()
+    x = weights(5, 2, 4)
+    (one, both) = results(af.onnx.load(proto), {"x": x[:, :1]}, {"x": x})
+    session = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(one["y"], session.run(None, {"x": x[:, :1]})[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(both["y"][:, :, :1], one["y"], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("steps", [3, "time"])
 def test_peepholes_go_step_by_step(steps: Any) -> None:
     constants = {"w": weights(1, 12, 4), "r": weights(1, 12, 3), "p": weights(1, 9)}

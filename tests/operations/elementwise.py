@@ -221,11 +221,12 @@ SAME_IN_ONNX = (
 )
 ONNX = {
     "Absolute": "Abs", "AtLeast": "Max", "AtMost": "Min", "BitwiseInvert": "BitwiseNot", "Copy": "Identity",
-    "Deviation": "Sqrt", "Divide": "Div", "FloorDivide": "Floor", "Fmod": "Mod", "GeluTanh": "Gelu",
-    "GreaterEqual": "GreaterOrEqual", "IsNan": "IsNaN", "LessEqual": "LessOrEqual", "Log10": "Log", "Log2": "Log",
-    "LogicalAnd": "And", "LogicalNot": "Not", "LogicalOr": "Or", "LogicalXor": "Xor", "Maximum": "Max",
-    "Minimum": "Min", "Multiply": "Mul", "Negative": "Neg", "NotEqual": "Equal", "Positive": "Identity", "Power": "Pow",
-    "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", **{name: name for name in SAME_IN_ONNX.split()},
+    "Deviation": "Sqrt", "Divide": "Div", "Expm1": "Exp", "FloorDivide": "Floor", "Fmod": "Mod", "GeluTanh": "Gelu",
+    "GreaterEqual": "GreaterOrEqual", "IsFinite": "IsInf", "IsNan": "IsNaN", "LessEqual": "LessOrEqual", "Log10":
+    "Log", "Log1p": "Log", "Log2": "Log", "LogicalAnd": "And", "LogicalNot": "Not", "LogicalOr": "Or", "LogicalXor":
+    "Xor", "Maximum": "Max", "Minimum": "Min", "Multiply": "Mul", "Negative": "Neg", "NotEqual": "Equal",
+    "Positive": "Identity", "Power": "Pow", "Silu": "Sigmoid", "Square": "Mul", "Subtract": "Sub", "Trunc": "Floor",
+    **{name: name for name in SAME_IN_ONNX.split()},
 }  # fmt: skip
 
 

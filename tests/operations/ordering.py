@@ -129,6 +129,7 @@ ROWS = [
                 x, axis=axis, descending=reverse, stable=True
             ),
             dtypes=NUMBERS,
+            onnx="TopK",
         )
         for kind, reference, which in ((ops.Sort, _sorted, 0), (ops.ArgSort, _order, 1))
     ),

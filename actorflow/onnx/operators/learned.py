@@ -16,8 +16,9 @@ from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Array, Value
 from actorflow.ops.cpu.buffers import compiled
-from actorflow.ops.operation import Operation
-from actorflow.spec import TensorSpec
+from actorflow.ops.cpu.kept import kept
+from actorflow.ops.operation import Application, Grads, Operation
+from actorflow.spec import Length, TensorSpec
 
 _ML = "ai.onnx.ml:"
 #: By the number or the name of a transformation: what becomes of scores along the last axis.
@@ -32,8 +33,10 @@ _COMPARE: tuple[Callable[..., Any], ...] = (
 _AGGREGATES: dict[str | int, str] = {
     "SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max", 0: "mean", 1: "sum", 2: "min", 3: "max"
 }  # fmt: skip
-#: Types of numbers that compiled code compares.
+#: Types of numbers that compiled code compares and adds up.
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
+#: Numbers of other aggregates than sums.
+_ORDERS = {"min": 1, "max": 2}
 #: Numbers of leaves that are added up at a time.
 _AT_A_TIME = 1 << 20
 #: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
@@ -92,6 +95,7 @@ class Trees(Operation):
         depth: Most decisions from a root to a leaf.
         modes: How nodes compare, as numbers of `_COMPARE`.
         aggregate: How the numbers of the trees become one.
+        features: Number of features that they ask for.
     """
 
     arguments = ("x", "feature", "split", "mode", "missing", "children", "roots", "weights")
@@ -100,32 +104,37 @@ class Trees(Operation):
     depth: int
     modes: tuple[int, ...]
     aggregate: str
+    features: int
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x, weights = inputs[0], inputs[-1]
         if len(x.shape) != 2:
             raise ShapeError(f"{self}: rows of features are needed, got {x}")
+        given: Any = x.shape[1]
+        if not isinstance(given, Length) and given < self.features:
+            raise ShapeError(f"{self}: its trees ask for {self.features} features, got {x}")
         return (TensorSpec((x.shape[0], weights.shape[1]), weights.dtype),)
 
     def compute(self, *inputs: Any) -> Any:
         x, *tables, weights = inputs
-        found = np.empty((len(x), weights.shape[1]), weights.dtype)
-        step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))
-        for start in range(0, len(x), step):
-            ends = self._ends(np.ascontiguousarray(x[start : start + step]), *tables)
-            getattr(np, self.aggregate)(weights.take(ends, axis=0), axis=1, out=found[start : start + step])
-        if self.aggregate in ("min", "max"):
+        found, x = np.empty((len(x), weights.shape[1])), np.ascontiguousarray(x)
+        if (module := compiled("trees")) is not None and x.dtype in _WIDE and weights.dtype in _WIDE:
+            forest = kept(self).derived("trees").of(inputs[1:], lambda: _forest(module, *inputs[1:]))
+            forest.put(x.astype(np.float64, copy=False), found, _ORDERS.get(self.aggregate, 0))
+        else:
+            step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))
+            for start in range(0, len(x), step):
+                said = weights.take(self._ends(x[start : start + step], *tables), axis=0).astype(np.float64)
+                combined = {"min": np.minimum, "max": np.maximum}.get(self.aggregate, np.add)
+                found[start : start + step] = combined.accumulate(said, axis=1)[:, -1]  # in the order of the trees
+        if self.aggregate in _ORDERS:
             found[np.isinf(found)] = 0  # no leaf has said anything
-        return found
+        return (found / len(tables[-1]) if self.aggregate == "mean" else found).astype(weights.dtype, copy=False)
 
     def _ends(
         self, x: Array, feature: Array, split: Array, mode: Array, missing: Array, children: Array, roots: Array
     ) -> Array:
         """The leaf of each tree that each row ends in."""
-        if (module := compiled("trees")) is not None and x.dtype in _WIDE and split.dtype in _WIDE:
-            ends = np.empty((len(x), len(roots)), np.int64)
-            module.find_ends(x, feature, split, mode, missing, children, roots, ends)
-            return ends
         row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
         if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
             goes = self._goes(x.take(feature, axis=1), split, mode, missing)
@@ -148,12 +157,26 @@ class Trees(Operation):
         return goes | (missing & np.isnan(value)) if value.dtype.kind == "f" else goes
 
 
+def _forest(module: Any, *tables: Array) -> Any:
+    """The same trees for compiled code."""
+    trees = _Nodes(*tables)
+    nodes = np.empty(len(trees.feature), module.NODE)
+    columns = (trees.split, trees.feature, *trees.children.T, trees.mode, trees.missing)
+    for name, each in zip(module.NODE["names"], columns, strict=True):
+        nodes[name] = each
+    is_leaf = (trees.children == np.arange(len(nodes))[:, np.newaxis]).all(axis=1)
+    nodes["how"][is_leaf] = nodes["missing"][is_leaf] = 0
+    return module.Forest(nodes, trees.roots.astype(np.int32), np.ascontiguousarray(trees.weights, np.float64))
+
+
 def _depth(nodes: _Nodes) -> int:
     """Most decisions from a root to a leaf."""
-    at, depth = np.unique(nodes.roots), 0
+    at, depth = nodes.roots, 0
     while True:
         below = nodes.children[at]
-        at = np.unique(below[below != at[:, np.newaxis]])
+        found = np.zeros(len(nodes.feature), bool)
+        found[below[below != at[:, np.newaxis]]] = True
+        at = np.flatnonzero(found)
         if not at.size:
             return depth
         depth += 1
@@ -170,14 +193,11 @@ def _trees(node: Node, nodes: _Nodes, aggregate: str) -> Any:
             raise Refused(f"{name} are not among its {count} nodes")
     if nodes.mode.size and not 0 <= nodes.mode.min() <= nodes.mode.max() < len(_COMPARE):
         raise Refused("its nodes decide in ways that are not known")
-    if not nodes.roots.size or nodes.feature.min() < 0 or nodes.feature.max() >= x.shape[1]:
-        raise Refused(f"its trees ask for other features than those of {node.x.spec}")
-    modes = tuple(
-        [int(mode) for mode in np.unique(nodes.mode[(nodes.children != np.arange(count)[:, None]).any(axis=1)])]
-    )
-    return node.graph.apply(
-        Trees(_depth(nodes), modes or (0,), aggregate), x, *[constant(node.graph, each) for each in nodes]
-    )
+    if not nodes.roots.size or nodes.feature.min() < 0:
+        raise Refused("it has no trees, or they ask for features of negative numbers")
+    modes = tuple(sorted({*nodes.mode[(nodes.children != np.arange(count)[:, None]).any(axis=1)].tolist()}))
+    how = Trees(_depth(nodes), modes or (0,), aggregate, 1 + int(nodes.feature.max()))
+    return node.graph.apply(how, x, *[constant(node.graph, each) for each in nodes])
 
 
 def _numbers(node: Node, name: str, kind: Any = None) -> Array:
@@ -262,16 +282,41 @@ def _classified(node: Node, scores: Any, labels: Array, post: str) -> list[Value
     return [None if best is None else node.usual(best), node.usual(_transformed(scores, post))]
 
 
+@dataclass(frozen=True)
+class OneScore(Operation):
+    """The label that a score decides between two, and the scores of both.
+
+    Attributes:
+        labels: The labels; the second one is that of scores above the border.
+        border: The border.
+        is_share: Whether the other class has what is left of 1, or the score with the other sign.
+    """
+
+    labels: tuple[int, int]
+    border: float
+    is_share: bool
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        (x,) = inputs
+        return TensorSpec((x.shape[0],), np.dtype(np.int64)), TensorSpec((x.shape[0], 2), x.dtype)
+
+    def compute(self, *inputs: Any) -> Any:
+        x = inputs[0][:, 0]
+        scores = np.empty((len(x), 2), x.dtype)
+        np.subtract(x.dtype.type(self.is_share), x, out=scores[:, 0])
+        scores[:, 1] = x
+        return np.array(self.labels).take(x > self.border), scores
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        other, own = ops.split(grads[1], 2, axis=1)
+        return [own - other]
+
+
 def _one_score(node: Node, y: Any, labels: Array, post: str, border: float, *, is_share: bool) -> list[Value | None]:
     """The label that one score (rows, 1) decides between two, and the scores of both."""
-    if post == "LOGISTIC":
-        scores = ops.sigmoid(ops.concat([-y, y], axis=1))
-    else:
-        scores = ops.concat([1.0 - y if is_share else -y, y], axis=1)
-        scores = _transformed(scores, post)
-    chosen = ops.reshape(ops.cast(y > border, "int64"), (y.shape[0],))
-    label = ops.take(constant(node.graph, labels), chosen) if node.wants(0) else None
-    return [None if label is None else node.usual(label), node.usual(scores)]
+    a, b = labels.tolist()
+    label, scores = node.graph.apply(OneScore((a, b), border, is_share and post != "LOGISTIC"), y)
+    return [node.usual(label) if node.wants(0) else None, node.usual(_transformed(scores, post))]
 
 
 @lowers(f"{_ML}TreeEnsemble", limits="post_transform PROBIT")

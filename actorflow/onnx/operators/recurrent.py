@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from actorflow import ops
-from actorflow.onnx.constants import constant
+from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
-from actorflow.onnx.values import Value
+from actorflow.onnx.values import Array, Value
+from actorflow.ops.cpu.buffers import narrow
+from actorflow.ops.cpu.kept import kept
+from actorflow.ops.operation import Operation
+from actorflow.spec import TensorSpec
 
+_ZERO = np.float32(0)
 _LIMITS = "other activations than the usual ones, clip, input_forget"
 
 
@@ -36,12 +42,13 @@ def _gates(node: Node, position: int, direction: int, order: Sequence[int], star
     return ops.concat([ops.slice(value.blob(), (direction, part)) for part in parts], axis=0)
 
 
-def _state(node: Node, position: int, direction: int, batch_first: bool) -> Any:
-    """A first state of a direction; None for zeros."""
+def _state(node: Node, position: int, direction: int, batch_first: bool, x: Any) -> Any:
+    """A first state of a direction, the same one for all rows of x where it has one; None for zeros."""
     if not node.has(position):
         return None
     blob = node.value(position).blob()
-    return ops.slice(blob, (slice(None), direction) if batch_first else (direction,))
+    state = ops.slice(blob, (slice(None), direction) if batch_first else (direction,))
+    return ops.broadcast_to(state, (x.shape[1], state.shape[1])) if state.shape[0] == 1 != x.shape[1] else state
 
 
 def _beside(parts: Sequence[Any], axis: int) -> Any:
@@ -82,8 +89,8 @@ def _lstm(node: Node) -> list[Value | None]:
         if node.has(3):
             bias = _gates(node, 3, i, order, 0, 8) + _gates(node, 3, i, order, 4, 8)
         return ops.lstm(
-            x, _gates(node, 1, i, order), _gates(node, 2, i, order), bias, _state(node, 5, i, batch_first),
-            _state(node, 6, i, batch_first), peepholes=_gates(node, 7, i, (0, 2, 1)) if node.has(7) else None,
+            x, _gates(node, 1, i, order), _gates(node, 2, i, order), bias, _state(node, 5, i, batch_first, x),
+            _state(node, 6, i, batch_first, x), peepholes=_gates(node, 7, i, (0, 2, 1)) if node.has(7) else None,
             lengths=lengths, reverse=reverse,
         )  # fmt: skip
 
@@ -97,7 +104,7 @@ def _gru(node: Node) -> list[Value | None]:
     def run(x: Any, i: int, batch_first: bool, lengths: Any, reverse: bool) -> Sequence[Any]:
         bias, bias_h = (_gates(node, 3, i, order, start, 6) if node.has(3) else None for start in (0, 3))
         return ops.gru(
-            x, _gates(node, 1, i, order), _gates(node, 2, i, order), bias, bias_h, _state(node, 5, i, batch_first),
+            x, _gates(node, 1, i, order), _gates(node, 2, i, order), bias, bias_h, _state(node, 5, i, batch_first, x),
             reset_after=bool(node.attribute("linear_before_reset", 0)), lengths=lengths, reverse=reverse,
         )  # fmt: skip
 
@@ -112,8 +119,100 @@ def _rnn(node: Node) -> list[Value | None]:
     def run(x: Any, i: int, batch_first: bool, lengths: Any, reverse: bool) -> Sequence[Any]:
         bias = _gates(node, 3, i, (0,), 0, 2) + _gates(node, 3, i, (0,), 1, 2) if node.has(3) else None
         return ops.rnn(
-            x, _gates(node, 1, i, (0,)), _gates(node, 2, i, (0,)), bias, _state(node, 5, i, batch_first),
+            x, _gates(node, 1, i, (0,)), _gates(node, 2, i, (0,)), bias, _state(node, 5, i, batch_first, x),
             activation=activation, lengths=lengths, reverse=reverse,
         )  # fmt: skip
 
     return _recurrent(node, (activation,), run)
+
+
+# -- of eight bits -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuantizedLSTM(Operation):
+    """An LSTM of weights of 8 bits, which rounds what it multiplies with them to 8 bits, each step's state by itself.
+
+    Gates are those of input, output, forget and cell; weights are whole numbers.
+
+    Attributes:
+        reverse: Whether it goes from the end of the sequence on.
+    """
+
+    arguments = ("x", "hidden", "cell", "weight_x", "weight_h", "scale_x", "scale_h", "bias")
+    differentiable = False
+
+    reverse: bool
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, hidden, cell = inputs[:3]
+        return TensorSpec((x.shape[0], *hidden.shape), x.dtype), hidden, cell
+
+    def compute(self, *inputs: Any) -> Any:
+        x, hidden, cell, *weights, scale_x, scale_h, bias = inputs
+        y, (rows, width) = np.empty((len(x), *hidden.shape), x.dtype), hidden.shape
+        by_x, by_h = kept(self).derived("weights").of(weights, lambda: [*map(_packed, weights)])
+        gates = np.empty((x.shape[0] * rows, 4 * width), np.float32)
+        if not y.size:
+            return y, hidden, cell
+        _multiply(x.reshape(-1, x.shape[2]), by_x, scale_x, gates)
+        np.add(gates, bias, out=gates)
+        gates, step = gates.reshape(len(x), rows, 4 * width), np.empty((rows, 4 * width), np.float32)
+        opened, new = step[:, : 3 * width], step[:, 3 * width :]
+        into, out, stays = (opened[:, k * width : (k + 1) * width] for k in range(3))
+        cell = cell.copy()
+        for i in range(len(x))[:: -1 if self.reverse else 1]:
+            _multiply(hidden, by_h, scale_h, step)
+            np.add(step, gates[i], out=step)
+            np.exp(np.negative(opened, out=opened), out=opened)
+            np.reciprocal(np.add(opened, 1, out=opened), out=opened)
+            np.multiply(into, np.tanh(new, out=new), out=into)
+            np.add(np.multiply(stays, cell, out=cell), into, out=cell)
+            hidden = np.multiply(out, np.tanh(cell, out=new), out=y[i])
+        return y, hidden.copy(), cell
+
+
+def _packed(weight: Array) -> Array:
+    """Whole numbers as products take them."""
+    module = narrow()
+    return weight.astype(np.float32) if module is None else module.pack(weight.astype(np.int32))
+
+
+def _multiply(x: Array, weight: Array, scale: Array, y: Array) -> None:
+    """Put rows, rounded to 8 bits between the least and the largest number, times whole numbers and a scale into y."""
+    low, high = min(x.min(), _ZERO), max(x.max(), _ZERO)
+    step = (high - low) / np.float32(255) or np.float32(1)
+    zero = np.rint(-low / step)
+    whole = np.rint(x / step)
+    np.maximum(np.minimum(whole, 255 - zero, out=whole), -zero, out=whole)
+    if (module := narrow()) is None:
+        np.multiply(whole @ weight, step * scale, out=y)
+        return
+    rounded, sums = np.zeros((len(x), 2 * weight.shape[1]), np.int16), np.empty(y.shape, np.int32)
+    rounded[:, : x.shape[1]] = whole
+    module.multiply(rounded, weight, sums)
+    np.multiply(sums, step * scale, out=y, dtype=np.float32, casting="unsafe")
+
+
+@lowers("com.microsoft:DynamicQuantizeLSTM", limits=f"{_LIMITS}; peepholes and sequences of several lengths")
+def _quantized_lstm(node: Node) -> list[Value | None]:
+    if node.has(4) or node.has(7):
+        raise Refused("peepholes and sequences of several lengths are not supported")
+
+    def run(x: Any, i: int, batch_first: bool, lengths: Any, reverse: bool) -> Sequence[Any]:
+        weights, scales = [], []
+        for at, position in ((1, 8), (2, 10)):
+            array, scale = node.array(at, "a weight")[i], node.array(position, "a scale")[i]
+            zero = node.array(position + 1, "a zero point")[i] if node.has(position + 1) else 0
+            spend(*array.shape, size=4)
+            weights.append(array.astype(np.int16) - np.int16(zero))
+            scales.append(np.asarray(scale, np.float32).reshape(-1))
+        width = weights[1].shape[0]
+        bias = node.array(3, "the bias")[i] if node.has(3) else np.zeros(8 * width, np.float32)
+        states = [_state(node, position, i, batch_first, x) for position in (5, 6)]
+        states = [x.constant_like(0.0, (x.shape[1], width)) if state is None else state for state in states]
+        given = [constant(node.graph, each) for each in (*weights, *scales, bias[: 4 * width] + bias[4 * width :])]
+        made: Sequence[Any] = node.graph.apply(QuantizedLSTM(reverse), x, *states, *given)
+        return made
+
+    return _recurrent(node, ("sigmoid", "tanh", "tanh"), run)
