@@ -536,6 +536,7 @@ class EmitActor(BodyActor):
             try:
                 for blob, joiner, spec in zip(self.outputs, call.joined, self.specs, strict=True):
                     parent.values[blob.slot] = checked(call.context.run(joiner.joined), spec, "what is joined")
+                call.template = []  # which refers to the inputs
                 release(self.freed, parent)
                 if parent.monitor is not None:
                     for join, _ in self.joinings:
