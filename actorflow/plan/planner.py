@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError, ShapeError
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, ShapeError
 from actorflow.graph.flow import Loop, Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
@@ -151,12 +151,6 @@ def _bodies(
             raise GraphError(
                 f"op {op.node.name!r} computes {body.scope.name!r}, which gives a value for each item of an op that "
                 f"emits: join them there by af.collect; created at {op.node.site}"
-            )
-        elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
-        if elsewhere:
-            raise PlaceError(
-                f"blob {elsewhere[0].name!r} is on {elsewhere[0].place}, but op {op.node.name!r}, which computes it, "
-                f"is on rank {op.place.rank}: branches and loops have one rank; created at {op.node.site}"
             )
         for text, names in part.notes.items():
             known = plan.notes.setdefault(text, [])

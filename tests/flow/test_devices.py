@@ -69,9 +69,9 @@ PLACED: list[tuple[Callable[..., Any], str, list[str]]] = [
 ]
 
 
-def built(make: Any, place: str, target: str = "cpu") -> tuple[af.Graph, af.Blob, af.Variable, af.Blob]:
+def built(make: Any, place: str, target: str = "cpu", **options: Any) -> tuple[af.Graph, af.Blob, af.Variable, af.Blob]:
     """A graph that computes one of them on a place, and copies the result to another."""
-    graph = af.Graph("g")
+    graph = af.Graph("g", **options)
     x = graph.blob("x", [3])
     w = graph.variable("w", [3], init=[2.0, 1.5, 3.0], place=place)
     with graph.at(place):
