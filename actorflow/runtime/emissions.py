@@ -316,7 +316,7 @@ class EmitActor(BodyActor):
                 call.parent.ready.append((call, call.parent))
                 return
             call.is_pulling = True
-            if self.pull_ns > INLINE_NS:  # or nobody knows yet
+            if self.pull_ns > INLINE_NS or self.attempts is not None:  # or nobody knows yet
                 self._pull_there(call)
                 return
             try:
@@ -332,7 +332,9 @@ class EmitActor(BodyActor):
     def _pull_there(self, call: EmissionCall) -> None:
         """Ask a plain generator for an item on the lane."""
         try:
-            self.lane.submit(_pull_there, call, self._pulled, True)
+            fence = self.lane.submit(_pull_there, call, self._pulled, True)
+            if self.attempts is not None:
+                self.attempts.begin(call.parent, fence)
         except BaseException:  # for instance no thread to be had
             call.is_pulling = False
             raise
@@ -343,10 +345,11 @@ class EmitActor(BodyActor):
         call.is_pulling = False
         item, call.pulled = call.pulled, None
         try:
+            error = fence.error if self.attempts is None else self.attempts.end(call.parent, fence.error)
             if call.is_stopped or call.is_exhausted:
                 self._close(call)
-            elif fence.error is not None:
-                self._fail(call, fence.error)
+            elif error is not None:
+                self._fail(call, error)
             else:
                 self.pull_ns, self._last_ns = min(fence.elapsed_ns, self._last_ns), fence.elapsed_ns
                 self._start(call, item)
@@ -356,7 +359,7 @@ class EmitActor(BodyActor):
 
     async def _emit(self, call: EmissionCall) -> None:
         """Run an async generator; it is closed when the call is stopped."""
-        generator, dispatcher = call.generator, call.parent.start.dispatcher
+        generator, dispatcher, attempts = call.generator, call.parent.start.dispatcher, self.attempts
         is_dropped, begun_ns = False, clock_ns()
         try:
             while call.goes_on():
@@ -369,10 +372,15 @@ class EmitActor(BodyActor):
                         call.room = call.parent.loop.create_future()
                         await call.room
                     continue
+                if attempts is not None:
+                    assert call.task is not None
+                    attempts.begin(call.parent, call.task)
                 try:
                     item = await anext(generator)
                 except StopAsyncIteration:
                     return
+                if attempts is not None and (late := attempts.end(call.parent, None)) is not None:
+                    raise late
                 if not call.goes_on():
                     return
                 self._start(call, item)
@@ -393,6 +401,8 @@ class EmitActor(BodyActor):
         call.task = call.generator = None
         call.is_exhausted = True
         error = ended_with(task)
+        if self.attempts is not None:
+            error = self.attempts.end(call.parent, error)
         if error is not None and not (was_told and isinstance(error, asyncio.CancelledError)):
             self._fail(call, error)
         self.advance(call)
