@@ -123,12 +123,12 @@ def check_places(ops: Collection[Op], fetched: Iterable[Blob], world: Transport)
         for op in ops:
             for each in with_bodies([*chain.from_iterable(body.ops for body in bodies_of(op))]):
                 if each.place.rank != op.place.rank:
-                    place = f"{each.place.rank}/cpu"
+                    there = f"`with graph.at('{each.place.rank}/cpu')`"
                     raise PlaceError(
                         f"op {each.name!r} is on rank {each.place.rank}, but op {op.name!r}, which computes it as a "
                         f"branch or a loop says, is on rank {op.place.rank}, and either has one rank: make all of it "
-                        f"in `with graph.at({place!r})`, where it may read what other ranks have, and they what it gives; "
-                        f"created at {each.site}"
+                        f"in {there}, where it may read what other ranks have, and they what it gives; created at "
+                        f"{each.site}"
                     )
 
 
