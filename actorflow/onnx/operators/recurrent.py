@@ -151,10 +151,10 @@ def _lstm(node: Node) -> list[Value | None]:
         bias = None
         if node.has(3):
             bias = _gates(node, 3, i, order, 0, 8) + _gates(node, 3, i, order, 4, 8)
-        weights = [_gates(node, position, i, order) for position in (1, 2)]
-        states = [_state(node, position, i, batch_first) for position in (5, 6)]
+        weights: Any = [_gates(node, position, i, order) for position in (1, 2)]
+        states: Any = [_state(node, position, i, batch_first) for position in (5, 6)]
         if names == ["sigmoid", "tanh", "tanh"] and not node.has(7):
-            return ops.lstm(x, *weights, bias, *states, **options)
+            return ops.lstm(x, weights[0], weights[1], bias, states[0], states[1], **options)
         width, (f, g, h) = weights[1].shape[1], activations
         looks = ops.split(_gates(node, 7, i, (0, 2, 1)), 3) if node.has(7) else None
 
@@ -178,9 +178,10 @@ def _gru(node: Node) -> list[Value | None]:
 
     def run(x: Any, i: int, batch_first: bool, names: Any, activations: Any, options: Any) -> Sequence[Any]:
         bias, bias_h = (_gates(node, 3, i, order, start, 6) if node.has(3) else None for start in (0, 3))
-        weights, state = [_gates(node, position, i, order) for position in (1, 2)], _state(node, 5, i, batch_first)
+        weights: Any = [_gates(node, position, i, order) for position in (1, 2)]
+        state = _state(node, 5, i, batch_first)
         if names == ["sigmoid", "tanh"]:
-            return ops.gru(x, *weights, bias, bias_h, state, reset_after=after, **options)
+            return ops.gru(x, weights[0], weights[1], bias, bias_h, state, reset_after=after, **options)
         width, (f, g) = weights[1].shape[1], activations
         first, last = ops.slice(weights[1], (slice(2 * width),)), ops.slice(weights[1], (slice(2 * width, None),))
         biases = [0.0, 0.0] if bias_h is None else ops.split(bias_h, [2 * width, width])
@@ -200,9 +201,10 @@ def _gru(node: Node) -> list[Value | None]:
 def _rnn(node: Node) -> list[Value | None]:
     def run(x: Any, i: int, batch_first: bool, names: Any, activations: Any, options: Any) -> Sequence[Any]:
         bias = _gates(node, 3, i, (0,), 0, 2) + _gates(node, 3, i, (0,), 1, 2) if node.has(3) else None
-        weights, state = [_gates(node, position, i, (0,)) for position in (1, 2)], _state(node, 5, i, batch_first)
+        weights: Any = [_gates(node, position, i, (0,)) for position in (1, 2)]
+        state = _state(node, 5, i, batch_first)
         if names is not None and names[0] in {"tanh", "relu"}:
-            return ops.rnn(x, *weights, bias, state, activation=names[0], **options)
+            return ops.rnn(x, weights[0], weights[1], bias, state, activation=names[0], **options)
         width, (f,) = weights[1].shape[1], activations
 
         def step(gates: Any, hidden: Any) -> Sequence[Any]:
