@@ -53,6 +53,10 @@ class Body:
         """The ops that its outputs need, each behind those that it needs itself."""
         return ops_before(self.outputs)
 
+    def readers(self, blob: Blob) -> list[tuple[Op, int]]:
+        """The ops that read one of its blobs, and as which input."""
+        return [(op, i) for op in dict.fromkeys(blob.consumers) for i, each in enumerate(op.inputs) if each is blob]
+
     def own(self, blob: Blob) -> Blob:
         """The blob of the body that is, or stands for, a blob.
 

@@ -504,7 +504,8 @@ class Graph:
                 frame fails or is cancelled.
             in_flight: Most items of an op that emits that are computed at once. With more than 1 it must not change
                 an array that it has given. In a stream as many are computed ahead, or 16 if they are quick.
-            priority, timeout, retries, backoff: As for `op`.
+            priority, timeout, retries, backoff: As for `op`. An op that emits has no retries, and its ``timeout``
+                is how long it may take to give an item, or to end.
 
         Example:
             >>> graph = af.Graph("g")
@@ -544,10 +545,10 @@ class Graph:
         attempts, priority = options.attempts_of(timeout, retries, backoff), whole("priority", priority)
         in_flight = whole("in_flight", in_flight, 1)
         if flag("emits", emits):
-            if attempts is not None or concurrency is not None:
+            if (attempts is not None and attempts.retries) or concurrency is not None:
                 raise GraphError(
-                    f"op {name!r}: an op that emits has no timeout= and no retries=, as items would come twice, and no "
-                    "concurrency=, as it takes one frame after the other"
+                    f"op {name!r}: an op that emits has no retries=, as items would come twice, and no concurrency=, "
+                    "as it takes one frame after the other"
                 )
             operation: Function = Emitting(fn, specs, in_flight=in_flight)
         elif in_flight != 1:

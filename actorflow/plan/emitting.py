@@ -38,6 +38,14 @@ class ItemBody:
         self.captured = captured
         self.outputs = outputs
         self.ops = ops
+        self._readers: dict[Blob, list[tuple[Op, int]]] = {}
+        for op in ops:
+            for i, blob in enumerate(op.inputs):
+                self._readers.setdefault(blob, []).append((op, i))
+
+    def readers(self, blob: Blob) -> list[tuple[Op, int]]:
+        """As of a `Body`."""
+        return self._readers.get(blob, [])
 
     @property
     def inputs(self) -> tuple[Blob, ...]:

@@ -96,6 +96,7 @@ class Plan:
         tapped: Slot of each blob that is kept for those who look on, and not returned.
         check: What is looked for in the results of its ops; None for nothing.
         per_item: Blobs that are returned for each item of an op that emits, and not once in a frame.
+        results: Of a body, the slots of its outputs.
 
     Example:
         >>> graph = af.Graph("g")
@@ -123,6 +124,7 @@ class Plan:
     check: FiniteCheck | None = None
     tapped: Mapping[Blob, int] = field(default_factory=dict)
     per_item: Sequence[Blob] = ()
+    results: Sequence[int] = ()
 
     def footprint(self, place: Place | None = None) -> Footprint:
         """Memory that one frame takes, on one place or on all together.

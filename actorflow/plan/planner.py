@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from actorflow.devices import Device, device_kind
-from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, PlaceError, ShapeError
-from actorflow.graph.flow import Switch, WithBodies
+from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfMemoryError, ShapeError
+from actorflow.graph.flow import Loop, Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
 from actorflow.loop import Steps
@@ -27,6 +27,7 @@ from actorflow.place import Place
 from actorflow.plan.capture import captures, find_segments
 from actorflow.plan.emitting import Emission, emitting
 from actorflow.plan.fuse import fuse as fused
+from actorflow.plan.homes import given_at, taken_at
 from actorflow.plan.kernels import Choice, Selector
 from actorflow.plan.lengths import Closed
 from actorflow.plan.memory import footprint, places_of
@@ -46,6 +47,14 @@ SMALL_BYTES = 1 << 16
 REDUCE = "reduce"
 
 
+class Inside(NamedTuple):
+    """What a body is given by its op, and gives to it, with the places where that is."""
+
+    op: Op
+    given: Mapping[Blob, Place]
+    outputs: Sequence[tuple[Blob, Place]]
+
+
 def planning(
     graph: Graph,
     targets: Sequence[Blob | Op | Graph] | None,
@@ -53,7 +62,7 @@ def planning(
     fuse: bool | None = None,
     lengths: Lengths | None = None,
     tapped: Sequence[Blob] = (),
-    home: Place | None = None,
+    inside: Inside | None = None,
 ) -> Steps[Plan]:
     """Check a graph, or the part of it that ``targets`` need, and plan it. The graph must not change meanwhile.
 
@@ -63,7 +72,7 @@ def planning(
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
         lengths: Lengths of the axes that are open there; None if there are none.
         tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
-        home: Where all that is fetched is to be; None for where each blob lives.
+        inside: Of a body, what it is given and gives, and where.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
             lengths that do not fit (`ShapeError`).
@@ -81,11 +90,11 @@ def planning(
         closed = Closed(lengths)
         yield from closed.close(ordered)
     fuses = graph.options.fuse if fuse is None else fuse
-    planner = _Planner(graph, ordered, fuses, closed, home)
+    planner = _Planner(graph, ordered, fuses, closed, inside)
     found = emitting(ordered, fetched, planner.spec, planner.operation)
     per_item = () if found is None or found.fetched else fetched
     if found is not None:
-        planner, fetched = _Planner(graph, found.ops, fuses, closed, home, hidden=found.hidden), found.fetched
+        planner, fetched = _Planner(graph, found.ops, fuses, closed, inside, hidden=found.hidden), found.fetched
     if tapped:
         used = {blob for op in planner.ordered for blob in (*op.inputs, *op.outputs)}
         tapped = [blob for blob in tapped if blob in used]
@@ -113,7 +122,7 @@ def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None
     """The plan of what is computed for each item of an op that emits; it is given what it reads from outside."""
     graph, (body,) = plan.graph, operation.bodies
     fuses = graph.options.fuse if fuse is None else fuse
-    planner = _Planner(graph, body.ops, fuses, closed, op.place, given=frozenset(body.inputs))
+    planner = _Planner(graph, body.ops, fuses, closed, _inside(plan, op, operation, 0))
     part = yield from planner.plan(body.outputs)
     part.lengths = plan.lengths
     yield from _add_bodies(part, fuse, closed)
@@ -125,13 +134,14 @@ def _bodies(
 ) -> Steps[list[Plan | GraphError]]:
     """Plans of what an op computes by itself."""
     made: list[Plan | GraphError] = []
-    for body in operation.bodies:
+    for i, body in enumerate(operation.bodies):
         lengths = plan.lengths or None
         try:
             if isinstance(operation, Emission):
                 part = yield from _item_body(plan, op, operation, fuse, closed)
             else:
-                part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, home=op.place)
+                inside = _inside(plan, op, operation, i)
+                part = yield from planning(plan.graph, body.outputs, fuse=fuse, lengths=lengths, inside=inside)
         except ShapeError as error:
             if lengths is None or not isinstance(operation, Switch):
                 raise
@@ -142,12 +152,6 @@ def _bodies(
                 f"op {op.node.name!r} computes {body.scope.name!r}, which gives a value for each item of an op that "
                 f"emits: join them there by af.collect; created at {op.node.site}"
             )
-        elsewhere = [slot.blob for slot in part.slots if slot.place.rank != op.place.rank]
-        if elsewhere:
-            raise PlaceError(
-                f"blob {elsewhere[0].name!r} is on {elsewhere[0].place}, but op {op.node.name!r}, which computes it, "
-                f"is on rank {op.place.rank}: branches and loops have one rank; created at {op.node.site}"
-            )
         for text, names in part.notes.items():
             known = plan.notes.setdefault(text, [])
             known.extend(name for name in names if name not in known)
@@ -155,6 +159,26 @@ def _bodies(
     if all(isinstance(part, GraphError) for part in made):
         raise cast(GraphError, made[0])
     return made
+
+
+def _inside(plan: Plan, op: PlannedOp, operation: WithBodies, which: int) -> Inside:
+    body, host = operation.bodies[which], op.place
+    taken, given = [[plan.slots[slot].place for slot in each] for each in (op.inputs, op.outputs)]
+    count = len(body.parameters)
+    if isinstance(operation, Emission):
+        places = [host] * count + taken[len(operation.op.inputs) :]
+    else:
+        first = int(isinstance(operation, Switch))
+        places = taken[first : first + count] + [taken[position] for position in operation.reads[which]]
+    homes = (
+        given
+        if isinstance(operation, Switch)
+        else given[: operation.carries]
+        if isinstance(operation, Loop) and not which
+        else []
+    )
+    homes = homes + [host] * (len(body.outputs) - len(homes))  # entries of arrays, answers, and what is joined
+    return Inside(op.node, dict(zip(body.inputs, places, strict=True)), [*zip(body.outputs, homes, strict=True)])
 
 
 def _check_budget(plan: Plan, place: Place) -> None:
@@ -181,8 +205,7 @@ class _Planner:
         ordered: The ops, in a topological order.
         fuses: Whether to join some.
         closed: Types and operations for the lengths of open axes, if there are any.
-        home: As for `planning`.
-        given: Blobs whose values each frame is given, whoever makes them.
+        inside: As for `planning`.
         hidden: Ops that others stand for.
     """
 
@@ -192,15 +215,15 @@ class _Planner:
         ordered: list[Op],
         fuses: bool,
         closed: Closed | None,
-        home: Place | None,
+        inside: Inside | None,
         *,
-        given: frozenset[Blob] = frozenset(),
         hidden: frozenset[Op] = frozenset(),
     ) -> None:
         self._graph = graph
-        self._home = home
+        self._inside = inside
+        # Blobs whose values each frame is given, whoever makes them.
+        self._given: Mapping[Blob, Place] = {} if inside is None else inside.given
         self._fuses = fuses
-        self._given = given
         self.ordered = ordered
         # Types and operations of nodes.
         self.spec: Callable[[Blob], TensorSpec] = _SPEC if closed is None else closed.spec
@@ -237,7 +260,13 @@ class _Planner:
             else:
                 self._plan_elsewhere(op)
             yield
-        fetches = {blob: self._fetched(blob) for blob in fetched if self._is_brought(blob)}
+        if self._inside is None:
+            fetches = {blob: self._fetched(blob, blob.place) for blob in fetched if self._is_brought(blob)}
+            results: list[Slot] = []
+        else:
+            outputs = self._inside.outputs if fetched else ()
+            results = [self._fetched(blob, home) for blob, home in outputs]
+            fetches = {blob: slot for (blob, _), slot in zip(outputs, results, strict=True)}
         for variable, op_index in self._updates.items():
             self._await_turn(variable, self._ops[op_index])
         if self._fuses:
@@ -269,6 +298,7 @@ class _Planner:
             find_segments(self._ops, self._slots) if capture else (),
             identity,
             self._folded,
+            results=[slot.index for slot in results],
         )
 
     # -- ops ----------------------------------------------------------------------------------------------------
@@ -311,7 +341,11 @@ class _Planner:
             else:
                 choice = self._choose(op, operation, op.place, typed[0].dtype if typed else _ANY)
         place, folds = choice.place, once is not None
-        if choice.layout is None and choice.dtype is None:
+        if isinstance(operation, WithBodies):
+            inputs = [self._value(blob, taken_at(op, i), op) for i, blob in enumerate(op.inputs)]
+            outputs = [self._output(op, blob, given_at(op, i)) for i, blob in enumerate(results)]
+            self._add(op, op, operation, choice, inputs, outputs)
+        elif choice.layout is None and choice.dtype is None:
             inputs = []
             for blob in op.inputs:
                 slot = self._values.get(blob)
@@ -460,7 +494,7 @@ class _Planner:
 
     def _update(self, variable: Variable, slot: Slot, op: Op) -> None:
         """A variable's new value is where it was computed: bring it home."""
-        slot = self._at(slot, variable.place, op)
+        slot = self._alone(self._at(slot, variable.place, op), op)
         slot.updates = variable
         slot.readers += 1  # the variable itself
         index = len(self._ops) - 1
@@ -530,16 +564,16 @@ class _Planner:
 
     def _source(self, blob: Blob) -> Slot:
         """The slot of a value that no op of this rank writes."""
-        home = self._rank if blob in self._given else home_of(blob)
+        given = self._given.get(blob)
+        home = home_of(blob) if given is None else self._rank
         if home != self._rank:
             slot = self._receive(blob, home, blob.name, (blob.producers or blob.consumers)[0])
-        elif isinstance(blob, Variable) and blob not in self._given:
+        elif isinstance(blob, Variable) and given is None:
             slot = self._new_slot(blob, self.spec(blob), blob.place)
             self._reads[blob] = slot.index
         else:
             # Fed from the host, as a rule.
-            is_here = device_kind(blob.place.kind).is_host and blob not in self._given
-            place = blob.place if is_here else self._host
+            place = given or (blob.place if device_kind(blob.place.kind).is_host else self._host)
             slot = self._new_slot(blob, self.spec(blob), place)
             slot.is_fed = True
             self._feeds[blob] = slot.index
@@ -558,10 +592,9 @@ class _Planner:
         else:
             self._values[blob] = slot
 
-    def _fetched(self, blob: Blob) -> Slot:
-        """The slot that the application gets: where the blob lives; what was fed comes back as it was."""
+    def _fetched(self, blob: Blob, home: Place) -> Slot:
+        """The slot that the application gets, or the op of a body: on a place, unless it was fed to the former."""
         slot = self._values.get(blob) or self._source(blob)
-        home = self._home or blob.place
         if slot.is_constant:  # a copy: what is fetched is the application's
             constant, op, copy = slot, blob.producers[0], Copy()
             choice = self._choose(op, copy, home, blob.dtype)
@@ -569,11 +602,21 @@ class _Planner:
                 choice = self._choose(op, copy, self._host, blob.dtype)
             slot = self._new_slot(blob, self.spec(blob), choice.place)
             self._add(op, blob, copy, choice, [self._at(constant, choice.place, op)], [slot])
-        if not slot.is_fed and slot.place != home:
-            slot = self._at(slot, home, blob.producers[0])
+        if self._inside is not None:
+            slot = self._at(slot, home, self._inside.op)
+        elif not slot.is_fed and not isinstance(blob, Variable):
+            slot = self._alone(self._at(slot, home, blob.producers[0]), blob.producers[0])
         slot.is_fetched = True
         slot.readers += 1
         return slot
+
+    def _alone(self, slot: Slot, op: Op) -> Slot:
+        """The slot, or a copy of what an op with bodies gives on a device: it may hand on what it was given."""
+        if not isinstance(op.operation, WithBodies) or device_kind(slot.place.kind).is_host:
+            return slot
+        copy = self._new_slot(slot.blob, slot.spec, slot.place)
+        self._add(op, slot.blob, Copy(), self._choose(op, Copy(), slot.place, slot.spec.dtype), [slot], [copy])
+        return copy
 
     def _at(self, slot: Slot, place: Place, op: Op) -> Slot:
         """A slot's value on a place: copied once for all that read it there."""

@@ -7,6 +7,7 @@ from itertools import chain
 
 from actorflow.devices import check_place
 from actorflow.errors import CycleError, DeviceUnavailableError, GraphError, PlaceError
+from actorflow.graph.body import bodies_of, with_bodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, State, Variable
 from actorflow.ops.collective import AllReduce
@@ -103,8 +104,8 @@ def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
     return ordered
 
 
-def check_places(ops: Iterable[Op], fetched: Iterable[Blob], world: Transport) -> None:
-    """Check that all ranks are there, and the devices of this one.
+def check_places(ops: Collection[Op], fetched: Iterable[Blob], world: Transport) -> None:
+    """Check that all ranks are there, and the devices of this one, and that each body is on the rank of its op.
 
     Raises:
         PlaceError, DeviceUnavailableError: naming the node and the line that created it.
@@ -118,6 +119,17 @@ def check_places(ops: Iterable[Op], fetched: Iterable[Blob], world: Transport) -
                 if last not in seen:
                     seen.add(last)
                     _check_place(node, world)
+    if world.size > 1:
+        for op in ops:
+            for each in with_bodies([*chain.from_iterable(body.ops for body in bodies_of(op))]):
+                if each.place.rank != op.place.rank:
+                    there = f"`with graph.at('{each.place.rank}/cpu')`"
+                    raise PlaceError(
+                        f"op {each.name!r} is on rank {each.place.rank}, but op {op.name!r}, which computes it as a "
+                        f"branch or a loop says, is on rank {op.place.rank}, and either has one rank: make all of it "
+                        f"in {there}, where it may read what other ranks have, and they what it gives; created at "
+                        f"{each.site}"
+                    )
 
 
 def _check_place(node: Node, world: Transport) -> None:

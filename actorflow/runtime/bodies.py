@@ -122,8 +122,7 @@ class Part:
         self.program = program
         self._begin, given = program.layout(body.inputs)
         self.inputs = [(i, slot) for i, slot in zip(positions, given, strict=True) if slot is not None]
-        slots = [plan.fetches[blob] for blob in body.outputs]
-        self.outputs = tuple([Blob(slot, program.bucket_of(slot)) for slot in slots])
+        self.outputs = tuple([Blob(slot, program.bucket_of(slot)) for slot in plan.results])
         self.is_random: bool = any(op.kernel is not None and op.kernel.random for op in plan.ops) or any(
             isinstance(op, BodyActor) and any(isinstance(part, Part) and part.is_random for part in op.bodies)
             for op in program.ops
@@ -451,12 +450,14 @@ class LoopActor(BodyActor):
         values, outputs, operation = call.parent.values, self.outputs, self.operation
         for i, blob in enumerate(outputs[: operation.carries]):
             value = call.cycle.carried[i]
-            if not steps and blob.bucket is not None:  # what it was given is not a buffer that can go there
+            # What it was given on the host is not a buffer that can go there.
+            if not steps and blob.bucket is not None and type(value) is np.ndarray:
                 value, given = blob.bucket.take(), value
                 np.copyto(value, given)
             values[blob.slot] = value
         if operation.saved:
             values[outputs[-1].slot] = np.array(steps)
+        call.cycle = None  # which refers to the inputs, whose buffers go back now
         return False
 
     def where(self, call: _Call) -> str:

@@ -167,7 +167,11 @@ class Builder:
             return BlobActor(index, self._home(slot.blob))
         if writer is None or slot.spec.dtype.hasobject:  # a bucket would keep Python objects alive
             return BlobActor(index, None)
-        if self._resources.device(slot.place).is_stream:
+        device = self._resources.device(slot.place)
+        if isinstance(device, StreamDevice) and writer.bodies:
+            # It has come out of a body, in which all work on it has ended.
+            return stream.StreamViewActor(index, device.memory.bucket_of(slot.spec, self._users.get(slot.index, ())))
+        if device.is_stream:
             returns = writer.kernel is None or writer.kernel.returns
             return (stream.StreamViewActor if returns else BlobActor)(index, self._bucket(slot, writer))
         if isinstance(writer.operation, Function | Emission):
@@ -284,7 +288,7 @@ class Builder:
             (part,), (body,) = self._parts[op.index], op.bodies
             assert isinstance(part, Part)
             assert isinstance(body, Plan)
-            values = [body.slots[slot].spec for slot in body.fetches.values()]
+            values = [body.slots[slot].spec for slot in body.results]
             return EmitActor(wiring, op.operation, part, resources.turnstile(op.operation.op), op.specs, values)
         if isinstance(op.operation, WithBodies):
             parts = self._parts[op.index]
@@ -451,7 +455,7 @@ def _users(plan: Plan, resources: Resources) -> dict[int, tuple[StreamLane, ...]
         return {}
     groups = {slot.index: {slot.index} for slot in plan.slots}
     for op in plan.ops:
-        if op.kernel is not None and op.kernel.returns:  # outputs may be views of inputs
+        if op.bodies or (op.kernel is not None and op.kernel.returns):  # outputs may be inputs, or views of them
             merged = set().union(*[groups[slot] for slot in (*op.inputs, *op.outputs)])
             groups.update(dict.fromkeys(merged, merged))
     lanes: dict[int, dict[StreamLane, None]] = {slot.index: {} for slot in plan.slots}

@@ -165,9 +165,7 @@ class EmissionCall(InnerWork, _Call):
     def is_full(self) -> bool:
         """Return whether no further item is to be asked for now."""
         items, count = self.items, len(self.frames)
-        return count >= self.op.operation.function.in_flight or (
-            items is not None and count + len(items.results) >= items.room
-        )
+        return count >= self.op.in_flight or (items is not None and count + len(items.results) >= items.room)
 
     def goes_on(self) -> bool:
         """Return whether further items are asked for."""
@@ -193,6 +191,7 @@ class EmitActor(BodyActor):
 
     Attributes:
         part: What is computed for each item.
+        in_flight: Most items that are computed at once.
         item_slots: Where the values of an item go, None for those that are not read.
         joinings: For each output, how it is made, the position among the part's outputs, and what type that has.
         recycled: Positions of the part's outputs whose buffers go back, and where.
@@ -204,6 +203,7 @@ class EmitActor(BodyActor):
         "_last_ns",
         "_shape",
         "_slot",
+        "in_flight",
         "item_slots",
         "joinings",
         "part",
@@ -226,7 +226,7 @@ class EmitActor(BodyActor):
         super().__init__(wiring._replace(node=operation.op), operation, [part], turnstile)
         self.part = part
         self.specs = tuple(specs)
-        slots, items = dict(part.inputs), operation.items
+        slots, items, self.in_flight = dict(part.inputs), operation.items, operation.function.in_flight
         self.item_slots = [slots.get(i) for i in range(len(items))]
         self.joinings = [(join, values[join.position]) for join in operation.joins]
         self.recycled = [(blob.slot, blob.bucket) for blob in part.outputs if blob.bucket is not None]
@@ -259,7 +259,7 @@ class EmitActor(BodyActor):
             call.context.run(within.set, (frame, self))
             call.generator = call.context.run(function.fn, *given)
             if call.items is not None:
-                call.items.room = call.items.least = function.in_flight
+                call.items.room = call.items.least = self.in_flight
             if function.is_async:
                 task = asyncio.get_running_loop().create_task(
                     self._emit(call), name=self.node.name, context=call.context
@@ -295,17 +295,15 @@ class EmitActor(BodyActor):
             self._emission_ended(call)
 
     def _go_on(self, call: EmissionCall) -> None:
-        frames, in_flight, items = call.frames, self.operation.function.in_flight, call.items
-        begun_ns = clock_ns()
-        now_ns = begun_ns
+        frames, items = call.frames, call.items
+        begun_ns = now_ns = clock_ns()
         while not call.is_stopped:
             while frames and frames[0].has_ended:
                 self._take(call, frames[0])
-            if call.is_exhausted or call.is_pulling:
+            count = len(frames)
+            if call.is_exhausted or call.is_pulling or count >= self.in_flight:
                 return
-            if len(frames) >= in_flight:
-                return
-            if items is not None and len(frames) + len(items.results) >= items.room:
+            if items is not None and count + len(items.results) >= items.room:
                 items.resting = call
                 return
             if call.task is not None:
@@ -316,7 +314,7 @@ class EmitActor(BodyActor):
                 call.parent.ready.append((call, call.parent))
                 return
             call.is_pulling = True
-            if self.pull_ns > INLINE_NS:  # or nobody knows yet
+            if self.pull_ns > INLINE_NS or self.attempts is not None:  # or nobody knows yet
                 self._pull_there(call)
                 return
             try:
@@ -325,14 +323,16 @@ class EmitActor(BodyActor):
                 call.is_pulling = False
             before_ns, now_ns = now_ns, clock_ns()
             elapsed_ns = now_ns - before_ns
-            last_ns, self._last_ns = self._last_ns, elapsed_ns
-            self.pull_ns = min(elapsed_ns, last_ns)
+            self.pull_ns = elapsed_ns if elapsed_ns < self._last_ns else self._last_ns  # noqa: FURB136  as `Op.cost_ns`
+            self._last_ns = elapsed_ns
             self._start(call, item)
 
     def _pull_there(self, call: EmissionCall) -> None:
         """Ask a plain generator for an item on the lane."""
         try:
-            self.lane.submit(_pull_there, call, self._pulled, True)
+            fence = self.lane.submit(_pull_there, call, self._pulled, True)
+            if self.attempts is not None:
+                self.attempts.begin(call.parent, fence)
         except BaseException:  # for instance no thread to be had
             call.is_pulling = False
             raise
@@ -343,10 +343,11 @@ class EmitActor(BodyActor):
         call.is_pulling = False
         item, call.pulled = call.pulled, None
         try:
+            error = fence.error if self.attempts is None else self.attempts.end(call.parent, fence.error)
             if call.is_stopped or call.is_exhausted:
                 self._close(call)
-            elif fence.error is not None:
-                self._fail(call, fence.error)
+            elif error is not None:
+                self._fail(call, error)
             else:
                 self.pull_ns, self._last_ns = min(fence.elapsed_ns, self._last_ns), fence.elapsed_ns
                 self._start(call, item)
@@ -356,7 +357,7 @@ class EmitActor(BodyActor):
 
     async def _emit(self, call: EmissionCall) -> None:
         """Run an async generator; it is closed when the call is stopped."""
-        generator, dispatcher = call.generator, call.parent.start.dispatcher
+        generator, dispatcher, attempts = call.generator, call.parent.start.dispatcher, self.attempts
         is_dropped, begun_ns = False, clock_ns()
         try:
             while call.goes_on():
@@ -369,10 +370,15 @@ class EmitActor(BodyActor):
                         call.room = call.parent.loop.create_future()
                         await call.room
                     continue
+                if attempts is not None:
+                    assert call.task is not None
+                    attempts.begin(call.parent, call.task)
                 try:
                     item = await anext(generator)
                 except StopAsyncIteration:
                     return
+                if attempts is not None and (late := attempts.end(call.parent, None)) is not None:
+                    raise late
                 if not call.goes_on():
                     return
                 self._start(call, item)
@@ -393,6 +399,8 @@ class EmitActor(BodyActor):
         call.task = call.generator = None
         call.is_exhausted = True
         error = ended_with(task)
+        if self.attempts is not None:
+            error = self.attempts.end(call.parent, error)
         if error is not None and not (was_told and isinstance(error, asyncio.CancelledError)):
             self._fail(call, error)
         self.advance(call)
@@ -411,15 +419,15 @@ class EmitActor(BodyActor):
                 values[self._slot] = item
         else:
             self._enter(item, values)
-        part = self.part
-        number = number_of(call.parent, part, call.steps)
+        part, item_number = self.part, call.which
+        number = number_of(call.parent, part, item_number) if part.is_random else call.parent.number
         if call.idle:
             frame = call.idle.pop()
         else:
             frame = part.frame(call, number, values)
             frame.items = call.items
-        frame.item = call.steps
-        call.which += 1
+        frame.item = item_number
+        call.which = item_number + 1
         call.frames.append(frame)
         frame.begin_again(number, values)
 
@@ -461,8 +469,7 @@ class EmitActor(BodyActor):
         call.idle.append(frame)
 
     def passed(self, frame: InnerFrame) -> None:
-        call = frame.call
-        assert isinstance(call, EmissionCall)
+        call: Any = frame.call
         if frame.state is not FINISHED or call.is_stopped or call.parent.halted:
             error, frame.error = frame.error, None
             call.frames.remove(frame)
@@ -536,6 +543,7 @@ class EmitActor(BodyActor):
             try:
                 for blob, joiner, spec in zip(self.outputs, call.joined, self.specs, strict=True):
                     parent.values[blob.slot] = checked(call.context.run(joiner.joined), spec, "what is joined")
+                call.template = []  # which refers to the inputs
                 release(self.freed, parent)
                 if parent.monitor is not None:
                     for join, _ in self.joinings:

@@ -256,7 +256,8 @@ class Program:
         # Memory of results that is worth using again; what is a view, or a device's, is another one's.
         fetched = [built.blobs[index] for index in plan.fetches.values()]
         own = [each.bucket if type(each) is BlobActor and type(each.bucket) is Bucket else None for each in fetched]
-        self._own_buckets = {slot: bucket for slot, bucket in zip(plan.fetches.values(), own, strict=True) if bucket}
+        given = [built.blobs[index] for index in plan.results]
+        self._own_buckets = {each.slot: each.bucket for each in given if type(each) is BlobActor and each.bucket}
         # A variable's value is its memory, which only its updates change.
         self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         slots = [plan.slots[index] for index in plan.fetches.values()]

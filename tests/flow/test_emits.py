@@ -496,6 +496,47 @@ class TestFailures:
             await graph.engine.observer.rest()
             assert source.closed == 1
 
+    @pytest.mark.together("kind, streams", [(kind, streams) for kind in KINDS for streams in (False, True)])
+    async def test_an_item_may_take_so_long_and_no_longer(self, kind: str, streams: bool) -> None:
+        free, waits, closed = threading.Event(), asyncio.Event(), []
+
+        def plain(n: Any) -> Iterator[Any]:
+            try:
+                yield from (0.0, 1.0)
+                free.wait()
+                yield 2.0
+            finally:
+                closed.append(True)
+
+        async def awaited(n: Any) -> AsyncIterator[Any]:
+            try:
+                yield 0.0
+                yield 1.0
+                await waits.wait()
+            finally:
+                closed.append(True)
+
+        fn: Any = plain if kind == "plain" else awaited
+        async with af.Graph("g") as graph:
+            n, seen = graph.blob("n", [], "int64"), []
+            x = graph.function("slow", fn, outputs=af.TensorSpec.of([]), emits=True, timeout=0.02)(n)
+            y, joined = x + 1, af.collect(x)
+            for _ in range(2):
+                with pytest.raises(af.OpTimeoutError, match=r"op 'slow' .*timed out after 0\.02 s"):
+                    if streams:
+                        async for result in graph.stream([{n: 1}], fetch=[y]):
+                            seen.append(float(result[y]))
+                    else:
+                        await graph.run({n: 1}, fetch=[joined])
+                free.set()
+                await graph.engine.observer.rest()
+                free.clear()
+            assert closed == [True, True]
+            assert seen == ([1, 2, 1, 2] if streams else [])
+            free.set()
+            waits.set()
+            assert (await graph.run({n: 1}, fetch=[joined]))[joined].tolist() == [0, 1, 2][: 2 + (kind == "plain")]
+
     async def test_another_op_that_fails_closes_the_generator(self) -> None:
         source = Numbers("async")
         async with af.Graph("g") as graph:

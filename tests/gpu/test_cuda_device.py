@@ -18,6 +18,7 @@ from actorflow.devices.stream import StreamLane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
+from tests.flow.test_devices import PLACED, built
 
 SPEC = TensorSpec.of(1 << 16)
 
@@ -252,3 +253,17 @@ def test_the_public_way(cupy: Any) -> None:
     values = np.linspace(-1, 1, 16, dtype="f4").reshape(4, 4)
     result = graph.run_sync({x: values})[y]
     np.testing.assert_allclose(cupy.asnumpy(cupy.asarray(result)), np.maximum(values * 2, 0))
+
+
+@pytest.mark.parametrize("capture", [False, True])
+async def test_branches_and_loops(cupy: Any, capture: bool) -> None:
+    for make in dict.fromkeys(make for make, *_ in PLACED):
+        results = []
+        for place in ("cpu", "cuda:0"):
+            graph, x, _, y = built(make, place, place, capture=capture)
+            async with graph:
+                for _ in range(4):
+                    result = (await graph.run({x: [1, 2, 3]}, fetch=[y]))[y]
+                results.append(af.to_numpy(result))
+                assert place == "cpu" or isinstance(result, cupy.ndarray)
+        np.testing.assert_allclose(results[0], results[1], rtol=1e-5)

@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -52,6 +53,21 @@ FILES = {
     for more in (({"linear_before_reset": 0}, {"linear_before_reset": 1}) if kind == "GRU" else ({},))
 }
 FILES["RNN of relus"] = ("RNN", "bidirectional", True, {"activations": ["Relu", "Relu"]})
+# What no kernel is for.
+FILES |= {
+    "RNN of two kinds": ("RNN", "bidirectional", True,
+        {"activations": ["Affine", "Softsign"], "activation_alpha": [0.5]}),
+    "RNN clipped": ("RNN", "reverse", True, {"activations": ["Elu"], "clip": 0.3}),
+    "GRU of others": ("GRU", "bidirectional", True, {"activations": ["HardSigmoid", "Relu", "Sigmoid", "LeakyRelu"]}),
+    "GRU of others, reset after": ("GRU", "reverse", True,
+        {"activations": ["Sigmoid", "ScaledTanh"], "linear_before_reset": 1, "activation_alpha": [0.7],
+         "activation_beta": [1.5]}),
+    "GRU bare": ("GRU", "forward", False, {"activations": ["Sigmoid", "Softplus"]}),
+    "LSTM of others": ("LSTM", "bidirectional", True,
+        {"activations": ["Softplus", "Tanh", "Relu", "Sigmoid", "Relu", "Softsign"]}),
+    "LSTM clipped": ("LSTM", "forward", True, {"clip": 0.4}),
+    "LSTM that forgets": ("LSTM", "reverse", True, {"input_forget": 1}),
+}  # fmt: skip
 
 
 @pytest.mark.together("name", FILES, at_once=13)
@@ -92,17 +108,15 @@ def test_a_state_of_one_row_is_that_of_all() -> None:
     np.testing.assert_allclose(both["y"][:, :, :1], one["y"], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("steps", [3, "time"])
-def test_peepholes_go_step_by_step(steps: Any) -> None:
-    constants = {"w": weights(1, 12, 4), "r": weights(1, 12, 3), "p": weights(1, 9)}
-    made = node("LSTM", "x w r", "y", hidden_size=3)
-    made.input.extend(["", "", "", "", "p"])
-    proto = model([made], [("x", (steps, 2, 4))], [("y", (steps, 1, 2, 3))], constants).SerializeToString()
-    if steps == "time":
-        with pytest.raises(af.GraphError, match="scan needs the number time"):
-            af.onnx.load(proto)
-        return
-    x = weights(steps, 2, 4)
-    session = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
-    (found,) = results(af.onnx.load(proto), {"x": x})
-    np.testing.assert_allclose(found["y"], session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+@pytest.mark.together("direction", ["forward", "bidirectional"])
+def test_peepholes_of_any_number_of_steps(direction: str) -> None:
+    proto = _made("LSTM", direction, True)
+    proto.graph.node[0].input.append("p")
+    p = weights(1 + (direction == "bidirectional"), 3 * _WIDTH)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(p, "p"))
+    given = proto.SerializeToString()
+    feeds = [_fed(proto, time, batch) for time, batch in ((5, 3), (1, 1))]
+    session = onnxruntime.InferenceSession(given, providers=["CPUExecutionProvider"])
+    for fed, found in zip(feeds, results(af.onnx.load(given), *feeds), strict=True):
+        for got, want in zip(found.values(), session.run(None, fed), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

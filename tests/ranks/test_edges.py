@@ -215,6 +215,36 @@ async def test_what_follows_an_item_stays_on_its_rank(world_of: Any) -> None:
         graph.compile([af.collect(y)])
 
 
+@pytest.mark.together("kind", ["scan", "cond"])
+async def test_a_body_is_on_one_rank_and_reads_what_others_have(kind: str) -> None:
+    def build(graph: af.Graph, inside: str = "1/cpu") -> None:
+        with graph.at("0/cpu"):
+            x, w = graph.blob("x", (2,)), graph.variable("w", (2,), init=[2.0, 3.0])
+            total = ops.sum(x)
+
+        def step(c: af.Blob, _: None = None) -> Any:
+            with graph.at(inside):
+                return (c * w, None) if kind == "scan" else c * w
+
+        with graph.at("1/cpu"):
+            y = af.scan(step, x, length=3)[0] if kind == "scan" else af.cond(total > 0, step, lambda c: c, x)
+        with graph.at("0/cpu"):
+            ops.scale(y, 2.0, name="c")
+
+    ranks = Ranks(build)
+    for x in ([1, 2], [1, -2]):
+        first, second = await ranks.all(lambda graph, _, x=x: graph.run({"x": x}))
+        factor = np.array([8, 27]) if kind == "scan" else np.array([2, 3]) if sum(x) > 0 else 1
+        assert first["c/out"].tolist() == (2 * factor * np.array(x)).tolist()
+        assert list(second) == []
+    await ranks.aclose()
+    wrong = Ranks(lambda graph: build(graph, "0/cpu"))
+    for graph in wrong.graphs:  # none of them waits for the others
+        with pytest.raises(af.PlaceError, match=r"either has one rank: make all of it in `with graph\.at\('0/cpu'\)`"):
+            graph.compile()
+    await wrong.aclose()
+
+
 async def test_a_call_of_another_graph_is_made_by_one_rank() -> None:
     others: list[af.Graph] = []
 
