@@ -25,10 +25,9 @@ from actorflow.devices.cpu import WorkerLane, on_lane
 from actorflow.devices.team import team
 from actorflow.errors import ActorflowError, DeviceError, real, seconds, whole
 from actorflow.plan.plan import PlannedOp
-from actorflow.runtime.build import building
 from actorflow.runtime.resources import Resources
 from actorflow.testing.clock import VirtualTimeLoop
-from actorflow.testing.faults import FaultyBuild
+from actorflow.testing.faults import FaultyBuild, planted
 from actorflow.threads import simulation
 from actorflow.transport.local import LocalTransport, LocalWorld
 from actorflow.transport.world import simulated_rank
@@ -412,10 +411,13 @@ class _Loop(VirtualTimeLoop):
         if resources not in self._adopted:
             self._adopted.append(resources)
         home, engine = resources.dispatcher, resources.graph.root._engine
-        home.take = partial(self._take, home, resources.graph.name)
+        # What is drawn for a frame is to follow from the seed alone, whatever the graph has run before.
+        first = 0 if engine is None else engine.next_number
+        home.take = partial(self._take, home, resources.graph.name, first)
         home.slice_ns = 0
-        if engine is not None and engine.resources is resources and engine.build is building:
-            engine.build_with(FaultyBuild((_Everywhere(self),)), fuse=resources.graph.options.fuse)
+        if engine is not None and engine.resources is resources:
+            others = [each for each in planted(engine) if not isinstance(each, _Everywhere)]
+            engine.build_with(FaultyBuild((*others, _Everywhere(self, first))), fuse=not others)
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts) -> asyncio.Future[Any]:
         """Call it later, here."""
@@ -425,12 +427,12 @@ class _Loop(VirtualTimeLoop):
 
     # -- what is drawn ------------------------------------------------------------------------------------------
 
-    def _take(self, home: Dispatcher, graph: str) -> tuple[Any, Any]:
+    def _take(self, home: Dispatcher, graph: str, first: int) -> tuple[Any, Any]:
         ready = home.ready
         ready.rotate(-self._draws.below(len(ready), f"graph {graph}: what goes next"))
         actor, frame = ready.popleft()
         if isinstance(actor, OpActor):
-            goes = self._draws.below(2, f"op {actor.what}, frame {frame.number}: to its lane")
+            goes = self._draws.below(2, f"op {actor.what}, frame {frame.number - first}: to its lane")
             actor.cost_ns = _LONG_NS if goes else _SHORT_NS
         return actor, frame
 
@@ -579,17 +581,18 @@ class _Everywhere:
 
     delay_s: float | None = None
 
-    def __init__(self, loop: _Loop) -> None:
+    def __init__(self, loop: _Loop, first: int) -> None:
         self._loop = loop
+        self._first = first
 
     def applies(self, op: PlannedOp) -> bool:
         return op.site is op.node
 
     def strike(self, actor: OpActor, frame: Frame) -> None:
-        self._loop.strike(actor, frame.number)
+        self._loop.strike(actor, frame.number - self._first)
 
     def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]]:
-        return partial(self._loop.strike_later, actor, frame.number)
+        return partial(self._loop.strike_later, actor, frame.number - self._first)
 
 
 def _frames(resources: Resources) -> Iterator[str]:
