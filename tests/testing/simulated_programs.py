@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,16 +17,32 @@ from actorflow.testing import Faults, InjectedError, Simulated, SimulationError,
 
 Program = Callable[[], Coroutine[Any, Any, object]]
 
-#: What calls may end with when faults strike.
-EXPECTED = (InjectedError, af.DeviceError, af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
-FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05)
+
+class NotServedError(Exception):
+    """A server has answered with an error of its own."""
+
+
+#: What calls may end with, and what only where faults strike.
+EXPECTED = (af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
+BY_FAULTS = (
+    InjectedError,
+    MemoryError,
+    af.DeviceError,
+    af.PeerLostError,
+    ConnectionError,
+    asyncio.IncompleteReadError,
+    NotServedError,
+)
+#: Whether faults may strike the program that runs.
+faulty: ContextVar[bool] = ContextVar("faulty", default=True)
+FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05, memory=0.01, blocks=0.01)
 
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error follows from a fault, at once or in turn."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, EXPECTED):
+        if isinstance(cause, EXPECTED) or (isinstance(cause, BY_FAULTS) and faulty.get()):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -302,6 +321,48 @@ async def calls() -> object:
         return [type(each).__name__ for each in found]
 
 
+async def serving() -> object:
+    """Clients ask a server of models: one sends half and hangs up, one is slow, one asks twice at once."""
+    graph = af.Graph("serving")
+    x = graph.blob("x", ["batch", 2])
+    af.ops.sum(af.ops.exp(x), axis=1)
+    limits = af.serve.Limits(timeout_s=5, body_timeout_s=2, warm_up_s=0)
+    app = af.serve.create_app({"m": graph}, limits=limits)
+    async with graph, af.serve.Server(app, port=0) as server:
+
+        async def client(number: int) -> int:
+            data = [number / 4, number / 8]
+            tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": data}
+            body = json.dumps({"inputs": [tensor]})
+            headers = f"Host: 127.0.0.1:{server.port}\r\nContent-Length: {len(body)}"
+            sent = f"POST /v2/models/m/infer HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode()
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                if number % 4 == 1:
+                    writer.write(sent[: len(sent) * number // 8])
+                    await asyncio.sleep(0.01)
+                    return number
+                count = 2 if number % 4 == 3 else 1
+                for part in [sent[:40], sent[40:]] if number % 4 == 2 else [sent * count]:
+                    writer.write(part)
+                    await asyncio.sleep(0.5)
+                for _ in range(count):
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                    status, length = int(head.split()[1]), int(re.findall(r"Content-Length: (\d+)", head)[0])
+                    answer = json.loads(await reader.readexactly(length))
+                    if status != 200:
+                        raise NotServedError(status, answer)
+                    (output,) = answer["outputs"]
+                    np.testing.assert_allclose(output["data"], [np.exp(data).sum()], rtol=1e-6)
+            finally:
+                writer.close()
+            return number
+
+        found = await settled(*map(client, range(8)))
+        assert await server.drain(20) == 0
+        return [type(each).__name__ for each in found]
+
+
 @dataclass(frozen=True)
 class Kind:
     """A program, what goes wrong under every second seed, and on how many ranks it runs."""
@@ -317,13 +378,15 @@ class Kind:
             Exception: if it does not hold what it promises.
         """
         faults = self.faults if seed % 2 else None
+        token = faulty.set(faults is not None)
         try:
             return simulate(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
         except Exception as error:
-            follows = is_expected(error) or (self.ranks > 1 and isinstance(error, af.PeerLostError))
-            if faults is None or isinstance(error, SimulationError) or not follows:
+            if faults is None or isinstance(error, SimulationError) or not is_expected(error):
                 raise
             return error
+        finally:
+            faulty.reset(token)
 
 
 KINDS: dict[str, Kind] = {
@@ -332,7 +395,10 @@ KINDS: dict[str, Kind] = {
         runs, variables, batches, sessions, iterations, streams, emissions, calls, budgets, loops, accelerators,
         pipelines,
     )
-} | {"ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2), 2)}  # fmt: skip
+} | {
+    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2), 2),
+    "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),
+}  # fmt: skip
 
 
 def outcome(name: str, seed: int) -> list[str]:
