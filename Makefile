@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips at once spoil an environment
-.PHONY: help demo docs test test-plain test-onednn test-sanitized test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi lint format bench bench-gpu check-installed clean
+.PHONY: help demo docs test test-plain test-onednn test-sanitized test-slow test-full test-exhaustive test-oracle test-gpu test-gpu-memory test-nvrtc test-openmpi simulate lint format bench bench-gpu check-installed clean
 
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,\
@@ -54,6 +54,11 @@ PINNED-torch := torch==2.13.0
 COVER ?=
 COVERING := $(if $(COVER),--cov --cov-report=term --cov-report=html)
 
+# Programs under many seeds: make simulate SEEDS=100000 KIND=runs FROM=5000.
+SEEDS ?= 1000
+KIND ?=
+FROM ?= 0
+
 # Thousands of examples of a property take minutes, and several times that beside other work.
 FULL_TIMEOUT_S := 1800
 
@@ -88,6 +93,7 @@ help:
 	@echo 'make test-gpu-memory  the kernels under compute-sanitizer  TOOL=racecheck: what threads of a block share'
 	@echo 'make test-nvrtc  compile all CUDA C as a GPU would; needs none   CUDA=13: with the compiler of CUDA 13, not 12'
 	@echo 'make test-openmpi  the tests over MPI with Open MPI, in an environment of its own'
+	@echo 'make simulate    whole programs under many seeds         SEEDS=100000 KIND=runs FROM=5000: some of them'
 	@echo 'make lint        ruff, mypy, import-linter'
 	@echo 'make docs        the documentation as a site in build/docs, links checked'
 	@echo 'make format      format the code, fix what ruff can fix'
@@ -123,6 +129,10 @@ test-sanitized: $(VENV)/.ready-dev
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR) ACTORFLOW_CORE=1 $(CURDIR)/$(BIN)/python -m pytest \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) -p no:cacheprovider --capture sys -m 'not slow' $(OF_CORE:%=$(CURDIR)/%) $(ARGS)
+
+# Nothing of it is a test of pytest: what fails says how to run it again.
+simulate: $(VENV)/.ready-dev
+	$(BIN)/python tools/simulate --seeds $(SEEDS) --first $(FROM) $(if $(KIND),--kinds $(KIND)) $(ARGS)
 
 test-full: lint $(VENV)/.ready-browser $(EXTRAS)
 	$(BIN)/python -m pytest $(ALL) $(IN_PARALLEL) $(COVERING) $(ARGS)

@@ -1,4 +1,4 @@
-"""Planted failures and delays: what goes wrong seldom goes wrong in a test, where and when the test says."""
+"""Planted failures, delays and replaced functions: what goes wrong seldom does so in a test, where and when it says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from actorflow.actors.op import FunctionActor, KernelActor, OpActor
 from actorflow.actors.stream import StreamFunctionActor, StreamKernelActor
 from actorflow.actors.task import AsyncActor
 from actorflow.errors import GraphError, seconds, whole
+from actorflow.graph.flow import WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
 from actorflow.loop import Steps
+from actorflow.ops.function import Emitting, Function
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.build import Builder, building
 from actorflow.runtime.engine import Engine
@@ -68,9 +70,7 @@ def inject(
         OSError('disk gone')
         1.0 1
     """
-    node = graph.resolve(op)
-    if not isinstance(node, Op):
-        raise GraphError(f"faults are for ops, got {node!r}")
+    node = _op(graph, op)
     if error is None and delay_s is None:
         raise ValueError(f"op {node.name!r}: neither an error nor a delay to inject")
     delay_s = None if delay_s is None else seconds(f"op {node.name!r}: delay_s", delay_s)
@@ -78,7 +78,104 @@ def inject(
     return Injection(graph.engine, node, error, delay_s, frames, times)
 
 
-class Injection:
+def replace(graph: Graph, op: Op | str, by: Any) -> Replacement:
+    """Have a function, or a value, in the place of what an op does, in the frames that are started from then on.
+
+    The op keeps its name, inputs, outputs, ``timeout=`` and ``retries=``; what it had done, a kernel, a function, a
+    call of another graph, is done no more. Gradients are those of the op as it was.
+
+    Args:
+        graph: A root graph.
+        op: The op, or its name.
+        by: A plain or async function of the op's inputs, as for `Graph.function`; anything else is the result: a list
+            or tuple of values if there are several outputs.
+    Returns:
+        A handle that puts back what was there: a context manager, or call its ``remove``.
+    Raises:
+        GraphError: if there is no such op; the message names the nearest one. If it emits, or has branches or loops.
+
+    Example:
+        >>> graph = af.Graph("service")
+        >>> x = graph.blob("x", [])
+        >>> price = graph.function("ask", lambda x: x * 2, x.spec)(x)
+        >>> with af.testing.replace(graph, "ask", 7):
+        ...     print(graph.run_sync({x: 1})[price])
+        >>> print(graph.run_sync({x: 1})[price])
+        7.0
+        2.0
+    """
+    node = _op(graph, op)
+    if isinstance(node.operation, Emitting | WithBodies):
+        raise GraphError(f"op {node.name!r} is {node.operation.kind}, which computes parts of the graph: replace those")
+    return Replacement(graph.engine, node, by if callable(by) else lambda *_: by)
+
+
+def _op(graph: Graph, op: Op | str) -> Op:
+    node = graph.resolve(op)
+    if not isinstance(node, Op):
+        raise GraphError(f"faults are for ops, got {node!r}")
+    return node
+
+
+class _Planted:
+    """What a test has changed at an op until it is removed."""
+
+    delay_s: float | None = None
+
+    def __init__(self, engine: Engine, op: Op) -> None:
+        self.op = op
+        self._engine = engine
+        self._set((*planted(engine), self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Strike no frame that is started from now on. Idempotent."""
+        self._set([other for other in planted(self._engine) if other is not self])
+
+    def applies(self, op: PlannedOp) -> bool:
+        """See `Fault.applies`."""
+        return self.op is op.node is op.site
+
+    def strike(self, actor: OpActor, frame: Frame) -> None:
+        """See `Fault.strike`."""
+
+    def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]] | None:
+        """See `Fault.strike_later`."""
+        return None
+
+    def _set(self, faults: Sequence[Fault]) -> None:
+        # They are for ops as they are, each by itself.
+        self._engine.build_with(FaultyBuild(tuple(faults)) if faults else building, fuse=not faults)
+
+
+class Replacement(_Planted):
+    """Another function in the place of what an op does; see `replace`.
+
+    Attributes:
+        op: The op.
+
+    Example:
+        >>> graph = af.Graph("g")
+        >>> y = af.ops.exp(graph.blob("x", []), name="exp")
+        >>> replacement = af.testing.replace(graph, "exp", 3)
+        >>> replacement.op is graph["exp"], graph.run_sync({"x": 0})[y].item()
+        (True, 3.0)
+        >>> replacement.remove()
+        >>> graph.run_sync({"x": 0})[y].item()
+        1.0
+    """
+
+    def __init__(self, engine: Engine, op: Op, fn: Callable[..., Any]) -> None:
+        self.function = Function(fn)  # the plan knows the types of its outputs, with the lengths of open axes
+        super().__init__(engine, op)
+
+
+class Injection(_Planted):
     """One planted fault; see `inject`.
 
     Attributes:
@@ -107,25 +204,13 @@ class Injection:
         frames: Collection[int] | None,
         times: int | None,
     ) -> None:
-        self.op = op
         self.delay_s = delay_s
         self.struck = 0
-        self._engine = engine
         self._error = error
         self._frames = frames
         self._times = times
         self._lock = threading.Lock()
-        self._set((*_injections(engine), self))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.remove()
-
-    def remove(self) -> None:
-        """Strike no frame that is started from now on. Idempotent."""
-        self._set([other for other in _injections(self._engine) if other is not self])
+        super().__init__(engine, op)
 
     def strikes(self, number: int) -> bool:
         """True if it strikes a call in frame ``number`` that begins now. Any thread may call it."""
@@ -137,19 +222,13 @@ class Injection:
             self.struck += 1
             return True
 
-    def applies(self, op: PlannedOp) -> bool:
-        """See `Fault.applies`."""
-        return self.op is op.node is op.site
-
     def strike(self, actor: OpActor, frame: Frame) -> None:
-        """See `Fault.strike`."""
         if self.strikes(frame.number):
             if self.delay_s is not None:
                 _delay(actor, frame, self.delay_s)
             self._raise_error()
 
     def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]] | None:
-        """See `Fault.strike_later`."""
         return self._strike_later if self.strikes(frame.number) else None
 
     async def _strike_later(self) -> None:
@@ -163,15 +242,10 @@ class Injection:
         if self._error is not None:
             raise self._error()
 
-    def _set(self, injections: Sequence[Fault]) -> None:
-        # Faults are injected into ops as they are, each by itself.
-        builder = FaultyBuild(tuple(injections)) if injections else building
-        self._engine.build_with(builder, fuse=not injections)
 
-
-def _injections(engine: Engine) -> tuple[Fault, ...]:
-    faulty = engine.build
-    return faulty.injections if isinstance(faulty, FaultyBuild) else ()
+def planted(engine: Engine) -> tuple[Fault, ...]:
+    """What is planted in the programs that an engine makes."""
+    return engine.build.injections if isinstance(engine.build, FaultyBuild) else ()
 
 
 class Fault(Protocol):
@@ -244,6 +318,13 @@ class _FaultyBuilder(Builder):
     stream_function_kind = _struck(StreamFunctionActor, "launch")
 
     injections: tuple[Fault, ...] = ()
+
+    def __init__(self, plan: Plan, resources: Resources) -> None:
+        super().__init__(plan, resources)
+        for each in [each for each in self.injections if isinstance(each, Replacement)]:
+            for op in plan.ops:
+                if each.applies(op):
+                    op.operation, op.kernel = each.function, None
 
     def may_be_captured(self, op: PlannedOp) -> bool:
         return not any(injection.applies(op) for injection in self.injections)

@@ -13,6 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from sysconfig import get_paths
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -25,10 +26,10 @@ from actorflow.devices.cpu import WorkerLane, on_lane
 from actorflow.devices.team import team
 from actorflow.errors import ActorflowError, DeviceError, real, seconds, whole
 from actorflow.plan.plan import PlannedOp
-from actorflow.runtime.build import building
 from actorflow.runtime.resources import Resources
 from actorflow.testing.clock import VirtualTimeLoop
-from actorflow.testing.faults import FaultyBuild
+from actorflow.testing.faults import FaultyBuild, planted
+from actorflow.testing.network import Network
 from actorflow.threads import simulation
 from actorflow.transport.local import LocalTransport, LocalWorld
 from actorflow.transport.world import simulated_rank
@@ -36,7 +37,8 @@ from actorflow.transport.world import simulated_rank
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-_PACKAGE = str(Path(__file__).parents[1])
+#: Where code is that is not the program's.
+_OTHERS = (str(Path(__file__).parents[1]), *[get_paths()[name] for name in ("stdlib", "purelib", "platlib")])
 #: Costs of an op that send it to its lane, or keep it on the loop.
 _SHORT_NS, _LONG_NS = 0, 1 << 62
 #: Seconds of the simulation after a program's end in which all that it has left behind must have ended.
@@ -66,10 +68,15 @@ class Faults:
         stops: That a rank stops, as if its process were killed: it does and hears nothing any more.
         freezes: That a rank stands still for a while, of up to ``frozen_s``.
         frozen_s: How long, in seconds of the simulation.
+        memory: That a call of an op raises MemoryError.
+        late: That bytes of a connection are on their way for up to ``slow_s``.
+        hangs_up: That a connection is lost, in the middle of a message or between two.
+        blocks: That the loop is blocked for up to ``blocked_s``, or its clock jumps so far, before an op begins.
+        blocked_s: How long, in seconds of the simulation.
 
     Example:
-        >>> af.testing.Faults(fails=0.1).fails
-        0.1
+        >>> af.testing.Faults(fails=0.1)
+        Faults(fails=0.1)
     """
 
     fails: float = 0.0
@@ -80,6 +87,15 @@ class Faults:
     stops: float = 0.0
     freezes: float = 0.0
     frozen_s: float = 1.0
+    memory: float = 0.0
+    late: float = 0.0
+    hangs_up: float = 0.0
+    blocks: float = 0.0
+    blocked_s: float = 1.0
+
+    def __repr__(self) -> str:  # which failures print, to be pasted
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return f"Faults({', '.join([f'{name}={getattr(self, name)!r}' for name in given])})"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -135,9 +151,10 @@ def simulate(
     which one it is. Messages come late and overtake each other, but for those of one pair and tag. A rank whose program
     has ended leaves, as a process that ends does.
 
-    A program may use graphs, batchers, streams, and pipelines with threads; it reads
-    the time from its loop, and makes no threads, processes or connections. Lazy arrays compute what is small. The
-    generator of `random` is seeded for it.
+    A program may use graphs, batchers, streams, pipelines with threads, servers of models and other servers of asyncio,
+    with connections among its own tasks (`asyncio.open_connection`): bytes come late and in other pieces than they were
+    sent. It reads the time from its loop, and makes no threads, processes or other connections. Lazy arrays compute
+    what is small. The generator of `random` is seeded for it.
 
     Args:
         program: An async function without arguments.
@@ -367,6 +384,7 @@ class _Loop(VirtualTimeLoop):
         self._faults = course.faults
         self._adopted: list[Resources] = []
         self._busy: Counter[WorkerLane] = Counter()
+        self._network = Network(self, self)
         self._quiet = Context()
         self._quiet.run(np.seterr, all="ignore")  # as on the threads of lanes
         self.has_begun = False
@@ -412,10 +430,13 @@ class _Loop(VirtualTimeLoop):
         if resources not in self._adopted:
             self._adopted.append(resources)
         home, engine = resources.dispatcher, resources.graph.root._engine
-        home.take = partial(self._take, home, resources.graph.name)
+        # What is drawn for a frame is to follow from the seed alone, whatever the graph has run before.
+        first = 0 if engine is None else engine.next_number
+        home.take = partial(self._take, home, resources.graph.name, first)
         home.slice_ns = 0
-        if engine is not None and engine.resources is resources and engine.build is building:
-            engine.build_with(FaultyBuild((_Everywhere(self),)), fuse=resources.graph.options.fuse)
+        if engine is not None and engine.resources is resources:
+            others = [each for each in planted(engine) if not isinstance(each, _Everywhere)]
+            engine.build_with(FaultyBuild((*others, _Everywhere(self, first))), fuse=not others)
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], Any], *args: *_Ts) -> asyncio.Future[Any]:
         """Call it later, here."""
@@ -425,12 +446,16 @@ class _Loop(VirtualTimeLoop):
 
     # -- what is drawn ------------------------------------------------------------------------------------------
 
-    def _take(self, home: Dispatcher, graph: str) -> tuple[Any, Any]:
+    def _take(self, home: Dispatcher, graph: str, first: int) -> tuple[Any, Any]:
         ready = home.ready
         ready.rotate(-self._draws.below(len(ready), f"graph {graph}: what goes next"))
         actor, frame = ready.popleft()
+        what = f"graph {graph}: the loop is blocked"
+        if self._draws.chance(self._faults.blocks, what):
+            self._course.note(self, what)
+            self.advance(self._draws.duration_s(1e-3, self._faults.blocked_s, f"{what} so long"))
         if isinstance(actor, OpActor):
-            goes = self._draws.below(2, f"op {actor.what}, frame {frame.number}: to its lane")
+            goes = self._draws.below(2, f"op {actor.what}, frame {frame.number - first}: to its lane")
             actor.cost_ns = _LONG_NS if goes else _SHORT_NS
         return actor, frame
 
@@ -456,9 +481,13 @@ class _Loop(VirtualTimeLoop):
         return taken
 
     def _may_fail(self, what: str) -> None:
-        if self._draws.chance(self._faults.fails, f"{what}: fails"):
-            self._course.note(self, f"{what}: fails")
-            raise InjectedError(f"{what} fails in the simulation")
+        for chance, why, error in (
+            (self._faults.fails, "fails", InjectedError),
+            (self._faults.memory, "has no memory", MemoryError),
+        ):
+            if self._draws.chance(chance, f"{what}: {why}"):
+                self._course.note(self, f"{what}: {why}")
+                raise error(f"{what} {why} in the simulation")
 
     # -- threads ------------------------------------------------------------------------------------------------
 
@@ -506,6 +535,30 @@ class _Loop(VirtualTimeLoop):
     def _clock_ns(self) -> int:
         return round(self.time() * 1e9)
 
+    # -- connections --------------------------------------------------------------------------------------------
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        return self._network.listen(protocol_factory, host or "127.0.0.1", port or 0)
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        return await self._network.connect(protocol_factory, port)
+
+    def travels_s(self, what: str) -> float:
+        """See `Chances`."""
+        taken = self._draws.duration_s(1e-5, 1e-2, f"{what}: travels")
+        if self._draws.chance(self._faults.late, f"{what}: is late"):
+            taken += self._draws.duration_s(1e-3, self._faults.slow_s, f"{what}: how late")
+        return taken
+
+    def cut(self, what: str, size_bytes: int) -> int:
+        """See `Chances`."""
+        return self._draws.below(size_bytes, f"{what}: comes in pieces")
+
+    def hangs_up_s(self, what: str) -> float | None:
+        """See `Chances`."""
+        is_lost = self._draws.chance(self._faults.hangs_up, f"{what}: is lost")
+        return self._draws.duration_s(1e-6, 1.0, f"{what}: is lost after a while") if is_lost else None
+
     # -- tasks ------------------------------------------------------------------------------------------------------
 
     def _make_task(
@@ -513,7 +566,7 @@ class _Loop(VirtualTimeLoop):
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
         code = getattr(work, "cr_code", None)
-        if self._faults.cancels and self.has_begun and code and not code.co_filename.startswith(_PACKAGE):
+        if self._faults.cancels and self.has_begun and code and not code.co_filename.startswith(_OTHERS):
             what = f"task {code.co_qualname if hasattr(code, 'co_qualname') else code.co_name}: is cancelled"
             if self._draws.chance(self._faults.cancels, what):
                 self.call_later(self._draws.duration_s(1e-6, 1.0, f"{what} after a while"), self._cancel, task, what)
@@ -579,17 +632,18 @@ class _Everywhere:
 
     delay_s: float | None = None
 
-    def __init__(self, loop: _Loop) -> None:
+    def __init__(self, loop: _Loop, first: int) -> None:
         self._loop = loop
+        self._first = first
 
     def applies(self, op: PlannedOp) -> bool:
         return op.site is op.node
 
     def strike(self, actor: OpActor, frame: Frame) -> None:
-        self._loop.strike(actor, frame.number)
+        self._loop.strike(actor, frame.number - self._first)
 
     def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]]:
-        return partial(self._loop.strike_later, actor, frame.number)
+        return partial(self._loop.strike_later, actor, frame.number - self._first)
 
 
 def _frames(resources: Resources) -> Iterator[str]:

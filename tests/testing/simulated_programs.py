@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import actorflow as af
-from actorflow.testing import Faults, InjectedError
+from actorflow.testing import Faults, InjectedError, Simulated, SimulationError, simulate
 
 Program = Callable[[], Coroutine[Any, Any, object]]
 
-#: What calls may end with when faults strike.
-EXPECTED = (InjectedError, af.DeviceError, af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
-FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05)
+
+class NotServedError(Exception):
+    """A server has answered with an error of its own."""
+
+
+#: What calls may end with, and what only where faults strike.
+EXPECTED = (af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
+BY_FAULTS = (
+    InjectedError,
+    MemoryError,
+    af.DeviceError,
+    af.PeerLostError,
+    ConnectionError,
+    asyncio.IncompleteReadError,
+    NotServedError,
+)
+#: Whether faults may strike the program that runs.
+faulty: ContextVar[bool] = ContextVar("faulty", default=True)
+FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05, memory=0.01, blocks=0.01)
 
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error follows from a fault, at once or in turn."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, EXPECTED):
+        if isinstance(cause, EXPECTED) or (isinstance(cause, BY_FAULTS) and faulty.get()):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -203,6 +223,185 @@ async def loops() -> object:
         return [type(each).__name__ for each in await settled(*map(one, range(1, 7)))]
 
 
-PROGRAMS: dict[str, Program] = {
-    each.__name__: each for each in (runs, variables, batches, streams, budgets, loops, accelerators, pipelines, ranks)
-}
+async def sessions() -> object:
+    """More clients than slots add up numbers, each in its own session; failed steps change nothing."""
+    graph = af.Graph("sessions")
+    x, total = graph.blob("x", ["row"]), graph.state("total", ["row"])
+    y = total + graph.function("as it is", lambda a: a.copy(), x.spec)(x)
+    total.assign(y)
+    async with graph, graph.batched(max_rows=3, max_wait=0.002, max_sessions=3) as batcher:
+
+        async def client(number: int) -> float:
+            async with batcher.session(timeout=None, ttl=100) as session:
+                known = 0.0
+                for step in range(4):
+                    try:
+                        timeout = 0.003 if (number + step) % 5 == 0 else None
+                        assert (await session.run({x: [number]}, timeout=timeout))[y].tolist() == [known + number]
+                        known += number
+                    except BaseException as error:
+                        if not is_expected(error) or isinstance(error, asyncio.CancelledError):
+                            raise
+                    finally:
+                        assert session.state_dict()["total"] == known, (number, step)
+            return known
+
+        found = await settled(*map(client, range(1, 8)))
+        figures = batcher.statistics()
+        assert (figures.sessions, figures.waiting_rows) == (0, 0), figures
+        return [type(each).__name__ for each in found]
+
+
+async def iterations() -> object:
+    """Callers iterate until their number is 1; some leave before."""
+    graph = af.Graph("iterations")
+    n = graph.blob("n", ["row"], "int64")
+    following = af.ops.where(af.ops.equal(n % 2, 0), n // 2, 3 * n + 1)
+    done = af.ops.equal(following, 1)
+    async with graph, graph.batched(fetch=[following, done], max_rows=4, max_wait=0.001, max_sessions=4) as batcher:
+
+        async def caller(number: int) -> int:
+            expected, limit = number, 2 if number % 3 == 0 else None
+            options = {"feedback": {n: following}, "until": done, "limit": limit, "timeout": None}
+            steps = batcher.iterate({n: [number]}, **options)  # type: ignore[arg-type]
+            try:
+                async for step in steps:
+                    expected = 3 * expected + 1 if expected % 2 else expected // 2
+                    assert step[following].tolist() == [expected], (number, expected)
+            finally:
+                await steps.aclose()  # type: ignore[attr-defined]
+            assert limit or expected == 1
+            return number
+
+        found = await settled(*map(caller, range(2, 9)))
+        assert batcher.statistics().sessions == 0
+        return [type(each).__name__ for each in found]
+
+
+async def emissions() -> object:
+    """Items of an op that emits are computed two at a time, and collected in order."""
+    async with af.Graph("emissions") as graph:
+        x = graph.blob("x", [4])
+
+        @graph.function(outputs=af.TensorSpec.of([]), emits=True, in_flight=2)
+        async def each(values: np.ndarray) -> AsyncIterator[np.ndarray]:
+            for value in values:
+                await asyncio.sleep(0.001)
+                yield value
+
+        item = each(x)
+        y = af.collect(af.ops.exp(item) + graph.function("negate", lambda a: -a, item.spec)(item), length=4)
+
+        async def one(number: int) -> int:
+            fed = np.arange(number, number + 4, dtype=np.float32) / 4
+            np.testing.assert_allclose((await graph.run({x: fed}))[y], np.exp(fed) - fed, rtol=1e-5)
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(4)))]
+
+
+async def calls() -> object:
+    """A graph runs another one, which counts the calls that end well, and has room for one at a time."""
+    inner, outer = af.Graph("inner", memory_budget=8_000), af.Graph("outer")
+    a, count = inner.blob("a", [500]), inner.variable("count", [], "int64", init=0)
+    squared = af.ops.square(af.ops.sort(a) + 1)
+    [count] >> inner.function("add one", lambda n: n + 1) >> [count]
+    x = outer.blob("x", [500])
+    h = outer.call(inner, {a: x}, fetch=[squared, "add one"], concurrency=2, retries=1)
+    y = af.ops.sum(h * 2)
+    async with inner, outer:
+
+        async def one(number: int) -> int:
+            result = await outer.run({x: np.full(500, number, np.float32)}, timeout=0.02 if number == 2 else None)
+            assert result[y] == 1000 * (number + 1) ** 2, (number, result[y])
+            return number
+
+        found = await settled(*map(one, range(6)))
+        assert count.value >= sum(not isinstance(each, BaseException) for each in found)
+        return [type(each).__name__ for each in found]
+
+
+async def serving() -> object:
+    """Clients ask a server of models: one sends half and hangs up, one is slow, one asks twice at once."""
+    graph = af.Graph("serving")
+    x = graph.blob("x", ["batch", 2])
+    af.ops.sum(af.ops.exp(x), axis=1)
+    limits = af.serve.Limits(timeout_s=5, body_timeout_s=2, warm_up_s=0)
+    app = af.serve.create_app({"m": graph}, limits=limits)
+    async with graph, af.serve.Server(app, port=0) as server:
+
+        async def client(number: int) -> int:
+            data = [number / 4, number / 8]
+            tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": data}
+            body = json.dumps({"inputs": [tensor]})
+            headers = f"Host: 127.0.0.1:{server.port}\r\nContent-Length: {len(body)}"
+            sent = f"POST /v2/models/m/infer HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode()
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                if number % 4 == 1:
+                    writer.write(sent[: len(sent) * number // 8])
+                    await asyncio.sleep(0.01)
+                    return number
+                count = 2 if number % 4 == 3 else 1
+                for part in [sent[:40], sent[40:]] if number % 4 == 2 else [sent * count]:
+                    writer.write(part)
+                    await asyncio.sleep(0.5)
+                for _ in range(count):
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                    status, length = int(head.split()[1]), int(re.findall(r"Content-Length: (\d+)", head)[0])
+                    answer = json.loads(await reader.readexactly(length))
+                    if status != 200:
+                        raise NotServedError(status, answer)
+                    (output,) = answer["outputs"]
+                    np.testing.assert_allclose(output["data"], [np.exp(data).sum()], rtol=1e-6)
+            finally:
+                writer.close()
+            return number
+
+        found = await settled(*map(client, range(8)))
+        assert await server.drain(20) == 0
+        return [type(each).__name__ for each in found]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A program, what goes wrong under every second seed, and on how many ranks it runs."""
+
+    program: Program
+    faults: Faults = FAULTS
+    ranks: int = 1
+
+    def simulate(self, seed: int) -> Simulated | BaseException:
+        """What it does under a seed; the error that it ends with, if that follows from a fault.
+
+        Raises:
+            Exception: if it does not hold what it promises.
+        """
+        faults = self.faults if seed % 2 else None
+        token = faulty.set(faults is not None)
+        try:
+            return simulate(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
+        except Exception as error:
+            if faults is None or isinstance(error, SimulationError) or not is_expected(error):
+                raise
+            return error
+        finally:
+            faulty.reset(token)
+
+
+KINDS: dict[str, Kind] = {
+    each.__name__: Kind(each)
+    for each in (
+        runs, variables, batches, sessions, iterations, streams, emissions, calls, budgets, loops, accelerators,
+        pipelines,
+    )
+} | {
+    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2), 2),
+    "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),
+}  # fmt: skip
+
+
+def outcome(name: str, seed: int) -> list[str]:
+    """Trace of a program of a kind under a seed, and how it ended."""
+    found = KINDS[name].simulate(seed)
+    return [repr(found)] if isinstance(found, BaseException) else [*found.trace, repr(found.value)]

@@ -10,7 +10,7 @@ import pytest
 
 import actorflow as af
 from actorflow.runtime.program import Program
-from actorflow.testing import inject, interleave
+from actorflow.testing import inject, interleave, replace
 
 KINDS = ["kernel", "plain", "async"]
 
@@ -192,3 +192,62 @@ def test_wrong_arguments() -> None:
         inject(graph, "middle")
     with pytest.raises(ValueError, match="op 'middle': delay_s must not be negative, got -1"):
         inject(graph, "middle", delay_s=-1)
+
+
+class TestReplace:
+    @pytest.mark.parametrize("kind", KINDS)
+    async def test_a_function_and_a_value_and_what_was_there(self, kind: str) -> None:
+        graph, x, y = build(kind, retries=1)
+        seen = []
+
+        async def later(a: np.ndarray) -> np.ndarray:
+            await asyncio.sleep(0)
+            seen.append(a.flags.writeable)
+            return a * 10
+
+        async with graph:
+            for by, value in ((lambda a: a * 100, 101), (later, 11), ([7] * 4, 8)):
+                with replace(graph, "middle", by), inject(graph, "middle", error=PlantedError, times=1) as injection:
+                    assert (await graph.run({x: np.ones(4)}))[y].tolist() == [value] * 4
+                assert injection.struck == 1
+            assert (await graph.run({x: np.ones(4)}))[y].tolist() == [3.0] * 4
+        assert seen == [False]
+
+    async def test_calls_of_other_graphs_and_ops_in_branches(self) -> None:
+        inner, graph = af.Graph("inner"), af.Graph("outer")
+        a = inner.blob("a", [])
+        inner.function("fails", lambda a: 1 / 0, a.spec)(a)
+        x = graph.blob("x", [])
+        y = graph.call(inner, {a: x}, name="ask")
+        z = af.cond(x > 0, lambda: af.ops.exp(x, name="inside"), lambda: x)
+        async with inner, graph:
+            with (
+                replace(graph, "ask", 5),
+                replace(graph, next(op for op in graph.ops if op.name.endswith("inside")), 6),
+            ):
+                result = await graph.run({x: 1})
+        assert (result[y], result[z]) == (5, 6)
+
+    @pytest.mark.together(
+        ("wrong", "text"),
+        [
+            ("midle", r"has no blob, op or sub-graph named 'midle'; did you mean 'middle'"),
+            ("x", "faults are for ops, got <Blob 'x'"),
+            ("each", "op 'each' is Emitting, which computes parts of the graph"),
+        ],
+    )
+    def test_what_cannot_be_replaced(self, wrong: str, text: str) -> None:
+        graph, x, _ = build("kernel")
+
+        @graph.function(outputs=af.TensorSpec.of([]), emits=True)
+        def each(values):
+            yield from values
+
+        each(x)
+        with pytest.raises(af.GraphError, match=text):
+            replace(graph, wrong, 1)
+
+    def test_results_are_checked(self) -> None:
+        graph, x, _ = build("kernel")
+        with replace(graph, "middle", [1, 2]), pytest.raises(af.OpError, match=r"expected shape \(4,\), got \(2,\)"):
+            graph.run_sync({x: np.ones(4)})

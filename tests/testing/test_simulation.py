@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from actorflow.runtime.rows import Rows
 from actorflow.testing import Faults, InjectedError, SimulationError, shrink, simulate
 from actorflow.transport.local import LocalWorld
 from tests.support.effort import FULL
-from tests.testing.simulated_programs import FAULTS, PROGRAMS, Program, is_expected
+from tests.testing.simulated_programs import KINDS, Program, outcome
 
-SEEDS = 20_000 if FULL else 22
+SEEDS = 20_000 if FULL else 16  # of each kind: 200 and some together, in 4 s of a core
 PACKAGE = Path(af.__file__).parent
 #: Modules that read another clock than the core's, or start threads, and why a simulation does without.
 FREE = {
@@ -32,7 +31,7 @@ FREE = {
     "threads.py": "starts the threads, and none in a simulation",
     "cli/": "is a program of its own",
     "web/": "shows a graph as it runs, by the time of day",
-    "serve/": "answers connections, which a simulation has none of",
+    "serve/": "measures how long requests take, for the statistics alone",
     "transport/mpi/": "connects processes",
     "pipeline/processes/": "is about processes",
     "pipeline/calls/options.py": "says at what time of day an item was skipped",
@@ -47,33 +46,18 @@ FREE = {
 }
 
 
-def outcome(name: str, seed: int) -> list[str]:
-    """Trace of a program under a seed, and how it ended; every second one with faults."""
-    faults, ranks = FAULTS if seed % 2 else None, 2 if name == "ranks" else 1
-    if faults is not None and ranks > 1:
-        faults = replace(faults, cancels=0.0, stops=0.2, freezes=0.2)
-    try:
-        found = simulate(PROGRAMS[name], seed=seed, ranks=ranks, faults=faults, time_limit_s=1000)
-    except Exception as error:
-        follows = is_expected(error) or (ranks > 1 and isinstance(error, af.PeerLostError))
-        if faults is None or isinstance(error, SimulationError) or not follows:
-            raise
-        return [repr(error)]
-    return [*found.trace, repr(found.value)]
-
-
 def digest(seeds: range) -> str:
     """What all programs do under some seeds, as one number."""
-    return hashlib.sha256(repr([outcome(name, seed) for name in PROGRAMS for seed in seeds]).encode()).hexdigest()
+    return hashlib.sha256(repr([outcome(name, seed) for name in KINDS for seed in seeds]).encode()).hexdigest()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_programs_hold_what_they_promise(name: str) -> None:
     for seed in range(SEEDS):
         outcome(name, seed)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_seed_gives_the_same_again(name: str) -> None:
     found = [outcome(name, seed) for seed in (0, 0, 1, 1, 2)]
     assert found[0] == found[1]
@@ -147,7 +131,56 @@ def test_a_program_that_does_not_end_is_told_with_what_it_waits_for() -> None:
 
     with pytest.raises(SimulationError, match=r"frame 0 of graph 'g', running: 'hang'") as caught:
         simulate(program, seed=3, faults=Faults(slow=0.5), time_limit_s=10)
-    assert caught.value.__notes__[-1].startswith("again: af.testing.simulate(program, seed=3, faults=Faults(")
+    assert caught.value.__notes__[-1].startswith("again: af.testing.simulate(program, seed=3, faults=Faults(slow=0.5)")
+
+
+class TestConnections:
+    @staticmethod
+    async def program() -> tuple[int, int]:
+        """Bytes come as they were sent, and back, however many there are at once."""
+        waits = 0
+
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while part := await reader.read(1 << 15):
+                writer.write(part)
+                await asyncio.sleep(0.01)
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(echo, port=80)
+        with pytest.raises(OSError, match="in use"):
+            await asyncio.start_server(echo, port=80)
+        reader, writer = await asyncio.open_connection("localhost", 80)
+        sent = np.random.default_rng(0).bytes(300_000)
+        for start in range(0, len(sent), 60_000):
+            writer.write(sent[start : start + 60_000])
+            waits += writer.transport.get_write_buffer_size() > 1 << 16
+            await writer.drain()
+        writer.write_eof()
+        received = await reader.read()
+        assert received == sent[: len(received)]
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(ConnectionRefusedError, match="nothing listens at port 80"):
+            await asyncio.open_connection("localhost", 80)
+        return len(received), waits
+
+    def test_bytes_arrive(self) -> None:
+        found = [simulate(self.program, seed=seed) for seed in range(10)]
+        assert {each.value[0] for each in found} == {300_000}
+        assert max(each.value[1] for each in found) > 0
+        assert len({each.time_s for each in found}) == 10
+
+    def test_some_are_lost(self) -> None:
+        ends = set()
+        for seed in range(20):
+            try:
+                ends.add(simulate(self.program, seed=seed, faults=Faults(hangs_up=0.5, late=0.5)).value[0])
+            except ConnectionResetError as error:
+                ends.add(str(error))
+        assert ends == {300_000, "connection 0 was lost in the simulation"}
 
 
 class TestFaults:
@@ -174,11 +207,20 @@ class TestFaults:
         )
         assert usual < 1 < slow
 
+    def test_a_blocked_loop_is_late_for_timers(self) -> None:
+        times = [simulate(self.program, seed=seed, faults=Faults(blocks=1, blocked_s=1e3)).time_s for seed in range(8)]
+        assert max(times) > 10
+
+    def test_memory_is_short(self) -> None:
+        with pytest.raises(af.OpError) as caught:
+            simulate(self.program, seed=0, faults=Faults(memory=1))
+        assert isinstance(caught.value.__cause__, MemoryError)
+
     def test_ranks_that_stop_are_lost(self) -> None:
         ends = set()
         for seed in range(20):
             try:
-                ends.add(type(simulate(PROGRAMS["ranks"], seed=seed, ranks=2, faults=Faults(stops=0.5)).value))
+                ends.add(type(simulate(KINDS["ranks"].program, seed=seed, ranks=2, faults=Faults(stops=0.5)).value))
             except af.PeerLostError:
                 ends.add(af.PeerLostError)
         assert ends == {tuple, af.PeerLostError}
