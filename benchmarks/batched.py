@@ -1,4 +1,4 @@
-"""How close does a batcher with many callers of one row each come to a hand-written loop, and new weights meanwhile?"""
+"""How close does a batcher with many callers of one row come to a hand-written loop, and what do new weights cost?"""
 
 from __future__ import annotations
 

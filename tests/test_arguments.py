@@ -574,7 +574,7 @@ RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
         | {"max_sessions": 4}
     ),
     "Batcher.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
-    "Batcher.session": lambda b: {"state": None, "priority": 1, "timeout": 60, "ttl": 60},
+    "Batcher.session": lambda b: {"key": "mine", "weight": 2, "state": None, "priority": 1, "timeout": 60, "ttl": 60},
     "Session.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
     "Graph.pause": lambda b: {"reason": "a look"},
     "Graph.step": lambda b: {"frames": 1},

@@ -15,9 +15,11 @@ import asyncio
 import contextvars
 import math
 from bisect import insort
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
@@ -109,18 +111,23 @@ class _State(Enum):
 class Group:
     """Requests that wait and may go into one frame, in the order in which they shall.
 
+    Those of several callers, by `Request.caller`, take turns: whose rows that were taken, by its weight, are the fewest
+    has the next one. A caller that comes is not behind those that wait, nor before them.
+
     Args:
         key: Equal for those that may.
         is_full: Whether no other request can come to it.
     """
 
-    __slots__ = ("is_full", "key", "requests", "rows")
+    __slots__ = ("is_full", "key", "requests", "rows", "taken", "takes_turns")
 
     def __init__(self, key: Hashable, is_full: bool) -> None:
         self.key = key
         self.is_full = is_full
         self.requests: list[Request] = []
         self.rows = 0
+        self.takes_turns = False
+        self.taken: dict[Hashable, float] = {}  # rows of each caller, by its weight
 
     def add(self, request: Request) -> None:
         waiting = self.requests
@@ -128,6 +135,7 @@ class Group:
             waiting.append(request)
         else:
             insort(waiting, request, key=_ORDER)  # behind those of the same order
+        self.takes_turns |= request.caller is not None
         self.rows += request.rows
 
     def remove(self, requests: Sequence[Request]) -> None:
@@ -140,7 +148,9 @@ class Group:
         self.rows -= sum([request.rows for request in requests])
 
     def first(self, most: int) -> list[Request]:
-        """The first requests, as many as have no more rows than that together, one at least."""
+        """The first requests, as many as have no more rows than that together, one at least; they are to be removed."""
+        if self.takes_turns:
+            return self._in_turns(most)
         count, rows = 1, self.requests[0].rows
         for request in self.requests[1:]:
             if rows + request.rows > most:
@@ -148,6 +158,32 @@ class Group:
             rows += request.rows
             count += 1
         return self.requests[:count]
+
+    def _in_turns(self, most: int) -> list[Request]:
+        queues = dict[Hashable, deque[Request]]()
+        for request in self.requests:
+            queues.setdefault(request.caller, deque()).append(request)
+        # Who has not waited for long, or is new, begins as the one that has had the least of those that wait.
+        least = min([self.taken[caller] for caller in queues if caller in self.taken], default=0.0)
+        self.taken = {caller: had for caller, had in self.taken.items() if had > least}
+        for caller in queues:
+            self.taken.setdefault(caller, least)
+        turns = [(self.taken[caller], n, caller) for n, caller in enumerate(queues)]
+        heapify(turns)
+        found, rows = list[Request](), 0
+        while turns:
+            had, n, caller = turns[0]
+            request = queues[caller][0]
+            if found and rows + request.rows > most:
+                break
+            found.append(queues[caller].popleft())
+            rows += request.rows
+            self.taken[caller] = had = had + request.rows / request.weight
+            if queues[caller]:
+                heapreplace(turns, (had, n, caller))
+            else:
+                heappop(turns)
+        return found
 
     @property
     def oldest_s(self) -> float:
@@ -321,6 +357,8 @@ class Batcher:
     def session(
         self,
         *,
+        key: Hashable = None,
+        weight: float = 1,
         state: Mapping[str, Any] | None = None,
         priority: float = 0,
         timeout: float | None = 0,
@@ -332,8 +370,11 @@ class Batcher:
         for a slot, those that came before it first.
 
         Args:
+            key: Whose it is. While steps wait, those of different keys take turns, so that each key has its share of
+                the rows that are computed, however many sessions it has.
+            weight: How large that share is: a key with 3 has three times that of one with 1.
             state: What it begins with, as `Session.state_dict` has given it; by default what the states say.
-            priority: That of its steps, see `run`.
+            priority: That of its steps among those of its key, see `run`.
             timeout: Longest time in seconds that it waits for a slot; 0 for not at all, None for ever.
             ttl: Longest time in seconds that it may be without a step until it is closed; None for ever.
         Raises:
@@ -358,7 +399,7 @@ class Batcher:
             [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]
             3 frames
         """
-        return Session(self, self._rows, self._slots, state, priority, timeout, ttl)
+        return Session(self, self._rows, self._slots, key, weight, state, priority, timeout, ttl)
 
     async def iterate(
         self,

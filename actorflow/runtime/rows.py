@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -36,6 +36,8 @@ class Request:
         rows: Their common length.
         lengths: Lengths of the other open axes.
         states: The row of each state that a session has brought; once there is a result, the next ones.
+        caller: Whose it is; those of several callers take turns.
+        weight: How large the share of its caller is.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -51,6 +53,7 @@ class Request:
 
     __slots__ = (
         "arrays",
+        "caller",
         "error",
         "future",
         "lengths",
@@ -61,6 +64,7 @@ class Request:
         "since_s",
         "started",
         "states",
+        "weight",
     )
 
     place: Group | Batch | None
@@ -75,6 +79,8 @@ class Request:
         self.rows = rows
         self.lengths = lengths
         self.states: Sequence[npt.NDArray[Any]] = ()
+        self.caller: Hashable = None
+        self.weight = 1.0
         self.error: BaseException | None = None
 
     def fail(self) -> NoReturn:

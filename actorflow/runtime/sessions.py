@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -154,6 +154,8 @@ class Session:
         batcher: Batcher,
         rows: Rows,
         slots: Slots,
+        key: Hashable,
+        weight: float,
         state: Mapping[str, Any] | None,
         priority: float,
         timeout: float | None,
@@ -162,6 +164,8 @@ class Session:
         self._batcher = batcher
         self._rows = rows
         self._slots = slots
+        hash(key)
+        self._caller, self._weight = key, real("weight", weight, above=0)
         real("priority", priority, finite=False)
         self._priority = priority
         self._slot_timeout_s = time_limit("timeout", timeout)
@@ -258,7 +262,7 @@ class Session:
         """Have a request bring the state; for the batcher."""
         if request.rows != 1:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
-        request.states = self._states
+        request.states, request.caller, request.weight = self._states, self._caller, self._weight
         self._request = request
 
     def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:

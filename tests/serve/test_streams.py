@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 
 import actorflow as af
-from actorflow.serve import Limits
+from actorflow.serve import Limits, app
 from tests.serve.serving import GRACE_S, Gate, Served, mixed, serve, ten_times, tensor, until
 from tests.serve.test_sequences import smooth, step, sums
 
@@ -108,6 +109,41 @@ async def test_a_caller_that_hangs_up_in_a_step_frees_its_slot() -> None:
         gate.open.set()
         async with stream(served) as socket:
             assert await say(socket, values(5)) == [[105]]
+
+
+async def test_a_caller_that_reads_nothing_holds_up_nobody_and_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = af.Graph("long")
+    total = graph.state("total", ("batch", 1))
+    following = total + graph.blob("x", ("batch", 1))
+    total.assign(following)
+    long = af.ops.concat([following] * 16, 1)
+    for _ in range(4):
+        long = af.ops.concat([long] * 16, 1)  # 4 MB, more than the system keeps for a client
+    model = af.Model(graph, {"x": graph["x"]}, {"y": long})
+
+    async def ask_and_read_nothing(slow: ClientWebSocketResponse) -> Any:
+        assert slow._response.connection is not None
+        transport: Any = slow._response.connection.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        transport.pause_reading()
+        for number in range(4):
+            await slow.send_bytes(values(number))
+        return transport
+
+    async with serve({"sums": model}) as served, stream(served, max_msg_size=1 << 23) as other:
+        async with stream(served) as slow:
+            transport = await ask_and_read_nothing(slow)
+            assert [(await say(other, values(1)))[0][-1] for _ in range(3)] == [1, 2, 3]
+            assert sessions(served) == 2
+            transport.abort()
+            await until(lambda: sessions(served) == 1)
+        monkeypatch.setattr(app, "TAKING_TIMEOUT_S", 0.01)
+        async with stream(served) as slow:
+            transport = await ask_and_read_nothing(slow)
+            await until(lambda: sessions(served) == 1)
+            transport.abort()
+        monkeypatch.undo()
+        assert (await say(other, values(1)))[0][-1] == 4
 
 
 async def test_a_silent_caller_is_ended() -> None:

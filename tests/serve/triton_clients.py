@@ -71,7 +71,8 @@ def by_threads(url: str) -> None:
         fails(lambda: client.infer("mixed", inputs(blocking, ROWS, binary=True)[:1]), "400", "needs input 'flags'")
         fails(lambda: client.infer("none", []), "404", "there is no model 'none'")
         fails(lambda: client.get_model_metadata("none"), "404", "there is no model 'none'")
-        fails(client.get_model_repository_index, "404", "there is nothing at")
+        fails(lambda: client.get_inference_statistics("mixed"), "404", "there is nothing at")
+        assert [each["name"] for each in client.get_model_repository_index()] == ["mixed"]
 
     def ask(number: int) -> None:
         with blocking.InferenceServerClient(url) as client:  # it must stay in its thread
