@@ -53,6 +53,7 @@ from actorflow.ops.nn.pool import (
 )
 from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.resize import Resize, resize
+from actorflow.ops.nn.sampling import sample, uniform_at
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation, apply
@@ -126,6 +127,8 @@ __all__ = [
     "GRU", "LSTM", "LSTMGates", "RNN", "gru", "lstm", "lstm_cell", "rnn", "scan",
     # nn.resize
     "Resize", "resize",
+    # nn.sampling
+    "sample", "uniform_at",
     # nn.softmax
     "LogSoftmax", "Softmax", "log_softmax", "softmax",
     # nn.updates
