@@ -36,7 +36,7 @@ from actorflow.ops.indexing import (
 from actorflow.ops.linalg import Bias, Inner, Matmul, bias, einsum, inner, matmul, matrix_transpose, tensordot, vecdot
 from actorflow.ops.nn import activation
 from actorflow.ops.nn.activation import *  # noqa: F403
-from actorflow.ops.nn.attention import attention, rotary
+from actorflow.ops.nn.attention import CachedAttention, attention, rotary
 from actorflow.ops.nn.conv import Conv, conv, conv_transpose
 from actorflow.ops.nn.dropout import Dropout, dropout
 from actorflow.ops.nn.loss import (
@@ -107,7 +107,7 @@ __all__ = [
     "Bias", "Inner", "Matmul", "bias", "einsum", "fft", "inner", "linalg", "matmul", "matrix_transpose", "tensordot",
     "vecdot",
     # nn.attention
-    "attention", "rotary",
+    "CachedAttention", "attention", "rotary",
     # nn.conv
     "Conv", "conv", "conv_transpose",
     # nn.dropout

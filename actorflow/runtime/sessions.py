@@ -30,6 +30,7 @@ from actorflow.errors import (
 )
 from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
+from actorflow.runtime.blocks import Held
 
 if TYPE_CHECKING:
     from actorflow.runtime.batched import Batcher
@@ -156,6 +157,7 @@ class Session:
         self._why = "was not entered yet"  # takes no steps for this reason, if there is one
         self._is_new = True
         self._states: Sequence[npt.NDArray[Any]] = _restored(rows, state)
+        self._held = None if rows.blocks is None else Held(rows.blocks, state)
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
@@ -190,12 +192,14 @@ class Session:
         self._calls += 1
         try:
             async with self._turn:
-                if self._why:
-                    self._batcher.check_open()
-                    raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
+                self._check_open()
+                given: Mapping[Any, Any] | Request = feeds
+                if self._held is not None:
+                    given = await self._with_room(feeds, timeout)
+                    self._check_open()  # it may have been closed when it had just got blocks
                 try:
                     return await self._batcher._run(
-                        feeds, self._priority if priority is None else priority, timeout, self
+                        given, self._priority if priority is None else priority, timeout, self
                     )
                 finally:
                     self._request = None
@@ -203,6 +207,19 @@ class Session:
             self._calls -= 1
             if self._timer is not None:
                 self._idle_since_s = self._loop.time()
+
+    def _check_open(self) -> None:
+        if self._why:
+            self._batcher.check_open()
+            raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
+
+    async def _with_room(self, feeds: Mapping[Any, Any], timeout: float | None) -> Request:
+        """The request, when the blocks are there that it needs."""
+        assert self._held is not None
+        request = self._rows.read(feeds)
+        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
+        await self._held.reserve(self._rows.added(request), min(limits, default=None))
+        return request
 
     async def iterate(
         self,
@@ -244,11 +261,16 @@ class Session:
         if request.rows != 1:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states = self._states
+        if self._held is not None:
+            request.states = [*self._states, self._held.table, self._held.used]
+            request.positions = self._held.coming()
         self._request = request
 
     def commit(self, states: Sequence[npt.NDArray[Any]]) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
+        if self._held is not None:
+            self._held.commit()
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of what it keeps, by the names of the states, without the axis of the rows; for `Batcher.session`.
@@ -270,7 +292,8 @@ class Session:
             {'total': array(7., dtype=float32)}
         """
         pairs = zip(self._rows.kept, self._states, strict=True)
-        return {each.source.name: np.squeeze(value, each.axis).copy() for each, value in pairs}
+        found = {each.source.name: np.squeeze(value, each.axis).copy() for each, value in pairs}
+        return found if self._held is None else found | {pool.name: x for pool, x in self._held.state().items()}
 
     async def __aenter__(self) -> Self:
         if not self._is_new:
@@ -322,6 +345,8 @@ class Session:
     def end(self, why: str) -> None:
         """Take no more steps; for the one who frees the slot, and gives up the step that is under way."""
         self._why = why
+        if self._held is not None:
+            self._held.release(why)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -332,14 +357,15 @@ def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[A
     if given is None:
         return [each.first for each in rows.kept]
     mapping("state", given)
-    found, names = [], [each.source.name for each in rows.kept]
+    found, names = [], rows.states
     for name in given:
         if name not in names:
             raise FeedError(f"graph {rows.name!r} has no state {name!r}{did_you_mean(str(name), names)}")
+    for name in names:
+        if name not in given:
+            raise FeedError(f"graph {rows.name!r}: no value for state {name!r} {names[name]}")
     for each in rows.kept:
         name = each.source.name
-        if name not in given:
-            raise FeedError(f"graph {rows.name!r}: no value for state {name!r} {each.row}")
         row = as_array(given[name], each.row, f"state {name!r} of a session")
         found.append(np.array(np.expand_dims(row, each.axis)))
     return found

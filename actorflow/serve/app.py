@@ -18,6 +18,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from actorflow import __version__
 from actorflow.errors import (
     BatcherClosedError,
+    CacheFullError,
     DeviceError,
     DTypeError,
     FeedError,
@@ -492,7 +493,14 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
     """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
-        case QueueFullError() | SessionsFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
+        case (
+            QueueFullError()
+            | SessionsFullError()
+            | CacheFullError()
+            | BatcherClosedError()
+            | RunCancelledError()
+            | MemoryError()
+        ):
             status, headers = 503, RETRY
         case MissingExtraError():
             status, headers = 501, {}

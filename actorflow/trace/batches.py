@@ -86,6 +86,8 @@ class BatchStatistics(NamedTuple):
         latency_s: Seconds from a request to its result.
         sessions: Sessions that have a slot.
         max_sessions: Number of slots.
+        blocks: Blocks of a cache that sessions have.
+        max_blocks: Number of blocks.
     """
 
     waiting_rows: int
@@ -103,6 +105,8 @@ class BatchStatistics(NamedTuple):
     latency_s: HistogramStatistics
     sessions: int = 0
     max_sessions: int = 0
+    blocks: int = 0
+    max_blocks: int = 0
 
 
 @dataclass(slots=True, eq=False)
