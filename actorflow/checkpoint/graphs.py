@@ -40,8 +40,8 @@ from actorflow.devices.registry import device_kind
 from actorflow.errors import CheckpointError, GraphError, MissingExtraError, did_you_mean
 from actorflow.graph import options
 from actorflow.graph.body import Body, bodies_of, with_bodies
-from actorflow.graph.graph import Graph, Interface, targets_of
 from actorflow.graph.cache import Cached
+from actorflow.graph.graph import Graph, Interface, targets_of
 from actorflow.graph.nodes import Blob, Node, Op, Site, State, Variable
 from actorflow.interchange import to_numpy
 from actorflow.ops.operation import Operation

@@ -94,8 +94,8 @@ class Cache:
         Raises:
             ShapeError, DTypeError: if the inputs do not fit.
 
-        The session keeps ``k`` and ``v`` when its step is returned. A graph that trains has `ops.attention` in the place
-        of this, ``causal=True``.
+        The session keeps ``k`` and ``v`` when its step is returned. A graph that trains has `ops.attention` in the
+        place of this, ``causal=True``.
         """
         if self.new is not None and k.shape[1] != self.new:
             raise ShapeError(f"cache {self._name!r} takes {self.new} new positions, got k {k.spec}")

@@ -42,10 +42,10 @@ from actorflow.transport.world import simulated_rank
 from actorflow.transport.world import world as world_of_process
 
 if TYPE_CHECKING:
-    from actorflow.graph.cache import Cache
     from opentelemetry.trace import TracerProvider
 
     from actorflow.graph.body import Body
+    from actorflow.graph.cache import Cache
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
     from actorflow.runtime.batched import Batcher

@@ -334,9 +334,10 @@ class Rows:
         return feeds
 
     def keep(self, result: Result, requests: Sequence[Request], wanted: Sequence[bool]) -> None:
-        """Write what requests add to the cache into it, of those that are wanted: of others their places may be others'.
+        """Write what requests add to the cache behind what their sessions have, which is theirs when they say so.
 
-        It is behind what their sessions have, so it is theirs only when they say so.
+        Args:
+            wanted: Whether each request is: the places of others may be somebody else's by now.
         """
         if self.blocks is None:
             return
