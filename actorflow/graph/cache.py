@@ -68,9 +68,9 @@ class Cache:
         return f"<Cache {self._name!r} of {self.blocks} blocks of {self.block} positions>"
 
     def _source(self, what: str, spec: TensorSpec) -> Cached:
-        root = self._graph.root
-        name, store = root.unique_name(f"{self._name}_{what}"), root._store
-        made = Cached(root, store.take_id(), name, self._place, spec, np.zeros((), spec.dtype))
+        store = self._graph.root._store
+        name = store.free_name(f"{self._name}_{what}")
+        made = Cached(self._graph, store.take_id(), name, self._place, spec, np.zeros((), spec.dtype))
         made.cache = self
         store.add(made)
         return made

@@ -338,9 +338,9 @@ class Graph:
         """
         from actorflow.graph.cache import Cache
 
-        numbers = [whole(what, each, 1) for what, each in (("most", most), ("blocks", blocks), ("block", block))]
-        full = self._innermost._full_name(text("name", name))
-        return Cache(self.root, full, *numbers, text("axis", axis), self.root._place(place))
+        sizes = whole("most", most, 1), whole("blocks", blocks, 1), whole("block", block, 1)
+        scope = self._innermost
+        return Cache(scope, scope._full_name(text("name", name)), *sizes, text("axis", axis), self.root._place(place))
 
     def constant(
         self,

@@ -168,7 +168,7 @@ class Rows:
         if self.blocks is not None:
             self._brought += self.blocks.cache.table, self.blocks.cache.used
             self._axes += 0, 0
-            self._fixed |= self.blocks.arrays
+            self._fixed.update(self.blocks.arrays)
         taken = [*self._brought, *self._fixed]
         self._taken = {*taken, *[blob.name for blob in taken]}
         self._results = {blob: i for i, blob in enumerate(fetched)}
@@ -180,8 +180,8 @@ class Rows:
         self._index: dict[Any, int] = {}
         for index, source in enumerate(self._sources):
             self._index[source] = self._index[source.name] = index
-        #: Shapes without the first axis, where they are known, and dtypes.
-        self._expected = [(None if axes_in(s.shape[1:]) else s.shape[1:], s.dtype) for s in self._specs]
+        #: Dtypes, with numbers and names of the axes; None where a length follows from others.
+        self._expected = [(s.dtype, _lengths_of(s)) for s in self._specs]
         self._others = sorted({name for spec in self._specs for name in axes_in(spec.shape)} - {self.axis})
         lengths: Iterable[Any] = [length for spec in self._specs for length in spec.shape]
         unsaid = {*self._others} - {length.name for length in lengths if isinstance(length, Length)}
@@ -216,11 +216,15 @@ class Rows:
                 raise FeedError(f"blob {self._sources[index].name!r} is fed twice")
             arrays[index] = value
             count += 1
-            inner, dtype = self._expected[index]
-            if type(value) is np.ndarray and value.shape[1:] == inner and value.dtype == dtype:
-                n = len(value)
-                if lengths.setdefault(self.axis, n) == n:
-                    continue
+            dtype, wanted = self._expected[index]
+            if type(value) is np.ndarray and value.dtype == dtype and wanted is not None:
+                shape = value.shape
+                if len(shape) == len(wanted):
+                    for n, length in zip(shape, wanted):  # noqa: B905  of equal length
+                        if n != (length if type(length) is int else lengths.setdefault(length, n)):
+                            break
+                    else:
+                        continue
             self._note(value, index, lengths)
             others.append(index)
         if count < len(arrays):
@@ -234,6 +238,16 @@ class Rows:
         if not rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
         return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
+
+    def following(self, request: Request, values: Mapping[Blob, Any]) -> Request | dict[Blob, Any]:
+        """The request after another one, with other values of some sources; where their types differ, its feeds."""
+        arrays = request.arrays.copy()
+        for source, value in values.items():
+            index = self._index[source]
+            before, arrays[index] = arrays[index], value
+            if type(value) is not np.ndarray or value.shape != before.shape or value.dtype != before.dtype:
+                return self.feeds(request) | values
+        return Request(arrays, request.rows, request.lengths)
 
     def source(self, key: Any) -> Blob:
         """A source that requests feed, by itself or by its name.
@@ -483,6 +497,13 @@ def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
             )
     assert wanted is not None
     return wanted
+
+
+def _lengths_of(spec: TensorSpec) -> list[int | str] | None:
+    """The lengths of a type, those of open axes by name; None if one follows from others."""
+    given: Sequence[Any] = spec.shape
+    found = [length.name if isinstance(length, Length) else length for length in given]
+    return None if None in found else found
 
 
 def _first(blob: Blob) -> tuple[Any, str | None]:

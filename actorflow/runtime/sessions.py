@@ -31,11 +31,12 @@ from actorflow.errors import (
 from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
 from actorflow.runtime.blocks import Held
+from actorflow.runtime.rows import Request
 
 if TYPE_CHECKING:
     from actorflow.runtime.batched import Batcher
     from actorflow.runtime.program import Result
-    from actorflow.runtime.rows import Request, Rows
+    from actorflow.runtime.rows import Rows
 
 
 class Slots:
@@ -188,18 +189,21 @@ class Session:
                 whose result was returned.
         Cancellation: returns at once, and the state stays likewise.
         """
+        return await self._step(feeds, priority, timeout)
+
+    async def _step(self, feeds: Mapping[Any, Any] | Request, priority: float | None, timeout: float | None) -> Result:
+        """`run`, also of what was read already."""
         self._rows.check_caller()  # before it waits for a step that waits for it
         self._calls += 1
         try:
             async with self._turn:
                 self._check_open()
-                given: Mapping[Any, Any] | Request = feeds
                 if self._held is not None:
-                    given = await self._with_room(feeds, timeout)
+                    feeds = await self._with_room(feeds, timeout)
                     self._check_open()  # it may have been closed when it had just got blocks
                 try:
                     return await self._batcher._run(
-                        given, self._priority if priority is None else priority, timeout, self
+                        feeds, self._priority if priority is None else priority, timeout, self
                     )
                 finally:
                     self._request = None
@@ -213,10 +217,10 @@ class Session:
             self._batcher.check_open()
             raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
 
-    async def _with_room(self, feeds: Mapping[Any, Any], timeout: float | None) -> Request:
+    async def _with_room(self, feeds: Mapping[Any, Any] | Request, timeout: float | None) -> Request:
         """The request, when the blocks are there that it needs."""
         assert self._held is not None
-        request = self._rows.read(feeds)
+        request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
         limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
         await self._held.reserve(self._rows.added(request), min(limits, default=None))
         return request
@@ -246,12 +250,14 @@ class Session:
         pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
         ends = None if until is None else self._rows.result(until)
         count = 0
+        step: Mapping[Any, Any] | Request = given
         while most is None or count < most:
-            result = await self.run(given, priority=priority, timeout=timeout)
+            request = step if isinstance(step, Request) else self._rows.read(step)
+            result = await self._step(request, priority, timeout)
             count += 1
             # Before the caller has it, who may write into it.
-            given |= {source: np.array(to_numpy(result[of])) for source, of in pairs.items()}
-            is_last = ends is not None and bool(np.all(to_numpy(result[ends])))
+            step = self._rows.following(request, {each: np.array(to_numpy(result[of])) for each, of in pairs.items()})
+            is_last = ends is not None and bool(to_numpy(result[ends]).all())
             yield result
             if is_last:
                 return
