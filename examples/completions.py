@@ -67,11 +67,14 @@ class Writer:
     Args:
         text: What it learns from.
         window: Letters of a window.
-        most: Letters that a caller may have read and written.
+        most: Letters that a caller may have read and written; by default those of a window, whose places it learns.
         blocks: Blocks of the cache, of 8 letters each.
     """
 
-    def __init__(self, text: str, window: int = 64, most: int = 256, blocks: int = 1024, rate: float = 0.003) -> None:
+    def __init__(
+        self, text: str, window: int = 128, most: int | None = None, blocks: int = 1024, rate: float = 0.003
+    ) -> None:
+        most = window if most is None else most
         self.letters = sorted(set(text))
         self.codes = np.searchsorted(self.letters, list(text)).astype(np.int64)
         self.window, self.most = window, most
@@ -88,9 +91,9 @@ class Writer:
             self.seed = graph.blob("seed", ("row",), "int64")
             self.heat, self.top_p = graph.blob("temperature", ("row",)), graph.blob("top_p", ("row",))
             cache = graph.cache("cache", most=most, blocks=blocks, block=8)
-            used = ops.expand_dims(cache.used, 1)
-            scores = model(self.tokens, used + ops.cumsum(self.tokens * 0 + 1, axis=1) - 1, cache)
-            drawn = ops.uniform_at(self.seed, cache.used)  # of its own seed and place: the same in any company
+            places = ops.expand_dims(cache.used, 1) + ops.cumsum(self.tokens * 0 + 1, axis=1) - 1
+            scores = model(self.tokens, places, cache)
+            drawn = ops.uniform_at(self.seed, places[:, -1])  # by seed and place alone: the same in any company
             chosen = ops.sample(scores[:, -1], drawn, temperature=self.heat, top_p=self.top_p)
             self.chosen = ops.expand_dims(chosen, 1, name="chosen")
 
@@ -208,7 +211,7 @@ def make_app(writer: Writer) -> web.Application:
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a model that writes on, by OpenAI's API for completions.")
     parser.add_argument("file", type=Path, metavar="FILE", help="the text that it learns from, in UTF-8")
-    parser.add_argument("--steps", type=int, default=1_000, help="of training")
+    parser.add_argument("--steps", type=int, default=500, help="of training")
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
     writer = Writer(options.file.read_text(encoding="utf-8"))

@@ -32,14 +32,28 @@ cdef extern from *:
     #endif
 
     /* Sums per lane, so that compilers may use vectors: they do not change the order of additions themselves. */
+    INLINE float total_of(float *sums) {
+        for (int half = LANES / 2; half; half /= 2)
+            for (int lane = 0; lane < half; lane++) sums[lane] += sums[lane + half];
+        return sums[0];
+    }
+
+    INLINE float sum_of(const float *x, ptrdiff_t n) {
+        float sums[LANES] = {0}, sum = 0;
+        ptrdiff_t i = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (int lane = 0; lane < LANES; lane++) sums[lane] += x[i + lane];
+        for (; i < n; i++) sum += x[i];
+        return sum + total_of(sums);
+    }
+
     INLINE float product(const float *a, const float *b, ptrdiff_t n) {
         float sums[LANES] = {0}, sum = 0;
         ptrdiff_t i = 0;
         for (; i + LANES <= n; i += LANES)
             for (int lane = 0; lane < LANES; lane++) sums[lane] += a[i + lane] * b[i + lane];
         for (; i < n; i++) sum += a[i] * b[i];
-        for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
-        return sum;
+        return sum + total_of(sums);
     }
 
     /* e ** x for x <= 0, to 2 units in the last place, by Cephes' polynomial: vectors compute it, unlike expf. */
@@ -79,7 +93,7 @@ cdef extern from *:
             }
             if (most == -INFINITY) most = 0;
             exponentials(shares, total, most);
-            for (ptrdiff_t i = 0; i < total; i++) sum += shares[i];
+            sum = sum_of(shares, total);
             for (ptrdiff_t i = 0; i < features; i++) result[i] = 0;
             for (ptrdiff_t first = 0; first < total;) {
                 int is_past = first < past;
