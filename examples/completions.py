@@ -214,7 +214,11 @@ async def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="of training")
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
-    writer = Writer(options.file.read_text(encoding="utf-8"))
+    try:
+        text = options.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"{options.file}: expected a text in UTF-8: {error}") from error
+    writer = Writer(text)
     print(f"training on {len(writer.codes):,} letters, {len(writer.letters)} different ones", flush=True)
     losses = await writer.train(options.steps)
     print(f"loss {losses[0]:.2f} at first, {np.mean(losses[-20:]):.2f} in the end", flush=True)

@@ -168,7 +168,7 @@ class Rows:
         if self.blocks is not None:
             self._brought += self.blocks.cache.table, self.blocks.cache.used
             self._axes += 0, 0
-            self._fixed.update(self.blocks.arrays)
+            self._fixed |= dict(self.blocks.arrays.items())
         taken = [*self._brought, *self._fixed]
         self._taken = {*taken, *[blob.name for blob in taken]}
         self._results = {blob: i for i, blob in enumerate(fetched)}
@@ -221,7 +221,7 @@ class Rows:
                 shape = value.shape
                 if len(shape) == len(wanted):
                     for n, length in zip(shape, wanted):  # noqa: B905  of equal length
-                        if n != (length if type(length) is int else lengths.setdefault(length, n)):
+                        if n != (lengths.setdefault(length, n) if isinstance(length, str) else length):
                             break
                     else:
                         continue
@@ -246,7 +246,7 @@ class Rows:
             index = self._index[source]
             before, arrays[index] = arrays[index], value
             if type(value) is not np.ndarray or value.shape != before.shape or value.dtype != before.dtype:
-                return self.feeds(request) | values
+                return {**self.feeds(request), **values}
         return Request(arrays, request.rows, request.lengths)
 
     def source(self, key: Any) -> Blob:
@@ -502,7 +502,7 @@ def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
 def _lengths_of(spec: TensorSpec) -> list[int | str] | None:
     """The lengths of a type, those of open axes by name; None if one follows from others."""
     given: Sequence[Any] = spec.shape
-    found = [length.name if isinstance(length, Length) else length for length in given]
+    found: list[Any] = [length.name if isinstance(length, Length) else length for length in given]
     return None if None in found else found
 
 

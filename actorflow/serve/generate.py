@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -80,7 +80,6 @@ async def generate(
     Cancellation: ends the session of the request at once.
     """
     inputs, limit = read(body, hosted)
-    steps: AsyncIterator[dict[str, npt.NDArray[Any]]]
     async with aclosing(hosted.iterate(inputs, limit, timeout_s)) as steps:
         async for results in steps:
             await tell(written(hosted, results))

@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -268,7 +268,7 @@ class Hosted:
 
     async def iterate(
         self, inputs: Mapping[str, npt.NDArray[Any]], limit: int | None, timeout_s: float
-    ) -> AsyncIterator[dict[str, npt.NDArray[Any]]]:
+    ) -> AsyncGenerator[dict[str, npt.NDArray[Any]], None]:
         """Compute steps of one row, of which each is fed what the one before gave; one where nothing is fed back.
 
         Args:
