@@ -50,7 +50,7 @@ class Cache:
         >>> async def main():
         ...     async with graph, graph.batched(fetch=y) as batcher, batcher.session() as session:
         ...         for _ in range(3):  # 5 positions each
-        ...             result = await session.run({x: np.ones((1, 5, 8))})
+        ...             result = await session.run({x: np.ones((1, 5, 8), "float32")})
         ...         return result[y].shape, batcher.statistics().blocks
         >>> af.run(main())
         ((1, 5, 8), 1)
