@@ -18,7 +18,7 @@ from benchmarks.harness import Budget, Harness, Relation, Row, Table
 
 __all__ = ["measure"]
 
-_CALLERS, _MOST, _BLOCK = 64, 256, 8
+_CALLERS, _MOST, _BLOCK = 64, 256, 4
 _LETTERS = "".join(map(chr, range(32, 127)))
 
 SESSIONS, STATIC, LOOP = "sessions of a batcher", "static batches", "hand-written loop over NumPy"

@@ -68,11 +68,11 @@ class Writer:
         text: What it learns from.
         window: Letters of a window.
         most: Letters that a caller may have read and written; by default those of a window, whose places it learns.
-        blocks: Blocks of the cache, of 8 letters each.
+        blocks: Blocks of the cache, of 4 letters each.
     """
 
     def __init__(
-        self, text: str, window: int = 128, most: int | None = None, blocks: int = 1024, rate: float = 0.003
+        self, text: str, window: int = 128, most: int | None = None, blocks: int = 2048, rate: float = 0.003
     ) -> None:
         most = window if most is None else most
         self.letters = sorted(set(text))
@@ -90,7 +90,7 @@ class Writer:
             self.tokens = graph.blob("tokens", ("row", "time"), "int64")
             self.seed = graph.blob("seed", ("row",), "int64")
             self.heat, self.top_p = graph.blob("temperature", ("row",)), graph.blob("top_p", ("row",))
-            cache = graph.cache("cache", most=most, blocks=blocks, block=8)
+            cache = graph.cache("cache", most=most, blocks=blocks, block=4)
             places = ops.expand_dims(cache.used, 1) + ops.cumsum(self.tokens * 0 + 1, axis=1) - 1
             scores = model(self.tokens, places, cache)
             drawn = ops.uniform_at(self.seed, places[:, -1])  # by seed and place alone: the same in any company

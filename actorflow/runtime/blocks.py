@@ -82,10 +82,7 @@ class Blocks:
         return CacheFullError(self._name, count, len(self._free), self.cache.blocks, len(self._waiting))
 
     def _give(self, held: Held, count: int) -> None:
-        found = [self._free.pop() for _ in range(count)]
-        at = len(held.blocks)
-        held.table[0, at : at + count] = found
-        held.blocks += found
+        held.add([self._free.pop() for _ in range(count)])
         self._holders.add(held)
 
     def _serve(self) -> None:
@@ -167,11 +164,16 @@ class Held:
         if lacking > 0:
             await self._all.take(self, lacking, timeout_s)
         self._adds = new
-        if self._first:
-            places = self.places(0, self._count)
-            for pool, value in self._first.items():
-                self._all.write(places, slice(None), pool, value[np.newaxis])
-            self._first = {}
+
+    def add(self, blocks: Sequence[int]) -> None:
+        """Take further blocks, into the first of which goes what the session begins with."""
+        at = len(self.blocks)
+        self.table[0, at : at + len(blocks)] = blocks
+        self.blocks += blocks
+        places = self.places(0, self._count)
+        for pool, value in self._first.items():
+            self._all.write(places, slice(None), pool, value[np.newaxis])
+        self._first = {}
 
     def places(self, start: int, count: int) -> list[int]:
         """Where some positions are, in pools without the axis of the blocks."""

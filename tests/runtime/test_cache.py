@@ -146,13 +146,15 @@ async def test_who_waits_for_blocks_and_is_closed_hears_of_it() -> None:
             session.close()
             with pytest.raises(af.SessionClosedError):
                 await waiting
-        async with batcher.session(timeout=None) as session:
+        kept = {name: np.ones((2, 8), np.float32) for name in ("cache_keys", "cache_values")}
+        async with batcher.session(timeout=None, state=kept) as session:
             waiting = asyncio.ensure_future(reader.read(session, text(1)))
             await settle()
             first.close()  # it has got the block, and is closed before it runs on
             session.close()
             with pytest.raises(af.SessionClosedError):
                 await waiting
+            assert session.state_dict()["cache_keys"].tolist() == kept["cache_keys"].tolist()
         assert batcher.statistics().blocks == 0
 
 
