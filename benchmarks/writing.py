@@ -88,13 +88,13 @@ async def _shared(writer: Any, batcher: af.Batcher, lengths: _Array, firsts: lis
                     places[number] += 1
                     if places[number] == 1:
                         firsts.append(perf_counter() - since)
-            if not seed % 8:
-                in_use = sum(places.values())
-                shares.append(batcher.statistics().blocks * _BLOCK / max(in_use, 1))
-            places[number] = 0
+            del places[number]
+            if places:  # with the place of the letter that each of them waits for
+                in_use = sum(count + 1 for count in places.values())
+                shares.append(batcher.statistics().blocks * _BLOCK / in_use)
 
     await asyncio.gather(*[caller(number) for number in range(_CALLERS)])
-    memory.append(float(np.median(shares)))
+    memory.append(float(np.median(shares or [1.0])))
 
 
 async def _static(writer: Any, batcher: af.Batcher, lengths: _Array) -> None:
