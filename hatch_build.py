@@ -17,6 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = (
     "actorflow/core/compiled.pyx",
+    "actorflow/ops/cpu/cached.pyx",
     "actorflow/ops/cpu/narrow.pyx",
     "actorflow/ops/cpu/trees.pyx",
     "actorflow/ops/onednn/calls.pyx",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from actorflow.errors import ActorflowError as ActorflowError
     from actorflow.errors import AxisError as AxisError
     from actorflow.errors import BatcherClosedError as BatcherClosedError
+    from actorflow.errors import CacheFullError as CacheFullError
     from actorflow.errors import CheckpointError as CheckpointError
     from actorflow.errors import CycleError as CycleError
     from actorflow.errors import DataError as DataError
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from actorflow.errors import StageTimeoutError as StageTimeoutError
     from actorflow.errors import StallError as StallError
     from actorflow.errors import TransportError as TransportError
+    from actorflow.graph.cache import Cache as Cache
     from actorflow.graph.composite import Chain as Chain
     from actorflow.graph.composite import Composite as Composite
     from actorflow.graph.emits import collect as collect
@@ -109,6 +111,7 @@ _HOMES = {
     "loop": ("run",),
     "graph.graph": ("Graph",),
     "graph.nodes": ("Blob", "Op", "State", "Variable"),
+    "graph.cache": ("Cache",),
     "graph.composite": ("Chain", "Composite"),
     "graph.options": ("FiniteCheck",),
     "place": ("Place",),
@@ -148,7 +151,9 @@ __all__ = [
     "AxisError",
     "Batcher",
     "BatcherClosedError",
+    "CacheFullError",
     "Blob",
+    "Cache",
     "Chain",
     "Checkpoint",
     "CheckpointError",

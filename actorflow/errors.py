@@ -23,6 +23,7 @@
     ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
     ├── QueueFullError (RuntimeError)        .waiting_rows, .queue_rows: too many rows wait for batched runs
     ├── SessionsFullError (RuntimeError)     .sessions, .waiting: a session found no slot in time
+    ├── CacheFullError (RuntimeError)        .needed, .free, .blocks, .waiting: a step found too few blocks in time
     ├── BatcherClosedError (RuntimeError)    a batcher takes no request any more, or was closed before a request's end
     │   └── SessionClosedError               a session takes no step any more, or was closed before a step's end
     ├── TransportError (RuntimeError)        messages between ranks
@@ -58,6 +59,7 @@ __all__ = [
     "ActorflowError",
     "AxisError",
     "BatcherClosedError",
+    "CacheFullError",
     "CheckpointError",
     "CycleError",
     "DTypeError",
@@ -589,6 +591,26 @@ class SessionsFullError(ActorflowError, RuntimeError):
         )
         self.sessions = sessions
         self.waiting = waiting
+
+
+class CacheFullError(ActorflowError, RuntimeError):
+    """A step of a session found too few free blocks of a cache in time; a service answers it with status 503.
+
+    Attributes:
+        needed: Blocks that it needs.
+        free: Blocks that are free.
+        blocks: Number of all blocks.
+        waiting: Sessions that wait for blocks.
+    """
+
+    page: ClassVar[str] = "sessions"
+
+    def __init__(self, graph: str, needed: int, free: int, blocks: int, waiting: int) -> None:
+        super().__init__(
+            f"a step of a session of graph {graph!r} needs {needed} more blocks of its cache, of {blocks} {free} are "
+            f"free, and {waiting} sessions wait for some"
+        )
+        self.needed, self.free, self.blocks, self.waiting = needed, free, blocks, waiting
 
 
 class TransportError(ActorflowError, RuntimeError):

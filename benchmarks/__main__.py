@@ -33,6 +33,7 @@ QUESTIONS = (
     "service",
     "serving",
     "batched",
+    "writing",
     "sim",
     "pipeline",
     "arrays",

@@ -296,6 +296,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 #: What else calls need, and right numbers of them where `USUAL` ones are not.
 NEEDED: dict[str, dict[str, Any]] = {
     "Graph": {"name": "g"},
+    "Graph.cache": {"name": "c"},
     "Graph.batched": {"max_rows": 4, "queue_rows": 8, "max_sessions": 4},
     "Graph.function": {"name": "f", "fn": asyncio.sleep, "in_flight": 1},
     "testing.simulate": {"seed": 1},
@@ -377,6 +378,7 @@ ELSEWHERE = {
     "world": "of the process, as that of LocalWorld",
     # Made by the package, not by users.
     "Blob": "by Graph.blob",
+    "Cache": "by Graph.cache",
     "Variable": "by Graph.variable",
     "Op": "by Graph.op",
     "FrameStream": "by Graph.stream",
@@ -571,7 +573,7 @@ RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "Graph.batched": lambda b: (
         {"fetch": b.y, "max_rows": 2, "max_wait": 0.0, "buckets": [2], "queue_rows": 8, "key": None}
         | {"pad": None, "in_flight": 2, "isolate": True, "axis": "batch", "state": None, "fixed": None}
-        | {"max_sessions": 4}
+        | {"max_sessions": 4, "max_cells": 64}
     ),
     "Batcher.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
     "Batcher.session": lambda b: {"key": "mine", "weight": 2, "state": None, "priority": 1, "timeout": 60, "ttl": 60},

@@ -143,6 +143,7 @@ def every_error() -> dict[str, af.ActorflowError]:
         "OpTimeoutError": af.OpTimeoutError(op, 1.5),
         "QueueFullError": af.QueueFullError("g", 3, 6, 8),
         "SessionsFullError": af.SessionsFullError("g", 8, 2),
+        "CacheFullError": af.CacheFullError("g", 2, 1, 8, 3),
         "RunCancelledError": af.RunCancelledError("g", 7, "by somebody", ["w", "v"]),
         "PeerLostError": errors.PeerLostError(3),
         "PeerFailedError": errors.PeerFailedError(2, "op 'f' has failed there"),

@@ -40,6 +40,7 @@ from actorflow.devices.registry import device_kind
 from actorflow.errors import CheckpointError, GraphError, MissingExtraError, did_you_mean
 from actorflow.graph import options
 from actorflow.graph.body import Body, bodies_of, with_bodies
+from actorflow.graph.cache import Cached
 from actorflow.graph.graph import Graph, Interface, targets_of
 from actorflow.graph.nodes import Blob, Node, Op, Site, State, Variable
 from actorflow.interchange import to_numpy
@@ -272,6 +273,8 @@ def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) 
         first = blob.replica_of
         record |= {"kind": "variable", "state": blob.is_state}
         record["replica_of"] = None if first is None or first not in ids else first.name
+    if isinstance(blob, Cached):
+        raise UnsavableError("files have no caches yet: save its weights, and make the graph that writes by them anew")
     if isinstance(blob, State):
         record |= {"kind": "state", "next": None if blob.following is None else blob.following.name}
     producers = [op for op in blob.producers if op in ids]

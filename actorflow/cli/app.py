@@ -221,6 +221,16 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="an input that is the same number for all requests; again for each",
     )
     parser.add_argument(
+        "--feedback",
+        action="append",
+        type=_pair,
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="an input that steps of `generate` are fed, and the output of the step before; again for each",
+    )
+    parser.add_argument("--until", metavar="OUTPUT", help="output that is true for the last step of `generate`")
+    parser.add_argument("--limit", type=_natural, default=1024, metavar="N", help="most steps of `generate` (1024)")
+    parser.add_argument(
         "--max-body", type=_positive, metavar="BYTES", help="largest body of a request (default: 67108864)"
     )
     parser.add_argument(
@@ -281,6 +291,9 @@ def _serve(arguments: argparse.Namespace) -> int:
                 "batch_axis": arguments.batch_axis,
                 "state": dict(arguments.state),
                 "fixed": dict(arguments.fixed),
+                "feedback": dict(arguments.feedback),
+                "until": arguments.until,
+                "limit": arguments.limit,
             },
         )
     )

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from actorflow.checkpoint.weights import LoadedWeights
     from actorflow.graph.body import Body
+    from actorflow.graph.cache import Cache
     from actorflow.plan.memory import Footprint
     from actorflow.plan.plan import Plan
     from actorflow.runtime.batched import Batcher
@@ -307,6 +308,40 @@ class Graph:
         made = State(scope, store.take_id(), full, self.root._place(place), spec, first)
         store.add(made)
         return made
+
+    def cache(
+        self,
+        name: str,
+        most: int,
+        blocks: int,
+        *,
+        block: int = 16,
+        axis: str = "row",
+        place: Place | str | None = None,
+    ) -> Cache:
+        """Make a cache: keys and values of what each session has read, in blocks from one pool; see `Cache.attention`.
+
+        Args:
+            name: Begins the names of its sources, ``name_used`` and the like.
+            most: Number of positions that a session may have.
+            blocks: Number of blocks of all sessions together. A step that finds too few waits, or is refused, as
+                `Batcher.session` says.
+            block: Number of positions of a block. Of the last one of a session half is not in use on average.
+            axis: Name of the axis of the rows.
+            place: Where it lives; the default is that of `at`.
+        Raises:
+            GraphError: if a number is not positive, or the name is none.
+
+        Example:
+            >>> graph = af.Graph("g")
+            >>> graph.cache("cache", most=1024, blocks=512).used
+            <Cached 'cache_used' int64[row] on cpu>
+        """
+        from actorflow.graph.cache import Cache
+
+        sizes = whole("most", most, 1), whole("blocks", blocks, 1), whole("block", block, 1)
+        scope = self._innermost
+        return Cache(scope, scope._full_name(text("name", name)), *sizes, text("axis", axis), self.root._place(place))
 
     def constant(
         self,
@@ -1193,6 +1228,7 @@ class Graph:
         state: Mapping[Any, Any] | None = None,
         fixed: Mapping[Any, npt.ArrayLike] | None = None,
         max_sessions: int = 1024,
+        max_cells: int | None = None,
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
@@ -1233,6 +1269,8 @@ class Graph:
                 `state` has made. They have the axis of the rows wherever they like, and begin with zeros.
             fixed: Feeds that are the same for all requests, of sources without open axes.
             max_sessions: Most sessions that are open, see `Batcher.session`.
+            max_cells: Most rows of a frame times the lengths of their other open axes, so that long requests, as what a
+                model of language reads first, do not hold up others; a single row may have more. None for any number.
         Returns:
             An async context manager that takes requests; `Batcher.run` says how.
         Raises:
@@ -1255,7 +1293,7 @@ class Graph:
         from actorflow.runtime.batched import Batcher, BatchOptions
         from actorflow.runtime.rows import Rows
 
-        how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions
+        how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions, max_cells
         axis = None if axis is None else text("axis", axis)
         given = [{} if each is None else each for each in (state, fixed)]
         rows = Rows(self._runnable(), targets_of(fetch), axis, *given)

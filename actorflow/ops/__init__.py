@@ -36,7 +36,7 @@ from actorflow.ops.indexing import (
 from actorflow.ops.linalg import Bias, Inner, Matmul, bias, einsum, inner, matmul, matrix_transpose, tensordot, vecdot
 from actorflow.ops.nn import activation
 from actorflow.ops.nn.activation import *  # noqa: F403
-from actorflow.ops.nn.attention import attention, rotary
+from actorflow.ops.nn.attention import CachedAttention, attention, rotary
 from actorflow.ops.nn.conv import Conv, conv, conv_transpose
 from actorflow.ops.nn.dropout import Dropout, dropout
 from actorflow.ops.nn.loss import (
@@ -53,6 +53,7 @@ from actorflow.ops.nn.pool import (
 )
 from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.resize import Resize, resize
+from actorflow.ops.nn.sampling import sample, uniform_at
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation, apply
@@ -106,7 +107,7 @@ __all__ = [
     "Bias", "Inner", "Matmul", "bias", "einsum", "fft", "inner", "linalg", "matmul", "matrix_transpose", "tensordot",
     "vecdot",
     # nn.attention
-    "attention", "rotary",
+    "CachedAttention", "attention", "rotary",
     # nn.conv
     "Conv", "conv", "conv_transpose",
     # nn.dropout
@@ -126,6 +127,8 @@ __all__ = [
     "GRU", "LSTM", "LSTMGates", "RNN", "gru", "lstm", "lstm_cell", "rnn", "scan",
     # nn.resize
     "Resize", "resize",
+    # nn.sampling
+    "sample", "uniform_at",
     # nn.softmax
     "LogSoftmax", "Softmax", "log_softmax", "softmax",
     # nn.updates

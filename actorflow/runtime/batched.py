@@ -69,6 +69,7 @@ class BatchOptions(NamedTuple):
     in_flight: int = 2
     isolate: bool = True
     max_sessions: int = 1024
+    max_cells: int | None = None
 
     def checked(self) -> Self:
         """The same, with plain numbers.
@@ -96,6 +97,7 @@ class BatchOptions(NamedTuple):
             in_flight=whole("in_flight", self.in_flight, 1),
             isolate=flag("isolate", self.isolate),
             max_sessions=whole("max_sessions", self.max_sessions, 1),
+            max_cells=None if self.max_cells is None else whole("max_cells", self.max_cells, 1),
         )
 
 
@@ -117,13 +119,15 @@ class Group:
     Args:
         key: Equal for those that may.
         is_full: Whether no other request can come to it.
+        most: Most rows of a frame.
     """
 
-    __slots__ = ("is_full", "key", "requests", "rows", "taken", "takes_turns")
+    __slots__ = ("is_full", "key", "most", "requests", "rows", "taken", "takes_turns")
 
-    def __init__(self, key: Hashable, is_full: bool) -> None:
+    def __init__(self, key: Hashable, is_full: bool, most: int) -> None:
         self.key = key
         self.is_full = is_full
+        self.most = most
         self.requests: list[Request] = []
         self.rows = 0
         self.takes_turns = False
@@ -147,19 +151,19 @@ class Group:
                 waiting.remove(request)
         self.rows -= sum([request.rows for request in requests])
 
-    def first(self, most: int) -> list[Request]:
-        """The first requests, as many as have no more rows than that together, one at least; they are to be removed."""
+    def first(self) -> list[Request]:
+        """The first requests, as many as have no more rows than a frame takes, one at least; they are to be removed."""
         if self.takes_turns:
-            return self._in_turns(most)
+            return self._in_turns()
         count, rows = 1, self.requests[0].rows
         for request in self.requests[1:]:
-            if rows + request.rows > most:
+            if rows + request.rows > self.most:
                 break
             rows += request.rows
             count += 1
         return self.requests[:count]
 
-    def _in_turns(self, most: int) -> list[Request]:
+    def _in_turns(self) -> list[Request]:
         queues = dict[Hashable, deque[Request]]()
         for request in self.requests:
             queues.setdefault(request.caller, deque()).append(request)
@@ -174,7 +178,7 @@ class Group:
         while turns:
             had, n, caller = turns[0]
             request = queues[caller][0]
-            if found and rows + request.rows > most:
+            if found and rows + request.rows > self.most:
                 break
             found.append(queues[caller].popleft())
             rows += request.rows
@@ -295,6 +299,7 @@ class Batcher:
             counters.first_step_s.statistics(),
             counters.between_steps_s.statistics(),
             tuple(self._slots.longest(self._loop.time()) if self._slots.sessions else ()),
+            *((0, 0) if (blocks := self._rows.blocks) is None else (blocks.used, blocks.cache.blocks)),
         )
 
     # -- one request -----------------------------------------------------------------------------------------------
@@ -309,7 +314,7 @@ class Batcher:
             >>> graph.batched().keeps_state
             False
         """
-        return bool(self._rows.kept)
+        return bool(self._rows.kept) or self._rows.blocks is not None
 
     async def run(self, feeds: Mapping[Any, Any], *, priority: float = 0, timeout: float | None = None) -> Result:
         """Compute some rows, in a frame with those of others.
@@ -348,7 +353,7 @@ class Batcher:
             ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2)
         """
         if self.keeps_state:
-            names = ", ".join([repr(each.source.name) for each in self._rows.kept])
+            names = ", ".join(map(repr, self._rows.states))
             raise GraphError(
                 f"graph {self._rows.name!r} keeps {names} per session: async with batcher.session() as session: ..."
             )
@@ -375,7 +380,8 @@ class Batcher:
             weight: How large that share is: a key with 3 has three times that of one with 1.
             state: What it begins with, as `Session.state_dict` has given it; by default what the states say.
             priority: That of its steps among those of its key, see `run`.
-            timeout: Longest time in seconds that it waits for a slot; 0 for not at all, None for ever.
+            timeout: Longest time in seconds that it waits for a slot, and each step for blocks of a cache; 0 for not at
+                all, None for ever.
             ttl: Longest time in seconds that it may be without a step until it is closed; None for ever.
         Raises:
             FeedError, ShapeError, DTypeError: if ``state`` does not fit.
@@ -442,7 +448,7 @@ class Batcher:
                 yield step
 
     async def _run(
-        self, feeds: Mapping[Any, Any], priority: float, timeout: float | None, session: Session | None = None
+        self, feeds: Mapping[Any, Any] | Request, priority: float, timeout: float | None, session: Session | None = None
     ) -> Result:
         """`run`, for a session or for none."""
         counters, since, trace = self._counters, perf_counter(), self._rows.trace
@@ -499,23 +505,26 @@ class Batcher:
         if get_ident() != self._thread or self._loop.is_closed():  # asyncio.get_running_loop() makes a system call
             raise GraphError(f"the batcher of graph {self._rows.name!r} is in use on another event loop")
 
-    def _enter(self, feeds: Mapping[Any, Any], priority: float, session: Session | None) -> list[Request]:
+    def _enter(self, feeds: Mapping[Any, Any] | Request, priority: float, session: Session | None) -> list[Request]:
         """Let the rows of a request wait; in several parts, if they are too many for one frame."""
         rows, options = self._rows, self._options
         self.check_open()
         since_s = order = self._loop.time()
         if type(priority) is not int or priority:  # few say it
             order -= real("priority", priority, finite=False) * AGE_S
-        request, requester = rows.read(feeds), rows.requester()
+        request, requester = feeds if isinstance(feeds, Request) else rows.read(feeds), rows.requester()
         if session is not None:
             session.enter(request)
-        parts = [request] if request.rows <= options.max_rows else rows.split(request, options.max_rows)
+        most = options.max_rows
+        if options.max_cells is not None and options.pad is None:
+            most = min(most, max(1, options.max_cells // max(1, math.prod(request.lengths))))
+        parts = [request] if request.rows <= most else rows.split(request, most)
         key: Hashable = request.lengths if options.pad is None else None
         if options.pad is not None and len(parts) > 1:
             key = request  # frames of its own: parts that are padded like others could not be put together again
         elif options.key is not None:
             key = key, options.key(rows.feeds(request))
-        group = self._groups.get(key) or Group(key, is_full=key is request)
+        group = self._groups.get(key) or Group(key, key is request, most)
         if self._waiting_rows + request.rows > options.queue_rows:
             raise QueueFullError(rows.name, request.rows, self._waiting_rows, options.queue_rows)
         for part in parts:
@@ -597,14 +606,14 @@ class Batcher:
         options = self._options
         return (
             not self._batches
-            or group.rows >= options.max_rows
+            or group.rows >= group.most
             or group.is_full
             or self._state is _State.CLOSING  # nobody else will come
             or group.oldest_s + options.max_wait_s <= now_s
         )
 
     def _start(self, group: Group) -> None:
-        batch, requests, now = Batch(), group.first(self._options.max_rows), perf_counter()
+        batch, requests, now = Batch(), group.first(), perf_counter()
         for request in requests:
             request.started = now
         batch.task = self._loop.create_task(self._compute(batch, requests))
@@ -636,6 +645,7 @@ class Batcher:
 
     def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
         """Give each request its rows of a frame."""
+        self._rows.keep(result, requests, [each.place is batch and not each.future.done() for each in requests])
         for request, part in zip(requests, self._rows.parts(result, requests), strict=True):
             if not request.future.done():
                 request.future.set_result(part)
@@ -667,7 +677,7 @@ class Batcher:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
             for request, made in zip(requests, padded, strict=True):
-                made.states = request.states
+                made.states, made.positions = request.states, request.positions
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded

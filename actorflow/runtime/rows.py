@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from actorflow.actors.task import callers, within
 from actorflow.errors import FeedError, GraphError, ShapeError, mapping
+from actorflow.graph.cache import Cached
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, State, Variable
 from actorflow.interchange import as_array, to_numpy
 from actorflow.plan.lengths import shape_of
 from actorflow.plan.validate import chosen, states_of
+from actorflow.runtime.blocks import Blocks
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
 from actorflow.spec import Length, TensorSpec, at, axes_in, rows_axis
@@ -38,6 +40,7 @@ class Request:
         states: The row of each state that a session has brought; once there is a result, the next ones.
         caller: Whose it is; those of several callers take turns.
         weight: How large the share of its caller is.
+        positions: Places in a cache that get what it adds there.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -59,6 +62,7 @@ class Request:
         "lengths",
         "order",
         "place",
+        "positions",
         "requester",
         "rows",
         "since_s",
@@ -81,6 +85,7 @@ class Request:
         self.states: Sequence[npt.NDArray[Any]] = ()
         self.caller: Hashable = None
         self.weight = 1.0
+        self.positions: Sequence[int] = ()
         self.error: BaseException | None = None
 
     def fail(self) -> NoReturn:
@@ -119,6 +124,7 @@ class Rows:
         axis: Name of the axis.
         repeatable: Whether rows may be computed again: no variable is updated.
         kept: What sessions keep.
+        blocks: Memory of the cache that sessions keep positions in; None without one.
 
     Raises:
         GraphError: if a source or a result has no such axis, or rows depend on each other.
@@ -151,9 +157,10 @@ class Rows:
         self.name = graph.name
         self.trace = engine.trace
         fed = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
-        self.kept = [_kept(source, following, fed) for source, following in pairs.items()]
+        cached = [blob for blob in fed if isinstance(blob, Cached)]
+        self.kept = [_kept(*pair, fed) for pair in pairs.items() if pair[0] not in cached]
         self._fixed = _fixed_feeds(graph, fixed, fed)
-        self._sources = [blob for blob in fed if blob not in pairs and blob not in self._fixed]
+        self._sources = [blob for blob in fed if blob not in {*pairs, *cached, *self._fixed}]
         self._specs = [blob.spec for blob in self._sources]
         self.axis = _axis_of(graph.name, self._sources, axis)
         _check_rows(self.axis, ops, fetched)
@@ -161,8 +168,14 @@ class Rows:
             if each.source.spec.axes != {self.axis}:
                 name, spec = each.source.name, each.source.spec
                 raise GraphError(f"state {name!r} {spec} must have the axis of the rows, {self.axis!r}")
+        self.blocks = _blocks(graph.name, cached, self.axis)
+        self._brought = [each.source for each in self.kept]
         self._axes = [0] * len(self._sources) + [each.axis for each in self.kept]
-        taken = [*[each.source for each in self.kept], *self._fixed]
+        if self.blocks is not None:
+            self._brought += self.blocks.cache.table, self.blocks.cache.used
+            self._axes += 0, 0
+            self._fixed |= dict(self.blocks.arrays.items())
+        taken = [*self._brought, *self._fixed]
         self._taken = {*taken, *[blob.name for blob in taken]}
         self._results = {blob: i for i, blob in enumerate(fetched)}
         self._result_names = {blob.name: i for blob, i in self._results.items()}
@@ -173,8 +186,8 @@ class Rows:
         self._index: dict[Any, int] = {}
         for index, source in enumerate(self._sources):
             self._index[source] = self._index[source.name] = index
-        #: Shapes without the first axis, where they are known, and dtypes.
-        self._expected = [(None if axes_in(s.shape[1:]) else s.shape[1:], s.dtype) for s in self._specs]
+        #: Dtypes, with numbers and names of the axes; None where a length follows from others.
+        self._expected = [(s.dtype, _lengths_of(s)) for s in self._specs]
         self._others = sorted({name for spec in self._specs for name in axes_in(spec.shape)} - {self.axis})
         lengths: Iterable[Any] = [length for spec in self._specs for length in spec.shape]
         unsaid = {*self._others} - {length.name for length in lengths if isinstance(length, Length)}
@@ -209,11 +222,15 @@ class Rows:
                 raise FeedError(f"blob {self._sources[index].name!r} is fed twice")
             arrays[index] = value
             count += 1
-            inner, dtype = self._expected[index]
-            if type(value) is np.ndarray and value.shape[1:] == inner and value.dtype == dtype:
-                n = len(value)
-                if lengths.setdefault(self.axis, n) == n:
-                    continue
+            dtype, wanted = self._expected[index]
+            if type(value) is np.ndarray and value.dtype == dtype and wanted is not None:
+                shape = value.shape
+                if len(shape) == len(wanted):
+                    for n, length in zip(shape, wanted):  # noqa: B905  of equal length
+                        if n != (lengths.setdefault(length, n) if isinstance(length, str) else length):
+                            break
+                    else:
+                        continue
             self._note(value, index, lengths)
             others.append(index)
         if count < len(arrays):
@@ -227,6 +244,16 @@ class Rows:
         if not rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
         return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
+
+    def following(self, request: Request, values: Mapping[Blob, Any]) -> Request | dict[Blob, Any]:
+        """The request after another one, with other values of some sources; where their types differ, its feeds."""
+        arrays = request.arrays.copy()
+        for source, value in values.items():
+            index = self._index[source]
+            before, arrays[index] = arrays[index], value
+            if type(value) is not np.ndarray or value.shape != before.shape or value.dtype != before.dtype:
+                return {**self.feeds(request), **values}
+        return Request(arrays, request.rows, request.lengths)
 
     def source(self, key: Any) -> Blob:
         """A source that requests feed, by itself or by its name.
@@ -257,6 +284,19 @@ class Rows:
             name = getattr(key, "name", key)
             raise FeedError(f"cannot feed {name!r} of graph {self.name!r}: its sessions keep it, or it is fixed")
         check_unneeded(self._engine.graph, key)
+
+    @property
+    def states(self) -> dict[str, TensorSpec]:
+        """Types of what a session keeps, by name."""
+        pools = [] if self.blocks is None else [*self.blocks.arrays]
+        cached = {pool.name: TensorSpec.of(("used", *pool.shape[2:]), pool.dtype) for pool in pools}
+        return {each.source.name: each.row for each in self.kept} | cached
+
+    def added(self, request: Request) -> int:
+        """Number of positions that a request adds to a cache."""
+        assert self.blocks is not None
+        new = self.blocks.cache.new
+        return new if type(new) is int else int(at(new, dict(zip(self._others, request.lengths, strict=True))))
 
     def check_caller(self) -> None:
         """Check that no op of the graph itself asks, which might wait for its own end.
@@ -300,7 +340,7 @@ class Rows:
 
     def joined(self, requests: Sequence[Request], added: int) -> dict[Blob, Any]:
         """Feeds of one frame: the rows one after the other, and the last one so many times more."""
-        sources = [*self._sources, *[each.source for each in self.kept]]
+        sources = [*self._sources, *self._brought]
         parts = [(*request.arrays, *request.states) for request in requests]
         feeds: dict[Blob, Any] = dict(self._fixed)
         if len(requests) == 1 and not added:
@@ -313,13 +353,30 @@ class Rows:
             feeds[source] = np.concatenate(arrays, axis)
         return feeds
 
+    def keep(self, result: Result, requests: Sequence[Request], wanted: Sequence[bool]) -> None:
+        """Write what requests add to the cache behind what their sessions have, which is theirs when they say so.
+
+        Args:
+            wanted: Whether each request is: the places of others may be somebody else's by now.
+        """
+        if self.blocks is None:
+            return
+        chosen = [(row, request.positions) for row, request in enumerate(requests) if wanted[row]]
+        places = [place for _, positions in chosen for place in positions]
+        for pool in self.blocks.arrays:
+            assert pool.following is not None
+            value = to_numpy(result._values[result._blobs[pool.following]])
+            new = value.shape[1]
+            rows = [row * new + i for row, positions in chosen for i in range(len(positions))]
+            self.blocks.write(places, rows, pool, value)
+
     def parts(self, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
         """The rows of each request in the result of their frame; the next rows of its states become its own."""
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
         for request in requests:
             stop = start + request.rows
-            if nexts:
+            if self._brought:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
                 own = [value[start:stop] for value in values[: len(self._results)]]
@@ -387,6 +444,18 @@ def _pairs(graph: Graph, given: Mapping[Any, Any]) -> dict[Blob, Blob]:
     return found
 
 
+def _blocks(name: str, cached: Sequence[Cached], axis: str) -> Blocks | None:
+    """The memory of the cache that some sources are of."""
+    caches = [*dict.fromkeys([each.cache for each in cached])]
+    if not caches:
+        return None
+    if len(caches) > 1:
+        raise GraphError(f"graph {name!r} has {len(caches)} caches, {caches}: give all attention the same")
+    if caches[0].used.spec.axes != {axis}:
+        raise GraphError(f"{caches[0]} of graph {name!r} must have the axis of the rows: give it axis={axis!r}")
+    return Blocks(name, caches[0], [each for each in cached if each.following is not None])
+
+
 def _kept(source: Blob, following: Blob, fed: Sequence[Blob]) -> Kept:
     if source not in fed:
         raise GraphError(f"blob {source.name!r} cannot be a state: it is no source that the results need")
@@ -434,6 +503,13 @@ def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
             )
     assert wanted is not None
     return wanted
+
+
+def _lengths_of(spec: TensorSpec) -> list[int | str] | None:
+    """The lengths of a type, those of open axes by name; None if one follows from others."""
+    given: Sequence[Any] = spec.shape
+    found: list[Any] = [length.name if isinstance(length, Length) else length for length in given]
+    return None if None in found else found
 
 
 def _first(blob: Blob) -> tuple[Any, str | None]:

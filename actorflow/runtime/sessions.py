@@ -32,12 +32,14 @@ from actorflow.errors import (
 )
 from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
+from actorflow.runtime.blocks import Held
+from actorflow.runtime.rows import Request
 from actorflow.trace.batches import BatchCounters, SessionStatistics
 
 if TYPE_CHECKING:
     from actorflow.runtime.batched import Batcher
     from actorflow.runtime.program import Result
-    from actorflow.runtime.rows import Request, Rows
+    from actorflow.runtime.rows import Rows
 
 
 #: Sessions that statistics tell of.
@@ -173,6 +175,7 @@ class Session:
         self._why = "was not entered yet"  # takes no steps for this reason, if there is one
         self._is_new = True
         self._states: Sequence[npt.NDArray[Any]] = _restored(rows, state)
+        self._held = None if rows.blocks is None else Held(rows.blocks, state)
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
@@ -205,13 +208,18 @@ class Session:
                 whose result was returned.
         Cancellation: returns at once, and the state stays likewise.
         """
+        return await self._step(feeds, priority, timeout)
+
+    async def _step(self, feeds: Mapping[Any, Any] | Request, priority: float | None, timeout: float | None) -> Result:
+        """`run`, also of what was read already."""
         self._rows.check_caller()  # before it waits for a step that waits for it
         self._calls += 1
         try:
             async with self._turn:
-                if self._why:
-                    self._batcher.check_open()
-                    raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
+                self._check_open()
+                if self._held is not None:
+                    feeds = await self._with_room(feeds, timeout)
+                    self._check_open()  # it may have been closed when it had just got blocks
                 try:
                     return await self._batcher._run(
                         feeds, self._priority if priority is None else priority, timeout, self
@@ -222,6 +230,19 @@ class Session:
             self._calls -= 1
             if not self._why:
                 self._idle_since_s = self._loop.time()
+
+    def _check_open(self) -> None:
+        if self._why:
+            self._batcher.check_open()
+            raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
+
+    async def _with_room(self, feeds: Mapping[Any, Any] | Request, timeout: float | None) -> Request:
+        """The request, when the blocks are there that it needs."""
+        assert self._held is not None
+        request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
+        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
+        await self._held.reserve(self._rows.added(request), min(limits, default=None))
+        return request
 
     async def iterate(
         self,
@@ -248,12 +269,14 @@ class Session:
         pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
         ends = None if until is None else self._rows.result(until)
         count = 0
+        step: Mapping[Any, Any] | Request = given
         while most is None or count < most:
-            result = await self.run(given, priority=priority, timeout=timeout)
+            request = step if isinstance(step, Request) else self._rows.read(step)
+            result = await self._step(request, priority, timeout)
             count += 1
             # Before the caller has it, who may write into it.
-            given |= {source: np.array(to_numpy(result[of])) for source, of in pairs.items()}
-            is_last = ends is not None and bool(np.all(to_numpy(result[ends])))
+            step = self._rows.following(request, {each: np.array(to_numpy(result[of])) for each, of in pairs.items()})
+            is_last = ends is not None and bool(to_numpy(result[ends]).all())
             yield result
             if is_last:
                 return
@@ -263,11 +286,16 @@ class Session:
         if request.rows != 1:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states, request.caller, request.weight = self._states, self._caller, self._weight
+        if self._held is not None:
+            request.states = [*self._states, self._held.table, self._held.used]
+            request.positions = self._held.coming()
         self._request = request
 
     def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
+        if self._held is not None:
+            self._held.commit()
         now_s = self._loop.time()
         (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
         self._returned_s = now_s
@@ -302,7 +330,8 @@ class Session:
             {'total': array(7., dtype=float32)}
         """
         pairs = zip(self._rows.kept, self._states, strict=True)
-        return {each.source.name: np.squeeze(value, each.axis).copy() for each, value in pairs}
+        found = {each.source.name: np.squeeze(value, each.axis).copy() for each, value in pairs}
+        return found if self._held is None else found | {pool.name: x for pool, x in self._held.state().items()}
 
     async def __aenter__(self) -> Self:
         if not self._is_new:
@@ -355,6 +384,8 @@ class Session:
     def end(self, why: str) -> None:
         """Take no more steps; for the one who frees the slot, and gives up the step that is under way."""
         self._why = why
+        if self._held is not None:
+            self._held.release(why)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -365,14 +396,15 @@ def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[A
     if given is None:
         return [each.first for each in rows.kept]
     mapping("state", given)
-    found, names = [], [each.source.name for each in rows.kept]
+    found, names = [], rows.states
     for name in given:
         if name not in names:
             raise FeedError(f"graph {rows.name!r} has no state {name!r}{did_you_mean(str(name), names)}")
+    for name in names:
+        if name not in given:
+            raise FeedError(f"graph {rows.name!r}: no value for state {name!r} {names[name]}")
     for each in rows.kept:
         name = each.source.name
-        if name not in given:
-            raise FeedError(f"graph {rows.name!r}: no value for state {name!r} {each.row}")
         row = as_array(given[name], each.row, f"state {name!r} of a session")
         found.append(np.array(np.expand_dims(row, each.axis)))
     return found

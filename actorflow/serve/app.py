@@ -19,6 +19,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from actorflow import __version__
 from actorflow.errors import (
     BatcherClosedError,
+    CacheFullError,
     DeviceError,
     DTypeError,
     FeedError,
@@ -35,6 +36,7 @@ from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Account, Share
 from actorflow.serve.answers import JSON, RETRY, answer, refused
 from actorflow.serve.body import receive
+from actorflow.serve.generate import generate
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
@@ -52,12 +54,12 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Answer = Callable[[web.Request], Awaitable[Response]]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference]]
+_Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference | Response]]
 
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
 #: What the server has of the protocol's extensions.
-_EXTENSIONS = ["binary_tensor_data", "model_repository", "parameters", "sequence"]
+_EXTENSIONS = ["binary_tensor_data", "generate", "model_repository", "parameters", "sequence"]
 
 
 class Service:
@@ -116,6 +118,8 @@ class Service:
         ]
         for path in paths:
             found += [
+                web.post(f"{path}/generate", partial(self._generate, streams=False), expect_handler=_expected),
+                web.post(f"{path}/generate_stream", partial(self._generate, streams=True), expect_handler=_expected),
                 web.get(f"{path}/stream", self._stream),
                 web.get(path, self._guarded(self._model)),
                 web.get(f"{path}/ready", self._guarded(self._model_ready)),
@@ -285,6 +289,8 @@ class Service:
         """The answer, which is all that is held then."""
         try:
             request = await read(http, hosted, held)
+            if isinstance(request, Response):
+                return request
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
             results = await hosted.run(request.inputs, timeout_s, request.sequence)
@@ -321,6 +327,42 @@ class Service:
             raise refused(503, str(error), RETRY) from None
         held.keep(pixels.nbytes)
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
+
+    async def _generate(self, http: web.Request, *, streams: bool) -> web.StreamResponse:
+        """Answers to one row, which may be many: as events as soon as each is there, or the last one alone."""
+        since, events = perf_counter(), web.StreamResponse(headers={"X-Content-Type-Options": "nosniff"})
+        events.content_type, events.headers["Cache-Control"] = "text/event-stream", "no-store"
+        try:
+            hosted = self._wanted(http)
+        except Refused as refusal:
+            return await self._reply(http, refusal.response)
+        found: list[dict[str, Any]] = []
+
+        async def tell(content: dict[str, Any]) -> None:
+            if not streams:
+                found.append(content)
+                return
+            if not events.prepared:
+                await events.prepare(http)
+            async with asyncio.timeout(TAKING_TIMEOUT_S):  # of a client that reads nothing
+                await events.write(b"data: %s\n\n" % json.dumps(content).encode())
+
+        async def read(http: web.Request, hosted: Hosted, held: Share) -> Response:
+            await generate(hosted, await receive(http, self.limits, held), self.limits.timeout_s, tell)
+            if streams:
+                return Response(200, [], "text/event-stream")
+            names = [name for name in found[-1] if name in hosted.outputs]
+            return answer(found[-1] | {name: [each[name] for each in found] for name in names if len(found) > 1})
+
+        async def end(response: Response) -> web.StreamResponse:
+            if not events.prepared:
+                return await self._reply(http, response)
+            if response.status != 200:
+                await events.write(b"data: %s\n\n" % b"".join(response.chunks))
+            await events.write_eof()
+            return events
+
+        return await self._counted(http, hosted, read, end, since)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -435,6 +477,9 @@ def create_app(
     batch_axis: str | None = None,
     state: Mapping[str, str] | None = None,
     fixed: Mapping[str, npt.ArrayLike] | None = None,
+    feedback: Mapping[str, str] | None = None,
+    until: str | None = None,
+    limit: int = 1024,
 ) -> web.Application:
     """A server of models as an aiohttp application.
 
@@ -462,6 +507,10 @@ def create_app(
         state: Inputs that each sequence of requests keeps, of the models that have them, each with the output that
             gives its next value, by name; beside the states that graphs have themselves. See `Model.sessions`.
         fixed: Values of inputs that are the same for all requests, of the models that have them, by name.
+        feedback: Inputs that requests to ``generate`` are fed step by step, of the models that have them, each with the
+            output that gives the next value, by name; see `Batcher.iterate`.
+        until: Output of these models that is true for the last step.
+        limit: Most steps of a request.
     Raises:
         TypeError: if an argument is of another type.
         ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
@@ -483,9 +532,8 @@ def create_app(
     if token is not None and not isinstance(cast(object, token), str):
         raise TypeError(f"the token must be a text, got {type(token).__name__}")
     allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
-    found = Models(
-        models, limits, max_rows=max_rows, max_wait=max_wait, batch_axis=batch_axis, state=state, fixed=fixed
-    )
+    how = {"max_rows": max_rows, "max_wait": max_wait, "batch_axis": batch_axis, "state": state, "fixed": fixed}
+    found = Models(models, limits, **how, feedback=feedback, until=until, limit=limit)
     service = Service(found, limits, token, allowed, own)
     app = web.Application(middlewares=[_as_protocol])
     app[SERVICE] = service
@@ -560,7 +608,14 @@ def _failure(hosted: Hosted, error: Exception) -> Response:
     """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
-        case QueueFullError() | SessionsFullError() | BatcherClosedError() | RunCancelledError() | MemoryError():
+        case (
+            QueueFullError()
+            | SessionsFullError()
+            | CacheFullError()
+            | BatcherClosedError()
+            | RunCancelledError()
+            | MemoryError()
+        ):
             status, headers = 503, RETRY
         case MissingExtraError():
             status, headers = 501, {}

@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -66,6 +66,9 @@ class Hosted:
         batch_axis: Name of the axis that is batched; None for the first one of the inputs if its name says so.
         state: Inputs that each sequence keeps, each with the output that gives its next value, by name.
         fixed: Values of inputs that are the same for all requests, by name.
+        feedback: Inputs that steps of one request are fed, each with the output of the step before, by name.
+        until: Output that is true for the last step.
+        limit: Most steps of a request.
 
     Attributes:
         inputs: Its inputs by name, but for those that are kept or fixed.
@@ -97,6 +100,9 @@ class Hosted:
         batch_axis: str | None = None,
         state: Mapping[str, str] | None = None,
         fixed: Mapping[str, npt.ArrayLike] | None = None,
+        feedback: Mapping[str, str] | None = None,
+        until: str | None = None,
+        limit: int = 1024,
     ) -> None:
         max_rows, max_wait = whole("max_rows", max_rows, 0), seconds("max_wait", max_wait)
         batch_axis = None if batch_axis is None else text("batch_axis", batch_axis)
@@ -132,6 +138,12 @@ class Hosted:
             "axis": batch_axis,
             "max_sessions": limits.sequences,
         }
+        self._feedback = {key: of for key, of in (feedback or {}).items() if key in inputs}
+        self._until = until if self._feedback else None
+        self._most_steps = whole("limit", limit, 1)
+        for each in (*self._feedback.values(), *([self._until] if self._until else [])):
+            if each not in self._results:
+                raise GraphError(f"model {name!r} has no output {each!r}{did_you_mean(each, self._results)}")
         self._sequences: dict[int | str, Session] = {}
         self._turns: asyncio.Semaphore
         self._batcher: Batcher | None = None
@@ -282,6 +294,37 @@ class Hosted:
         async with self._batcher.session() as session:
             yield session
 
+    async def iterate(
+        self, inputs: Mapping[str, npt.NDArray[Any]], limit: int | None, timeout_s: float
+    ) -> AsyncGenerator[dict[str, npt.NDArray[Any]], None]:
+        """Compute steps of one row, of which each is fed what the one before gave; one where nothing is fed back.
+
+        Args:
+            limit: Most steps; no more than those of the model.
+            timeout_s: Longest time of each, and to wait for a session.
+        Raises:
+            Refused: with 400, if there are more rows than one.
+            SessionsFullError, QueueFullError, ...: as `Batcher.session` and `Session.run`.
+        """
+        if any(len(array) != 1 for array in inputs.values()):
+            raise refused(400, "expected one row of each input")
+        if self._batcher is None or not self._feedback:
+            if self.keeps_state:
+                raise refused(400, f"model {self.name!r} keeps state, and nothing says what its steps feed each other")
+            yield await self.run(inputs, timeout_s)
+            return
+        named, outputs = self.model.inputs, self.model.outputs
+        async with self._batcher.session(timeout=timeout_s) as session:
+            steps = session.iterate(
+                {named[name]: array for name, array in inputs.items()},
+                feedback={named[name]: outputs[of] for name, of in self._feedback.items()},
+                until=None if self._until is None else outputs[self._until],
+                limit=min(limit or self._most_steps, self._most_steps),
+                timeout=timeout_s,
+            )
+            async for result in steps:
+                yield {name: to_numpy(result[blob]) for name, blob in self._results.items()}
+
     def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
         """One row of the only input, by its values alone.
 
@@ -378,7 +421,7 @@ class Models:
             self._sources[name] = versions
         made = {name: {each: opened_model(of) for each, of in own.items()} for name, own in self._sources.items()}
         known = {each for versions in made.values() for model in versions.values() for each in model.inputs}
-        for what in ("state", "fixed"):
+        for what in ("state", "fixed", "feedback"):
             for each in options.get(what) or ():
                 if each not in known:
                     raise GraphError(f"{what}: no model has an input {each!r}{did_you_mean(each, known)}")

@@ -106,6 +106,8 @@ class BatchStatistics(NamedTuple):
         first_step_s: Seconds from the opening of a session, a wait for a slot included, to its first result.
         between_steps_s: Seconds from the result of a step to that of the next one.
         longest: Sessions, eight at most: those whose step was asked for longest ago, then those that are idle.
+        blocks: Blocks of a cache that sessions have.
+        max_blocks: Number of blocks.
     """
 
     waiting_rows: int
@@ -127,6 +129,8 @@ class BatchStatistics(NamedTuple):
     first_step_s: HistogramStatistics
     between_steps_s: HistogramStatistics
     longest: tuple[SessionStatistics, ...]
+    blocks: int
+    max_blocks: int
 
 
 @dataclass(slots=True, eq=False)

@@ -32,6 +32,7 @@ WITHOUT = {
     "actorflow.devices.Segment": "a base: `actorflow.devices.sim.SimSegment` has an example",
     "actorflow.devices.Stream": "a base: `actorflow.devices.sim.SimStream` has an example",
     "actorflow.devices.StreamDevice": "a base: `actorflow.devices.SimDevice` has an example",
+    "actorflow.ops.CachedAttention": "made by `Cache.attention`",
     "actorflow.ops.Fused": "made by plans and by arrays",
     "actorflow.ops.Step": "made by plans and by arrays",
     "actorflow.ops.GeluTanh": "made by `gelu`, with ``tanh=True``",

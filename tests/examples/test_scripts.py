@@ -139,7 +139,7 @@ def test_mnist_mlp_under_control(tmp_path: Path, idx) -> None:
     assert "was cancelled from the page, by 127.0.0.1" in errors.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py"])
+@pytest.mark.parametrize("name", ["nin_cifar10.py", "googlenet.py", "mnist_mlp.py", "lstm_text.py", "completions.py"])
 def test_a_training_says_what_is_missing(tmp_path: Path, name: str) -> None:
     done = run_program(EXAMPLES / name, tmp_path / "absent")
     assert done.returncode == 1

@@ -3,7 +3,7 @@
 A schedule is drawn from its seed: when sessions come and hang up, how many slots there are, when each calls its steps,
 several at once too, with which time limits, which of them are cancelled, or fail inside an op, and what happens to the
 graph meanwhile. What a step gives tells which steps were computed before it: a session keeps a number that all of them
-are mixed into, and the last two values, along another axis.
+are mixed into, the last two values, along another axis, and in a cache all values, of which there may be few blocks.
 """
 
 import asyncio
@@ -33,18 +33,24 @@ class Caller:
     number: int
     mixed: int = 7
     trail: tuple[int, int] = (0, 0)
+    read: list[int] = field(default_factory=list)
     finished: int = 0
 
-    def expect(self, value: int, result: Any) -> None:
+    def expect(self, value: int, times: int, result: Any) -> None:
         """A step was returned: it must be the one that follows those before it, and no other."""
         self.mixed = (self.mixed * 31 + value) % _PRIME
         self.trail = (value, self.trail[0])
         self.finished += 1
         assert result["mixed_next"].tolist() == [self.mixed]
+        self.read += [value] * times
+        if "mean/out" in result:
+            assert result["mean/out"][0, -1, 0] == pytest.approx(np.mean(self.read))
 
     def check_kept(self, session: Session) -> None:
         kept = session.state_dict()
         assert (kept["mixed"].tolist(), kept["trail"].tolist()) == (self.mixed, [*self.trail])
+        for name in {"cache_keys", "cache_values"} & kept.keys():
+            assert kept[name][:, 0].tolist() == self.read
 
 
 @dataclass
@@ -64,6 +70,7 @@ class Schedule:
         self.event_s = draw.choice((0.0, 0.001, 0.006, draw.uniform(0, HORIZON_S)))
         self.slots = draw.choice((1, 2, 5, 100))
         self.most_rows = draw.choice((1, 3, 8))
+        self.blocks = draw.choice((None, 3, 6, 100))
         self.isolates = draw.random() < 0.8
         self.poisons = draw.choice((0.0, 0.1, 0.3))
         self.running = self.most_running = 0
@@ -78,8 +85,14 @@ class Schedule:
         [x, mixed, trail] >> graph.function("compute", self.compute) >> [mixed_next, trail_next]
         mixed.assign(mixed_next)
         trail.assign(trail_next)
+        fetch = [mixed_next]
+        if self.blocks is not None:
+            new = graph.blob("new", ("row", "time", 1))
+            cache = graph.cache("cache", most=40, blocks=self.blocks, block=2)
+            fetch.append(cache.attention(new * 0.0, new, new, heads=1, name="mean"))  # the mean of all that was read
         batcher = graph.batched(
-            fetch=mixed_next,
+            fetch=fetch,
+            max_cells=self.draw.choice((None, 4)),
             max_rows=self.most_rows,
             max_wait=self.draw.choice((0.0, 0.002, 0.01)),
             in_flight=self.draw.choice((1, 2, 3)),
@@ -105,18 +118,20 @@ class Schedule:
         finally:
             self.running -= 1
 
-    async def call(self, caller: Caller, session: Session, timeout_s: float | None, poisoned: bool) -> None:
+    async def call(self, caller: Caller, session: Session, timeout_s: float | None, poisoned: bool, times: int) -> None:
         self.steps += 1
         value = self.steps
+        feeds: dict[str, Any] = {"x": np.array([[caller.number, value, poisoned]], np.int64)}
+        if self.blocks is not None:
+            feeds["new"] = np.full((1, times, 1), value, np.float32)
         try:
-            row = np.array([[caller.number, value, poisoned]], np.int64)
-            result = await session.run({"x": row}, timeout=timeout_s)
+            result = await session.run(feeds, timeout=timeout_s)
         except (af.ActorflowError, asyncio.CancelledError) as error:
             self.outcomes.append((error, timeout_s is not None, poisoned))
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            caller.expect(value, result)
+            caller.expect(value, times, result)
             self.outcomes.append((None, timeout_s is not None, poisoned))
 
     async def converse(self, batcher: Batcher, number: int) -> None:
@@ -144,7 +159,8 @@ class Schedule:
         async with asyncio.TaskGroup() as group:
             for _ in range(draw.randint(1, 6)):
                 poisoned = draw.random() < self.poisons
-                call = self.call(caller, session, draw.choice((None, None, None, 0.0, 0.001, 0.006)), poisoned)
+                timeout_s, times = draw.choice((None, None, None, 0.0, 0.001, 0.006)), draw.choice((1, 1, 3))
+                call = self.call(caller, session, timeout_s, poisoned, times)
                 how = draw.choice(("wait", "wait", "wait", "go on", "hang up"))
                 if how == "wait":
                     await call
@@ -187,6 +203,10 @@ class Schedule:
         figures = batcher.statistics()
         assert (figures.waiting_rows, figures.in_flight, figures.sessions, self.running) == (0, 0, 0, 0)
         assert not batcher._slots._waiting
+        blocks = batcher._rows.blocks
+        if blocks is not None:
+            assert (figures.blocks, figures.max_blocks, [*blocks._waiting]) == (0, self.blocks, [])
+            assert sorted(blocks._free) == [*range(self.blocks or 0)]
         assert af.SessionsFullError not in self.refusals or self.slots < 100
         assert af.BatcherClosedError not in self.refusals or self.ends
         for error, has_limit, poisoned in self.outcomes:
@@ -197,6 +217,7 @@ class Schedule:
                 af.OpError: poisoned or (bool(self.poisons) and not self.isolates),
                 af.RunTimeoutError: has_limit,
                 af.QueueFullError: True,
+                af.CacheFullError: self.blocks in (3, 6),
                 af.SessionClosedError: True,
                 af.BatcherClosedError: self.ends,
                 af.RunCancelledError: self.event == "cancel",
@@ -207,7 +228,7 @@ class Schedule:
 
 @pytest.mark.parametrize("first", slow(range(0, SCHEDULES, PER_TEST), but={0, 50}))
 def test_each_session_gets_what_it_would_get_alone(first: int) -> None:
-    finished = failed = 0
+    finished = failed = full = 0
     for seed in range(first, first + PER_TEST):
         schedule = Schedule(seed)
         try:
@@ -218,5 +239,7 @@ def test_each_session_gets_what_it_would_get_alone(first: int) -> None:
             raise
         finished += sum(error is None for error, *_ in schedule.outcomes)
         failed += sum(error is not None for error, *_ in schedule.outcomes)
+        full += sum(type(error) is af.CacheFullError for error, *_ in schedule.outcomes)
     assert finished > 5 * PER_TEST  # the schedules are about something
     assert failed > PER_TEST
+    assert full > PER_TEST // 10

@@ -19,7 +19,7 @@ async def test_metadata_and_health() -> None:
         assert (await served.get("/v2")).json == {
             "name": "actorflow",
             "version": __version__,
-            "extensions": ["binary_tensor_data", "model_repository", "parameters", "sequence"],
+            "extensions": ["binary_tensor_data", "generate", "model_repository", "parameters", "sequence"],
         }
         assert (await served.get("/v2/health/live")).json == {"live": True}
         assert (await served.get("/v2/health/ready")).json == {"ready": True}

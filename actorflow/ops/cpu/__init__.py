@@ -7,6 +7,6 @@ memory belongs to the thread (`buffers`), so any number of kernels may run at on
 # fmt: off
 # isort: off
 from actorflow.ops.cpu import (  # noqa: F401  each registers its kernels
-    activation, conv, described, dropout, elementwise, fills, fused, indexing, linalg, loss, lrn, norm, pool, recurrent,
-    reductions, resize, shaping, softmax, together, updates,
+    activation, attention, conv, described, dropout, elementwise, fills, fused, indexing, linalg, loss, lrn, norm, pool,
+    recurrent, reductions, resize, shaping, softmax, together, updates,
 )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.errors import ShapeError
+from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.elementwise import cast, scaled, where
 from actorflow.ops.fills import numbers
 from actorflow.ops.linalg import matmul
 from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import savable, whole
+from actorflow.ops.operation import Operation, rank_is, same_dtype, savable, whole, wide_dtype
 from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
-from actorflow.spec import following, may_divide
+from actorflow.spec import TensorSpec, following, may_divide
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -98,6 +99,78 @@ def attention(
     if sharing > 1:
         y = reshape(y, (*scores.shape[:-1], v.shape[-1]), name=last)
     return y if sees is None else where(sees, y, 0.0, name=name)
+
+
+@dataclass(frozen=True)
+class CachedAttention(Operation):
+    """Attention of new positions to what sessions have in blocks, and to themselves; see `Cache.attention`.
+
+    Attributes:
+        heads: Number of heads of ``q``.
+        scale: Factor on the products; None for ``1 / sqrt(features)``.
+    """
+
+    arguments = ("q", "k", "v", "keys", "values", "table", "used")
+    function_name = "cached_attention"
+    differentiable = False
+
+    heads: int
+    scale: float | None = None
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        q, k, v, keys, values, table, used = inputs
+        same_dtype(self.kind, q=q, k=k, v=v, keys=keys, values=values)
+        for name, spec in (("q", q), ("k", k), ("v", v)):
+            rank_is(self.kind, name, spec, ("rows", "new", "heads * features"))
+        features = q.shape[2] // max(self.heads, 1)
+        if not features or features * self.heads != q.shape[2] or k.shape[2] % features or not k.shape[2]:
+            raise ShapeError(f"{self.kind}: {self.heads} heads must have the same features in q {q} and k {k}")
+        if self.heads % (k.shape[2] // features):
+            raise ShapeError(f"{self.kind}: the heads of k {k} must divide {self.heads}")
+        rows, new = q.shape[:2]
+        block = keys.shape[1] if len(keys.shape) == 3 else -1
+        for name, spec, shape in (
+            ("k", k, (rows, new, k.shape[2])),
+            ("v", v, k.shape),
+            ("keys", keys, (*keys.shape[:1], block, k.shape[2])),
+            ("values", values, keys.shape),
+            ("table", table, (rows, *table.shape[1:2])),
+            ("used", used, (rows,)),
+        ):
+            if spec.shape != shape:
+                raise ShapeError(f"{self.kind}: {name} must have shape {shape}, got {spec}")
+        for name, spec in (("table", table), ("used", used)):
+            if spec.dtype != np.int64:
+                raise DTypeError(f"{self.kind}: {name} must be int64, got {spec}")
+        return (q,)
+
+    def compute(self, *inputs: Any) -> Any:
+        q, k, v, keys, values, table, used = inputs
+        (rows, new, width), block = q.shape, keys.shape[1]
+        blocks = -(-int(used.max(initial=0)) // block)
+        known = np.arange(blocks * block) < used[:, np.newaxis]
+        # Zeros in the place of positions that are not used: they may be NaN, which no weight makes nothing.
+        before = [
+            np.where(known[..., np.newaxis], x[table[:, :blocks]].reshape(rows, -1, k.shape[2]), 0)
+            for x in (keys, values)
+        ]
+        k, v = (np.concatenate(pair, 1) for pair in zip(before, (k, v), strict=True))
+        features = width // self.heads
+        groups = k.shape[2] // features
+        sees = np.tile(known[:, np.newaxis], (1, new, 1))
+        sees = np.concatenate([sees, np.tile(np.tri(new, dtype=bool), (rows, 1, 1))], 2)[:, np.newaxis, np.newaxis]
+        q = q.reshape(rows, new, groups, -1, features).transpose(0, 2, 3, 1, 4)
+        k, v = (x.reshape(rows, -1, groups, 1, features).transpose(0, 2, 3, 1, 4) for x in (k, v))
+        wide = wide_dtype(q.dtype)
+        scores = np.matmul(q.astype(wide), k.astype(wide).swapaxes(-1, -2)) * wide.type(self.damped(features))
+        scores = np.where(sees, scores, -np.inf)
+        shares = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        y = np.matmul(shares / shares.sum(-1, keepdims=True), v.astype(wide))
+        return y.transpose(0, 3, 1, 2, 4).reshape(rows, new, width).astype(inputs[0].dtype)
+
+    def damped(self, features: int) -> float:
+        """Factor on the products."""
+        return _damped(features) if self.scale is None else self.scale
 
 
 @savable
