@@ -19,7 +19,7 @@ NVRTC_WHEELS-12 := 'nvidia-cuda-nvrtc-cu12>=12.9' 'nvidia-cuda-runtime-cu12>=12.
 NVRTC_WHEELS-13 := 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-crt>=13' 'nvidia-cuda-runtime>=13'
 BIN := $(VENV)/bin
 # What is compiled into the tree as the package is installed.
-CORE := hatch_build.py actorflow/core/compiled.pyx actorflow/ops/cpu/narrow.pyx actorflow/ops/cpu/trees.pyx actorflow/ops/onednn/calls.pyx
+CORE := hatch_build.py actorflow/core/compiled.pyx actorflow/ops/cpu/loops.pyx actorflow/ops/cpu/narrow.pyx actorflow/ops/cpu/trees.pyx actorflow/ops/onednn/calls.pyx
 ARGS ?=
 # One process more than there are cores: some tests wait, for other processes or for a time limit. Each begins with a part
 # of the files; ARGS=-n0 runs all in one process, for a debugger.
@@ -170,7 +170,7 @@ bench-gpu: $(call gpu_needs,bench)
 	@exec $(GPU_PYTHON) -m benchmarks gpu $(ARGS)
 
 clean:
-	rm -f $(foreach name,core/compiled ops/cpu/narrow ops/cpu/trees ops/onednn/calls,actorflow/$(name).*.so actorflow/$(name).*.pyd)
+	rm -f $(foreach name,core/compiled ops/cpu/loops ops/cpu/narrow ops/cpu/trees ops/onednn/calls,actorflow/$(name).*.so actorflow/$(name).*.pyd)
 	rm -rf $(VENV) $(OPENMPI) .venv-nvrtc-* build .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
