@@ -44,7 +44,8 @@ def pools() -> Iterator[tuple[Any, list[np.ndarray]]]:
         for x in (numbers(*shape), odd(*shape) + np.float32(0), np.full(shape, -np.inf, "f")):
             y, _ = compute_cpu(ops.MaxPool(**how, return_indices=True), x)
             yield ops.MaxPool(**how, return_indices=True), [x]
-            yield MaxPoolDown(**how), [odd(*y.shape), x, y]
+            for g in (numbers(*y.shape), odd(*y.shape)):
+                yield MaxPoolDown(**how), [g, x, y]
 
 
 def norms() -> Iterator[tuple[Any, list[np.ndarray]]]:
