@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from actorflow import ops
 from actorflow.ops.cpu import buffers, indexing, lrn, pool, updates
 from actorflow.ops.indexing import TakeDown
+from actorflow.ops.nn.conv import ConvWeight
 from actorflow.ops.nn.lrn import LRNDown
 from actorflow.ops.nn.pool import MaxPoolDown
 from tests.support.kernels import compute_cpu
@@ -86,3 +88,25 @@ def test_bits_are_those_without(cases: Any, monkeypatch: pytest.MonkeyPatch) -> 
             np.testing.assert_array_equal(mine, its, err_msg=f"{operation} {inputs[0].shape}")
             usual = ~np.isnan(its)
             np.testing.assert_array_equal(np.signbit(mine)[usual], np.signbit(its)[usual], err_msg=f"{operation}")
+
+
+def test_weights_of_depthwise_convolutions() -> None:
+    """Each image's products are added up, then the images' sums: other bits than NumPy's, the same ones each time."""
+    module = buffers.compiled("loops")
+    if module is None:
+        pytest.skip("there is no compiled code")
+    for shape, kernel, how in (
+        ((2, 9, 8, 5), (5, 5), {"pad": 2}),
+        ((3, 9, 8, 17), (3, 2), {"stride": 2, "dilation": 2}),
+        ((2, 4, 5, 6, 9), (3, 1, 2), {"pad": 1}),
+        ((2, 12, 40), (5,), {"pad": ((0, 3),)}),
+    ):
+        operation = ConvWeight(groups=shape[-1], kernel=kernel, **how)
+        x = numbers(*shape)
+        g = numbers(shape[0], *operation.windows(shape[1:-1], kernel).out, shape[-1])
+        with patch.object(buffers, "compiled", return_value=MagicMock(wraps=module)) as found:
+            (mine,) = compute_cpu(operation, g, x)
+        assert found.return_value.depthwise_weight.called
+        (exact,) = compute_cpu(operation, g.astype("f8"), x.astype("f8"))
+        np.testing.assert_allclose(mine, exact, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(mine, compute_cpu(operation, g, x)[0])

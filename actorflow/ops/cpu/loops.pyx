@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Loops over float32 that NumPy takes many passes for: updates, maxima and where they are, sums of neighbours, of rows.
 
-Results have the bits of NumPy's kernels: the same operations in the same order, none of them contracted. They are
+Results have the bits of NumPy's kernels: the same operations in the same order, none of them contracted. (Depthwise
+weight gradients are added up in another order, which is always the same.) They are
 compiled twice, for AVX2 and for any processor, where the compiler can; each call takes what the processor has.
 """
 
@@ -94,10 +95,14 @@ cdef extern from *:
             }
     }
 
+    INLINED void add_product(const float *x, const float *g, float *sums, ptrdiff_t n) {
+        EACH sums[i] += x[i] * g[i];
+    }
+
     /* Windows of one image, w: size, out, kernel, stride, border before, dilation, of three axes each. Gradients are
        added from the last window to the first one, which for an element is from its first kernel offset to its last. */
     CLONED static void pool(const int64_t *w, ptrdiff_t n, const float *x, float *y, int64_t *places, const float *g,
-                            float *dx, int32_t *own, int once) {
+                            float *dx, float *sums, int32_t *own, int once) {
         const int64_t *size = w, *out = w + 3, *kernel = w + 6, *stride = w + 9, *before = w + 12, *apart = w + 15;
         const int64_t count = out[0] * out[1] * out[2];
         for (int64_t k = 0; k < count; k++) {
@@ -112,7 +117,7 @@ cdef extern from *:
                 stop[axis] = end < kernel[axis] ? end : kernel[axis];
             }
             memset(own, 0xff, n * sizeof *own);
-            if (!dx)
+            if (!dx && !sums)
                 for (ptrdiff_t i = 0; i < n; i++)
                     y[o * n + i] = -INFINITY;
             for (int64_t a = first[0]; a < stop[0]; a++)
@@ -120,7 +125,10 @@ cdef extern from *:
                     for (int64_t c = first[2]; c < stop[2]; c++) {
                         const int64_t row = (start[0] + a * apart[0]) * size[1] + start[1] + b * apart[1];
                         const int64_t here = row * size[2] + start[2] + c * apart[2];
-                        if (dx)
+                        if (sums)
+                            add_product(x + here * n, g + o * n,
+                                        sums + ((a * kernel[1] + b) * kernel[2] + c) * n, n);
+                        else if (dx)
                             give(x + here * n, y + o * n, g + o * n, dx + here * n, own, once, n);
                         else
                             see(x + here * n, y + o * n, own, (int32_t)here, n);
@@ -175,7 +183,7 @@ cdef extern from *:
               float *new_mean, float *new_square, float decay, float new, float beta2, float newest, float unbias,
               float epsilon, float step, float shrink, Py_ssize_t n) noexcept nogil
     void pool(const int64_t *w, Py_ssize_t n, const float *x, float *y, int64_t *places, const float *g, float *dx,
-              int32_t *own, bint once) noexcept nogil
+              float *sums, int32_t *own, bint once) noexcept nogil
     void lrn(const float *x, float *y, float *scale, float *bordered, Py_ssize_t before, Py_ssize_t after,
              float factor, float k, Py_ssize_t n) noexcept nogil
     void lrn_down(const float *g, const float *x, const float *y, const float *scale, float *dx, float *bordered,
@@ -217,7 +225,7 @@ def maxima(const int64_t[::1] windows, const float[:, :, ::1] x, float[:, :, ::1
         with nogil:
             for image in range(x.shape[0]):
                 pool(&windows[0], x.shape[2], &x[image, 0, 0], &y[image, 0, 0], &places[image, 0, 0], NULL, NULL,
-                     &own[0], False)
+                     NULL, &own[0], False)
 
 
 def maxima_down(
@@ -236,7 +244,21 @@ def maxima_down(
         with nogil:
             for image in range(x.shape[0]):
                 pool(&windows[0], x.shape[2], &x[image, 0, 0], <float *>&y[image, 0, 0], NULL, &g[image, 0, 0],
-                     &dx[image, 0, 0], &own[0], once)
+                     &dx[image, 0, 0], NULL, &own[0], once)
+
+
+def depthwise_weight(
+    const int64_t[::1] windows, const float[:, :, ::1] g, const float[:, :, ::1] x, float[:, :, ::1] sums
+):
+    """Put into ``sums``, (images, kernel offsets, channels), the products of gradients and elements, added up."""
+    cdef int32_t[::1] own = np.empty(x.shape[2], np.int32)
+    cdef Py_ssize_t image
+    sums[...] = 0
+    if x.size and g.size:
+        with nogil:
+            for image in range(x.shape[0]):
+                pool(&windows[0], x.shape[2], &x[image, 0, 0], NULL, NULL, &g[image, 0, 0], NULL, &sums[image, 0, 0],
+                     &own[0], False)
 
 
 def normalize(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import lru_cache, reduce
+from collections.abc import Iterator
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
 
 from actorflow.devices.team import team
 from actorflow.ops.cpu.buffers import Array, keep_where, loops_for, scratch
-from actorflow.ops.cpu.parallel import MOST_PIECES, by_rows, element_ns, even_cuts
+from actorflow.ops.cpu.parallel import by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.windows import Piece, by_images, geometry, is_first, is_last, loop_by_images, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
@@ -48,21 +48,6 @@ def _is_seen_once(w: Windows) -> bool:
     return all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
 
 
-@lru_cache(maxsize=256)
-def _geometry(w: Windows) -> Array:
-    """Windows of three axes, as compiled loops take them."""
-    before = tuple(first for first, _ in w.pad)
-    rows = ((w.size, 1), (w.out, 1), (w.kernel, 1), (w.stride, 1), (before, 0), (w.dilation, 1))
-    return np.array([(*[usual] * (3 - len(row)), *row) for row, usual in rows], np.int64).reshape(-1)
-
-
-def _by_images(compute: Callable[..., None], work_ns: float, *arrays: Array) -> None:
-    """Call a compiled loop for some of the images each: arrays of (images, elements, channels)."""
-    flat = [array.reshape(len(array), math.prod(array.shape[1:-1]), array.shape[-1]) for array in arrays]
-    cuts = even_cuts(len(flat[0]), MOST_PIECES)
-    team.spread(cuts, lambda cut: compute(*[array[cut] for array in flat]), work_ns)
-
-
 @kernel(ops.MaxPool)
 def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) -> None:
     """The maxima, and where they are; see `MaxPool`."""
@@ -78,8 +63,8 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
 
     loops = loops_for(images, results) if indices else None
     if loops is not None:
-        maxima, places = results, indices[0]
-        _by_images(lambda x, y, at: loops.maxima(_geometry(w), x, y, at), _work_ns(w, results), images, maxima, places)
+        compute = partial(loops.maxima, geometry(w))
+        loop_by_images(compute, _work_ns(w, results), images, results, indices[0])
         return
     if _is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
@@ -142,7 +127,7 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
     if loops is not None:
         results.fill(0)
         arrays = (grads, images, maxima, results)
-        _by_images(lambda *parts: loops.maxima_down(_geometry(w), *parts, keeps_bits), _work_ns(w, maxima), *arrays)
+        loop_by_images(lambda *parts: loops.maxima_down(geometry(w), *parts, keeps_bits), _work_ns(w, maxima), *arrays)
         return
 
     def compute(run: list[Piece]) -> None:
