@@ -18,6 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCES = (
     "actorflow/core/compiled.pyx",
     "actorflow/ops/cpu/cached.pyx",
+    "actorflow/ops/cpu/loops.pyx",
     "actorflow/ops/cpu/narrow.pyx",
     "actorflow/ops/cpu/trees.pyx",
     "actorflow/ops/onednn/calls.pyx",
@@ -70,7 +71,11 @@ def _compile(root: Path, target: Path) -> None:
         try:
             macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(relative.read_bytes())}U"))
             found, name = [np.get_include()], ".".join(relative.with_suffix("").parts)
-            extension = Extension(name, [str(relative)], include_dirs=found, define_macros=macros)
+            # Square roots in vectors, and the same bits as NumPy's where a product is added.
+            flags = [] if os.name == "nt" else ["-fno-math-errno", "-ffp-contract=off"]
+            extension = Extension(
+                name, [str(relative)], include_dirs=found, define_macros=macros, extra_compile_args=flags
+            )
             modules = cythonize([extension], quiet=True)
             command = build_ext(Distribution({"ext_modules": modules}))
             command.ensure_finalized()

@@ -133,6 +133,12 @@ def compiled(name: str) -> Any:
     return module
 
 
+def loops_for(*arrays: Array) -> Any:
+    """The compiled module of loops; None where there is none, or arrays are not float32 that lies flat in memory."""
+    is_plain = all(array.dtype == np.float32 and array.flags.c_contiguous for array in arrays)
+    return compiled("loops") if is_plain else None
+
+
 @cache
 def narrow() -> Any:
     """The compiled module for narrow numbers; None where there is none, or none that is fast on this processor."""

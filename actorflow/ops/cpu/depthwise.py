@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, scratch
-from actorflow.ops.cpu.windows import Piece, as_matrix, pieces, taps
+from actorflow.ops.cpu.buffers import Array, loops_for, scratch
+from actorflow.ops.cpu.parallel import product_ns
+from actorflow.ops.cpu.windows import Piece, as_matrix, geometry, loop_by_images, pieces, taps
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
 
@@ -65,6 +67,13 @@ def _window_pieces(w: Windows, g: Array) -> list[Piece]:
 
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     """``dweight`` of `ConvWeight`: sums over the windows of a row, the rows of a piece, and the pieces."""
+    loops = loops_for(g, x, dweights)
+    if loops is not None and x.shape[-1] == g.shape[-1]:
+        sums = scratch("sums", (len(x), *w.kernel, x.shape[-1]), np.float32)
+        compute = partial(loops.depthwise_weight, geometry(w))
+        loop_by_images(compute, product_ns(math.prod(g.shape[:-1]), math.prod(w.kernel), g.shape[-1]), g, x, sums)
+        np.add.reduce(sums, axis=0, out=dweights[..., 0, :])
+        return
     dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
     for piece in _window_pieces(w, g):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.ops import indexing as ops
-from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.buffers import Array, loops_for, scratch
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
@@ -136,6 +136,10 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
     parts = g.reshape(outer, places.size, -1)
     target = dx.reshape(outer, dx.shape[axis], -1)
+    loops = loops_for(parts, target)
+    if loops is not None:
+        loops.add_rows(parts, places.astype(np.int64, copy=False), target)
+        return
     is_short = operation.length <= 1 << 16  # such numbers are sorted by their digits
     order = np.argsort(places.astype(np.uint16) if is_short else places, kind="stable")
     ordered = places[order]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
+from actorflow.ops.cpu.buffers import Array, in_float32, loops_for, row_blocks, scratch
 from actorflow.ops.cpu.parallel import rowwise
 from actorflow.ops.cpu.windows import as_matrix
 from actorflow.ops.nn.lrn import LRN, ChannelWindowSum, LRNDown
@@ -15,6 +16,7 @@ from actorflow.ops.registry import kernel
 
 #: Most channels beside one that are added up one by one.
 _MOST_SHIFTS = 64
+_USUAL = 0.75
 
 
 def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
@@ -60,13 +62,18 @@ def _wide_window_sum(sums: Array, left: int, channels: int) -> Array:
 
 def _inverse_power(scale: Array, beta: float, out: Array) -> None:
     """``scale ** -beta``; of the usual power by square roots, which take a fifth of the time."""
-    if beta == 0.75:
+    if beta == _USUAL:
         np.sqrt(scale, out=out)
         root = np.sqrt(out, out=scratch("root", scale.shape, scale.dtype))
         np.multiply(out, root, out=out)
         np.reciprocal(out, out=out)
     else:
         np.power(scale, -beta, out=out)
+
+
+def _loops(beta: float, reach: tuple[int, int], *arrays: Array) -> Any:
+    """Compiled loops for the usual power and a window of few channels; None where there are none."""
+    return loops_for(*arrays) if beta == _USUAL and sum(reach) <= _MOST_SHIFTS else None
 
 
 @kernel(ChannelWindowSum)
@@ -81,9 +88,13 @@ def _channel_window_sum(operation: ChannelWindowSum, inputs: list[Array], output
 @partial(rowwise, passes=4)
 @in_float32
 def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
+    reach = ChannelWindowSum(operation.size).reach(inputs[0].shape[-1])
+    loops = _loops(operation.beta, reach, *inputs, *outputs)
     for x, y, *saved in _pixels(inputs[0], *outputs):
         (scale,) = saved or [scratch("scale", x.shape, x.dtype)]
-        reach = ChannelWindowSum(operation.size).reach(x.shape[1])
+        if loops is not None:
+            loops.normalize(x, y, scale, *reach, operation.alpha / operation.size, operation.k)
+            continue
         squares = _window_sum(partial(np.multiply, x, x), x, *reach)
         np.multiply(squares, operation.alpha / operation.size, out=scale)
         np.add(scale, operation.k, out=scale)
@@ -97,7 +108,11 @@ def _lrn(operation: LRN, inputs: list[Array], outputs: list[Array]) -> None:
 def _lrn_down(operation: LRNDown, inputs: list[Array], outputs: list[Array]) -> None:
     factor = -2 * operation.alpha * operation.beta / operation.size
     reach = ChannelWindowSum(operation.size, transposed=True).reach(inputs[0].shape[-1])
+    loops = _loops(operation.beta, reach, *inputs, *outputs)
     for g, x, y, scale, dx in _pixels(*inputs, outputs[0]):
+        if loops is not None:
+            loops.normalize_down(g, x, y, scale, dx, *reach, factor)
+            continue
         ratio, seen = scratch("ratio", x.shape, x.dtype), scratch("seen", x.shape, x.dtype)
         np.multiply(g, y, out=ratio)
         np.multiply(_window_sum(partial(np.divide, ratio, scale), x, *reach), x, out=seen)

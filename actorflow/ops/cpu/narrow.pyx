@@ -141,35 +141,6 @@ cdef extern from *:
     static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y, ptrdiff_t width) {
         return 0;
     }
-    /* Numbers in 16 bits, whose rows end with zeros; the largest size that one had. */
-    FOR_AVX2 static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y,
-                                        ptrdiff_t width) {
-        int64_t most = 0;
-        for (ptrdiff_t r = 0; r < rows; r++, x += columns, y += width) {
-            __m256i least = _mm256_setzero_si256(), largest = least;
-            ptrdiff_t i = 0;
-            for (; i + 16 <= columns; i += 16) {
-                const __m256i low = _mm256_loadu_si256((const __m256i *)(x + i));
-                const __m256i high = _mm256_loadu_si256((const __m256i *)(x + i + 8));
-                const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
-                _mm256_storeu_si256((__m256i *)(y + i), both);
-                least = _mm256_min_epi32(least, _mm256_min_epi32(low, high));
-                largest = _mm256_max_epi32(largest, _mm256_max_epi32(low, high));
-            }
-            int32_t ends[16];
-            _mm256_storeu_si256((__m256i *)ends, least);
-            _mm256_storeu_si256((__m256i *)(ends + 8), largest);
-            for (int k = 0; k < 16; k++)
-                most = llabs((int64_t)ends[k]) > most ? llabs((int64_t)ends[k]) : most;
-            for (; i < width; i++) {
-                const int64_t number = i < columns ? x[i] : 0;
-                y[i] = (int16_t)number;
-                most = llabs(number) > most ? llabs(number) : most;
-            }
-        }
-        return most;
-    }
-
     static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, int16_t *panels) {}
     static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const int16_t *panels, int32_t *out,
                              ptrdiff_t columns) {}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
 
 from actorflow.devices.team import team
-from actorflow.ops.cpu.buffers import Array, keep_where, scratch
+from actorflow.ops.cpu.buffers import Array, keep_where, loops_for, scratch
 from actorflow.ops.cpu.parallel import by_rows, element_ns
 from actorflow.ops.cpu.reductions import sum_axes
-from actorflow.ops.cpu.windows import Piece, by_images, is_first, is_last, pieces, taps
+from actorflow.ops.cpu.windows import Piece, by_images, geometry, is_first, is_last, loop_by_images, pieces, taps
 from actorflow.ops.nn import pool as ops
 from actorflow.ops.nn.windows import Windows
 from actorflow.ops.operation import wide_dtype
@@ -61,6 +61,11 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
         for _, window, element in taps(w, piece):
             np.maximum(y[window], x[element], out=y[window])
 
+    loops = loops_for(images, results) if indices else None
+    if loops is not None:
+        compute = partial(loops.maxima, geometry(w))
+        loop_by_images(compute, _work_ns(w, results), images, results, indices[0])
+        return
     if _is_global(w):
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
@@ -118,6 +123,12 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
         np.put_along_axis(results.reshape(flat), first, kept, axis=1)
         return
     keeps_bits = _is_seen_once(w)
+    loops = loops_for(grads, images, maxima, results)
+    if loops is not None:
+        results.fill(0)
+        arrays = (grads, images, maxima, results)
+        loop_by_images(lambda *parts: loops.maxima_down(geometry(w), *parts, keeps_bits), _work_ns(w, maxima), *arrays)
+        return
 
     def compute(run: list[Piece]) -> None:
         for piece in run:

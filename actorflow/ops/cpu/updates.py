@@ -7,16 +7,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, flat_blocks, scratch
+from actorflow.ops.cpu.buffers import Array, flat_blocks, loops_for, scratch
 from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, NormFactor, RmsPropUpdate, ScaleBy, SgdUpdate, SquareSum
 from actorflow.ops.registry import kernel
+
+
+def _flat(*arrays: Array) -> list[Array]:
+    return [array.reshape(-1) for array in arrays]
 
 
 @kernel(SgdUpdate)
 @elementwise
 def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array]) -> None:
     step = operation.rate_scale * float(inputs[3])
+    loops = loops_for(*inputs[:3], *outputs)
+    if loops is not None:
+        how = (operation.weight_decay, step, operation.momentum, operation.nesterov and operation.momentum)
+        loops.update_sgd(*_flat(*inputs[:3], *outputs), *how)
+        return
     for weight, grad, velocity, new_weight, new_velocity in flat_blocks(*inputs[:3], *outputs):
         # new_weight holds the step on the gradient until the velocity is known: no temporary.
         if operation.weight_decay:
@@ -47,6 +56,12 @@ def _adam_update(operation: AdamUpdate, inputs: list[Array], outputs: list[Array
     step = rate / (1.0 - beta1**t)
     unbias = 1.0 / math.sqrt(1.0 - beta2**t)
     decay = 0.0 if operation.decoupled else operation.weight_decay
+    loops = loops_for(*inputs[:4], *outputs)
+    if loops is not None:
+        shrink = rate * operation.weight_decay if operation.decoupled else 0.0
+        how = (decay, beta1, beta2, unbias, operation.eps, step, shrink)
+        loops.update_adam(*_flat(*inputs[:4], *outputs), *how)
+        return
     states = [*inputs[2:4], *outputs[1:]]
     for weight, grad, moved, (mean, square, new_mean, new_square) in _steps(inputs, outputs, states, decay):
         np.subtract(grad, mean, out=new_mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.devices.team import team
+from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts
 from actorflow.ops.nn.windows import Windows
 
 #: Slices of (batch, *out): one index of each axis before the one that is cut, all of those after it.
@@ -136,3 +138,18 @@ def _span(shift: int, stride: int, size: int, begin: int, end: int) -> tuple[sli
 def as_matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(..., channels) as a matrix, a view where the array is contiguous."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+@lru_cache(maxsize=256)
+def geometry(w: Windows) -> npt.NDArray[Any]:
+    """Windows of three axes, as compiled loops take them."""
+    before = tuple(first for first, _ in w.pad)
+    rows = ((w.size, 1), (w.out, 1), (w.kernel, 1), (w.stride, 1), (before, 0), (w.dilation, 1))
+    return np.array([(*[usual] * (3 - len(row)), *row) for row, usual in rows], np.int64).reshape(-1)
+
+
+def loop_by_images(compute: Callable[..., None], work_ns: float, *arrays: npt.NDArray[Any]) -> None:
+    """Call a compiled loop for some of the images each: arrays of (images, elements, channels)."""
+    flat = [array.reshape(len(array), math.prod(array.shape[1:-1]), array.shape[-1]) for array in arrays]
+    cuts = even_cuts(len(flat[0]), MOST_PIECES)
+    team.spread(cuts, lambda cut: compute(*[array[cut] for array in flat]), work_ns)

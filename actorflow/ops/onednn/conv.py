@@ -184,7 +184,8 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
         told = _Described(operation, (count, *x[1:]), operation.kernel, g[-1])
         packed = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS) if made else told.any_weight
         how = (_DIRECT, told.x, packed, None, told.y, *told.geometry, told.hint, found.attributes())
-        descriptor = found.descriptor("convolution_backward_weights", *how)
+        slow = ("ref", "simple", *["jit:"] * is_depthwise(operation.groups, x[-1] // operation.groups))
+        descriptor = found.descriptor("convolution_backward_weights", *how, slow=slow)
         made[count] = Compute(descriptor, [SRC, DIFF_DST, DIFF_WEIGHTS])
     memory = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS)
     reorder, size_bytes = Reorder(memory, told.weight), found.size_bytes(memory)
