@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 
 from actorflow import ops
 from actorflow.graph import flow
+from actorflow.onnx.file import names_read
 from actorflow.onnx.refusal import Refused
+from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Value, usual
 from actorflow.spec import Length, TensorSpec
 
@@ -73,6 +76,60 @@ def is_squeeze(proto: NodeProto, made_by: Mapping[str, NodeProto]) -> bool:
         and sorted(side.op_type for side in sides) == ["Constant", "Gather"]
         and made_by.get(lengths[0].input[0], NodeProto()).op_type == "Shape"
     )
+
+
+def with_stacks(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> Sequence[NodeProto]:
+    """Nodes in which a list that a Loop appends to each time, and that is stacked behind it, is a result of the Loop.
+
+    That is how PyTorch writes lists. What `ConcatFromSequence` reads is then an array with an entry for each time.
+
+    Args:
+        nodes: The nodes of a graph.
+        outputs: Names of the tensors that are read afterwards.
+    """
+    empty = {node.output[0] for node in nodes if node.op_type == "SequenceEmpty"}
+    if not empty:
+        return nodes
+    reads = Counter([*outputs, *[name for node in nodes for name in names_read(node)]])
+    stacked = {
+        node.input[0]
+        for node in nodes
+        if node.op_type == "ConcatFromSequence" and _number(node, "new_axis", 0) and reads[node.input[0]] == 1
+    }
+    found: list[NodeProto] = []
+    for node in nodes:
+        gone = [i for i, name in enumerate(node.input) if name in empty and node.op_type == "Loop" and reads[name] == 1]
+        for i in reversed(gone):
+            node = _with_stack(node, i, stacked)
+        found.append(node)
+    left = {name for node in found for name in names_read(node)}
+    return [node for node in found if not (node.op_type == "SequenceEmpty" and node.output[0] not in left)]
+
+
+def _with_stack(loop: NodeProto, position: int, stacked: Container[str]) -> NodeProto:
+    """A loop that gives what it appends to one of its carried values, if it does no more with that."""
+    changed = NodeProto()
+    changed.CopyFrom(loop)
+    body = _graph(changed, "body")
+    given, made, whole = body.input[position], body.output[position - 1], loop.output[position - 2]
+    appends = [node for node in body.node if made.name in node.output]
+    uses = Counter(name for node in body.node for name in (*names_read(node), *node.output))
+    uses.update(output.name for output in body.output)
+    if (
+        whole not in stacked
+        or [node.op_type for node in appends] != ["SequenceInsert"]
+        or appends[0].input[0] != given.name
+        or len(appends[0].input) != 2
+        or (uses[given.name], uses[made.name]) != (1, 2)
+    ):
+        return loop
+    value = ValueInfoProto(name=appends[0].input[1])
+    for each, item in ((body.node, appends[0]), (body.input, given), (body.output, made)):
+        each.remove(item)
+    body.output.append(value)
+    del changed.input[position], changed.output[position - 2]
+    changed.output.append(whole)
+    return changed
 
 
 def _number(proto: NodeProto, name: str, default: Any = None) -> Any:
@@ -228,6 +285,12 @@ def _from_front(blob: Blob, axis: int, is_back: int) -> Blob:
     order = [*range(1, rank)]
     order.insert(axis, 0)
     return ops.transpose(turned, order) if axis else turned
+
+
+@lowers("ConcatFromSequence", limits="lists but those that a Loop appends to each time and that are stacked")
+def _stacked(node: Node) -> Value:
+    x = node.x
+    return node.usual(_from_front(x.blob(), node.attribute("axis"), 0))
 
 
 def _usual(lowering: Lowering, blob: Blob) -> Value:

@@ -39,7 +39,7 @@ WHY_NOT = {
     **dict.fromkeys(
         [
             "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
-            "SequenceMap", "SplitToSequence", "ConcatFromSequence",
+            "SequenceMap", "SplitToSequence",
         ],
         "sequences cannot be loaded: a blob holds one tensor",
     ),

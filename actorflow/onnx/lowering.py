@@ -124,6 +124,7 @@ class Lowering:
             prefix: What the names of the nodes begin with.
         """
         outputs = list(outputs)
+        nodes = flow.with_stacks(nodes, outputs)
         reads = Counter(outputs)
         read_by = [[*names_read(proto)] for proto in nodes]
         for names in read_by:

@@ -417,6 +417,8 @@ class Builder:
         is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
         writer = self._writers.get(slot.index)
         is_alike = is_alike and not (writer is not None and writer.kernel is not None and writer.kernel.returns)
+        # What a body has handed on may still be read on another stream, by work that refers to it no more.
+        is_alike = is_alike and not isinstance(self.blobs[slot.index], stream.StreamViewActor)
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
 
 

@@ -120,6 +120,29 @@ async def test_an_update_with_what_a_branch_hands_on_is_a_value_of_its_own() -> 
         assert (np.array(v.value).tolist(), np.array(w.value).tolist()) == ([27, 54], [81, 162])
 
 
+@pytest.mark.together("kind", ["cond", "scan"])
+async def test_memory_is_used_again_when_all_work_on_it_has_ended(kind: str) -> None:
+    """A slow kernel reads what a body is given, and what follows the body wants memory of that type."""
+    options = af.devices.SimOptions(memory_bandwidth=1e8)
+    async with af.Graph("g", devices={"sim:0": options}, fuse=False) as graph:
+        x, on = graph.blob("x", [64]), graph.blob("on", [], "bool")
+        large = graph.variable("large", [4096, 64], init=1.0, place="sim:0")
+        with graph.at("sim:0"):
+            copy = af.ops.negative(x)
+            with graph.at("sim:0", lane="side"):
+                slow = af.ops.add(large, copy)  # 20 ms
+            if kind == "cond":
+                y = af.cond(on, lambda: copy, lambda: copy * 2)
+            else:
+                y, _ = af.scan(lambda c, _: (af.ops.cos(c), None), copy, length=2)
+            for _ in range(3):
+                y = af.ops.sin(y)
+                y = y * af.ops.cos(y)
+        for _ in range(3):
+            result = await graph.run({x: np.ones(64, np.float32), on: True}, fetch=[slow, y])
+            assert (af.to_numpy(result[slow]) == 0).all()
+
+
 async def test_weights_are_copied_for_each_item_only_if_they_are_elsewhere() -> None:
     async with af.Graph("g") as graph:
         n = graph.blob("n", [], "int64")

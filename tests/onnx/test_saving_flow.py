@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 from onnxruntime import InferenceSession
 
@@ -129,3 +129,53 @@ def test_what_onnx_does_not_have_is_named(tmp_path: Path) -> None:
     assert "from the last to the first" in str(caught.value)
     assert "CumProd" in str(caught.value)
     assert not [*tmp_path.iterdir()]
+
+
+#: As PyTorch writes a list that a loop appends to, and that is stacked behind it.
+LIST = """
+<ir_version: 8, opset_import: ["": 17]>
+lists (float[batch, time, 3] x, float[batch, 3] h0) => (float[batch, time, 3] y, float[batch, 3] last) {
+    shape = Shape (x)
+    one = Constant <value_int: int = 1> ()
+    count = Gather (shape, one)
+    go = Constant <value: tensor = bool {1}> ()
+    none = SequenceEmpty ()
+    last, items = Loop (count, go, h0, none) <body: graph = step (
+        int64 t, bool going, float[b, c] h, seq(float[b, c]) some
+    ) => (bool on, float[b, c] h2, seq(float[b, c]) more) {
+        on = Identity (going)
+        part = Gather <axis: int = 1> (x, t)
+        h2 = Add (h, part)
+        square = Mul (h2, h2)
+        more = SequenceInsert (some, square)
+    }>
+    y = ConcatFromSequence <axis: int = 1, new_axis: int = 1> (items)
+}
+"""
+
+
+def test_a_list_that_a_loop_appends_to() -> None:
+    proto = onnx.parser.parse_model(LIST).SerializeToString()
+    model = af.onnx.load(proto)
+    session = InferenceSession(proto, providers=["CPUExecutionProvider"])
+    for batch, time in ((2, 5), (1, 1)):
+        given = np.random.default_rng(0).normal(size=(batch, time, 3)).astype(np.float32)
+        fed = {"x": given, "h0": given[:, 0]}
+        found = model.run_sync(fed)
+        for name, want in zip(("y", "last"), session.run(None, fed), strict=True):
+            np.testing.assert_allclose(found[name], want, rtol=1e-6)
+
+
+@pytest.mark.together(
+    "old, new",
+    [
+        ("new_axis: int = 1", "new_axis: int = 0"),
+        ("SequenceInsert (some, square)", "SequenceInsert (some, square, t)"),
+        ("square = Mul (h2, h2)", "size = SequenceLength (some)\n square = Mul (h2, h2)"),
+        ("y = Concat", "z = SequenceLength (items)\n y = Concat"),
+    ],
+)
+def test_other_lists_are_refused(old: str, new: str) -> None:
+    assert old in LIST
+    with pytest.raises(af.GraphError, match="sequences cannot be loaded"):
+        af.onnx.load(onnx.parser.parse_model(LIST.replace(old, new)).SerializeToString())
