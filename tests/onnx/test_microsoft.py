@@ -140,7 +140,7 @@ def test_lstm_of_eight_bits(kind: Any, direction: str, monkeypatch: pytest.Monke
 def test_rotary_embedding(interleaved: int, features: int, form: str) -> None:
     steps, heads = 4, 2
     shape = (3, heads, steps, features) if form == "by heads" else (3, steps, heads * features)
-    places = np.array([[0, 1, 2, 3]] * 3) + [[0], [2], [1]]
+    places = np.add.outer([0, 2, 1], range(steps))
     feeds = {"x": draw(*shape)} | ({"place": places} if form == "each" else {})
     more = {} if form == "each" else {"place": np.array([2])}
     angle = draw(9, 4)
