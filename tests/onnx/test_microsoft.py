@@ -134,6 +134,21 @@ def test_lstm_of_eight_bits(kind: Any, direction: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(recurrent, "narrow", lambda: None)  # as without compiled code
 
 
+@pytest.mark.together("interleaved", [0, 1])
+@pytest.mark.together("features", [8, 12])
+@pytest.mark.together("form", ["first", "each", "by heads"])
+def test_rotary_embedding(interleaved: int, features: int, form: str) -> None:
+    steps, heads = 4, 2
+    shape = (3, heads, steps, features) if form == "by heads" else (3, steps, heads * features)
+    places = np.add.outer([0, 2, 1], range(steps))
+    feeds = {"x": draw(*shape)} | ({"place": places} if form == "each" else {})
+    more = {} if form == "each" else {"place": np.array([2])}
+    angle = draw(9, 4)
+    constants = more | {"cos": np.cos(angle), "sin": np.sin(angle)}
+    compare("RotaryEmbedding", feeds, constants, "x place cos sin", interleaved=interleaved, num_heads=heads,
+            rotary_embedding_dim=8 if features > 8 else 0)  # fmt: skip
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(af.GraphError, match="transBatchA and transBatchB are not supported"):
         compare("FusedMatMul", {"a": X}, {"b": draw(8, 6)}, "a b", transBatchA=1)

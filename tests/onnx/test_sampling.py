@@ -45,3 +45,16 @@ def test_aligned_corners_by_a_fraction(mode: str, scale: float, length: str) -> 
     (wanted,) = runtimes(proto, {"x": x}) or ()
     assert found["y"][..., -1] == x[..., -1]
     np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+def test_images_of_integers_of_any_size(dtype: str) -> None:
+    """ONNX Runtime computes with numbers of 32 bits, and cuts off: what is next to an integer may be the one below."""
+    scales = {"none": np.zeros(0, "f4"), "scales": np.array([1, 1, 2, 0.5], "f4")}
+    nodes = [node("Resize", "x none scales", "y", mode="linear")]
+    file = model(nodes, [("x", ("n", 3, "h", "w"), dtype)], [("y", ("n", 3, None, None), dtype)], scales)
+    feeds = [{"x": np.random.default_rng(0).integers(-90, 90, (n, 3, 6, 8)).astype(dtype)} for n in (1, 2)]
+    for fed, found in zip(feeds, results(af.onnx.load(file.SerializeToString()), *feeds), strict=True):
+        (want,) = runtimes(file, fed) or ()
+        assert found["y"].dtype == want.dtype
+        np.testing.assert_allclose(found["y"].astype(int), want.astype(int), rtol=0, atol=1)

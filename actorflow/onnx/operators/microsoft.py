@@ -14,6 +14,7 @@ from actorflow.onnx.operators.quantized import widened
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row
 from actorflow.onnx.values import Array, Value
+from actorflow.ops.indexing import line
 
 _MS = "com.microsoft:"
 
@@ -126,6 +127,35 @@ def _unpacked(packed: Array, bits: int) -> Array:
     if bits == 8:
         return packed.astype(np.float32)
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1).astype(np.float32)
+
+
+@lowers(f"{_MS}RotaryEmbedding", limits="is_packed_batching")
+def _rotary(node: Node) -> Value:
+    if node.attribute("is_packed_batching", 0):
+        raise Refused("is_packed_batching is not supported")
+    x, place, angles = node.x.blob(), node.value(1).blob(), [node.value(i).blob() for i in (2, 3)]
+    half = angles[0].shape[1]
+    steps = x.shape[-2] if node.x.rank == 4 else x.shape[1]
+    if place.shape == (1,):  # of the first step
+        place = place + line(x, 0, (steps,))
+    cos, sin = (ops.take(each, place) for each in angles)
+    heads = node.attribute("num_heads", 0) or x.shape[-1] // (2 * half)
+    if node.x.rank == 4:  # (batch, heads, steps, features), else heads are beside each other
+        cos, sin = (ops.expand_dims(each, -3) for each in (cos, sin))
+        y = x
+    else:
+        cos, sin = (ops.expand_dims(each, -2) for each in (cos, sin))
+        y = ops.reshape(x, (*x.shape[:2], heads, x.shape[-1] // heads))
+    turned, rest = y[..., : 2 * half], y[..., 2 * half :]
+    if node.attribute("interleaved", 0):
+        a, b = turned[..., ::2], turned[..., 1::2]
+        y = ops.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        y = ops.reshape(y, (*y.shape[:-2], 2 * half))
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        y = ops.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    y = ops.concat([y, rest], axis=-1) if rest.shape[-1] else y
+    return node.usual(ops.reshape(y, x.shape))
 
 
 @lowers(f"{_MS}Attention", limits="past and present, masks of other than two axes")

@@ -8,6 +8,7 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.operators.elementwise import as_type, mapped
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.resizing import matrix, plan
 from actorflow.onnx.table import Node, lowers, within
@@ -57,6 +58,9 @@ def _usual(node: Node, x: Value, sizes: list[Any] | None, scales: list[Any] | No
         coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
         rounding = node.attribute("nearest_mode", "round_prefer_floor")
     mode, cubic = _MODES[node.attribute("mode", "nearest")], node.attribute("cubic_coeff_a", -0.75)
+    dtype = x.dtype
+    if mode != "nearest" and dtype.kind in "iu":  # cut off to integers afterwards, as ONNX Runtime does
+        x = mapped(node, lambda x: ops.cast(x, "float32" if dtype.itemsize < 4 else "float64"), x)
     given = node.attribute("axes")
     axes = list(range(x.rank)) if given is None else [within(axis, x.rank) for axis in given]
     order, (blob,) = node.aligned(x)
@@ -67,6 +71,9 @@ def _usual(node: Node, x: Value, sizes: list[Any] | None, scales: list[Any] | No
             continue
         step = Resize(order.index(axis), size, mode, coordinates, rounding, cubic, scale)
         blob = node.graph.apply(step, blob)
+    if blob.dtype != dtype:
+        info = np.iinfo(dtype)
+        blob = as_type(ops.clip(blob, float(info.min), float(info.max)), dtype)
     return node.ordered(order, blob)
 
 

@@ -220,8 +220,11 @@ class Following:
 
 
 def _has_no_rows(spec: TensorSpec, y: TensorSpec) -> bool:
-    """Return whether an input is one number, or one for each column."""
-    return spec.size == 1 or (spec.size == y.shape[-1] == spec.shape[-1])
+    """Return whether an input is one number, or one for each column; beside one row, one of its shape is another row.
+
+    That may be new in each frame, as what a residual connection adds, and the weight would be put in order anew.
+    """
+    return spec.size == 1 or (spec.size == y.shape[-1] == spec.shape[-1] and spec.shape != y.shape)
 
 
 #: Beyond that, the logarithm in softplus is the identity to the last digit.

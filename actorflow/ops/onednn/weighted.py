@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from actorflow.ops.onednn.steps import (
 )
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
+
+#: Constants in an order of the library's, for as long as something has them: by the constant's address, and the order.
+_ORDERED: WeakValueDictionary[Any, Array] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Weighted:
     def __init__(
         self, operation: Operation, product: Product, following: Following | None = None, count: int = 2
     ) -> None:
-        self._product, self._following = product, following
+        self._operation, self._product, self._following = operation, product, following
         static, rows = ([], []) if following is None else operands_of(following)
         has_bias = following is not None and following.shifts
         prepared = [WEIGHTS, *[BIAS] * has_bias, *[argument for argument, _ in static]]
@@ -93,12 +97,13 @@ class Weighted:
         self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
         self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
         self._reorder = Reorder(product.weight, self._packed)
+        self._order = libdnnl().order_of(self._packed)
         self.direct: Any = None
         self._operands = [position for _, position in static]
         inside = () if following is None else tuple(following.static)
         self._static = [(position, count - 1 + position) for position in inside]
         # What has no rows may have some in another plan: of one row or several.
-        form = (LIBRARY, libdnnl().order_of(self._packed), None if following is None else following.chain, inside)
+        form = (LIBRARY, self._order, None if following is None else following.chain, inside)
         self._derived = kept(operation).derived(form)
         self._rows = [count - 1 + position for _, position in rows]
 
@@ -128,7 +133,7 @@ class Weighted:
         """The weight as the primitive likes it, and a bias and operands from what has no rows, if it takes them."""
         following = self._following
         if following is None:
-            return [self._reorder(plain(weight))]
+            return [self._ordered(weight)]
         values = following.values({position: value for (position, _), value in zip(self._static, static, strict=True)})
         more = []
         if following.shifts:
@@ -143,7 +148,18 @@ class Weighted:
         more += [
             np.ascontiguousarray(np.broadcast_to(values[position].reshape(-1), columns)) for position in self._operands
         ]
-        return [self._reorder(plain(weight)), *more]
+        return [self._ordered(weight), *more]
+
+    def _ordered(self, weight: Array) -> Array:
+        """The weight as the primitive likes it: of a constant that several products have, the same array for all."""
+        if weight.flags.writeable:
+            return self._reorder(plain(weight))
+        key = id(weight), self._order, self._operation
+        found = _ORDERED.get(key)
+        if found is None:
+            found = _ORDERED[key] = self._reorder(plain(weight))
+            finalize(weight, _ORDERED.pop, key, None)
+        return found
 
 
 def _described(product: Product, following: Following | None, weight: Handle | int) -> Handle:

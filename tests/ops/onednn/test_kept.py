@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.ops.onednn import weighted
+from actorflow.ops.onednn.weighted import Weighted
 
 pytestmark = pytest.mark.usefixtures("by_default")
 
@@ -135,3 +137,41 @@ async def test_a_variable_that_shows_what_was_fed(kind: str) -> None:
             parts.change(seed)
             result = await graph.run({x: X, b: parts.bias}, fetch=y)
             np.testing.assert_allclose(result[y], expected(kind, parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
+
+
+async def test_what_is_added_to_one_row_leaves_the_weight_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the shape of a bias of many rows; as a bias, it would have the weight put in order in each run."""
+    made: list[int] = []
+    prepare = Weighted._prepared
+
+    def prepared(self: Weighted, inputs: Any) -> Any:
+        made.append(1)
+        return prepare(self, inputs)
+
+    monkeypatch.setattr(Weighted, "_prepared", prepared)
+    graph = af.Graph("residual")
+    x = graph.blob("x", (1, "steps", 64))
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype("f")
+    y = af.ops.inner(x, graph.constant(weight)) + x
+    async with graph:
+        for seed in range(5):
+            value = np.random.default_rng(seed).standard_normal((1, 1, 64)).astype("f")
+            found = (await graph.run({x: value}))[y]
+            np.testing.assert_allclose(found, value @ weight.T + value, rtol=1e-5, atol=1e-5)
+    assert 1 <= len(made) <= 2  # kept from the second use on
+
+
+async def test_products_with_one_constant_have_it_in_order_once() -> None:
+    graph = af.Graph("shared")
+    x = graph.blob("x", (4, 64))
+    weight = graph.constant(np.random.default_rng(0).standard_normal((64, 64)).astype("f"))
+    before, y = set(weighted._ORDERED), x
+    for _ in range(3):
+        y = af.ops.relu(af.ops.inner(y, weight))
+    turned = af.ops.inner(af.ops.inner(x, weight), weight)
+    async with graph:
+        for _ in range(4):
+            found = (await graph.run({x: np.eye(4, 64, dtype="f")}))[turned]
+            assert len(set(weighted._ORDERED) - before) == 1
+    array = weight.producers[0].operation.value
+    np.testing.assert_allclose(found, np.eye(4, 64, dtype="f") @ array.T @ array.T, rtol=1e-4, atol=1e-4)
