@@ -61,7 +61,6 @@ class Recipe:
         own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
         #: Whether each step is computed at once.
         self._at_once = [i in own and step.op.pure and step.op is not TRANSFER for i, step in enumerate(steps)]
-
         self._bound = [step.op.bound(step.params, step.shape) for step in steps]
         #: Whether each follows from constants alone; then it is computed once, and its value.
         self._is_constant: list[bool] = []
@@ -70,6 +69,12 @@ class Recipe:
             read = [self._is_constant[each] if each >= 0 else each not in fed for each in step.reads]
             self._is_constant.append(all(read) and self._at_once[i] and i not in self._outputs)
         self._constants: list[Any] = [None] * len(steps)
+        last = {each: i for i, step in enumerate(steps) for each in step.reads}
+        #: For each step, those whose results nothing reads after it.
+        self._freed: list[list[int]] = [[] for _ in steps]
+        for each, i in last.items():
+            if each >= 0 and each not in self._outputs:
+                self._freed[i].append(each)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for arrays, in the place of the inputs."""
@@ -83,7 +88,7 @@ class Recipe:
         later = []
         for i, (op, params, shape, dtype, row, _) in enumerate(self._steps):
             inputs = [found[each] if each >= 0 else given[-1 - each] for each in row]
-            if found[i] is None and is_open and self._at_once[i]:
+            if is_open and self._at_once[i] and found[i] is None:
                 found[i] = computed(op, inputs, params, shape, dtype, evaluator, self._bound[i])
                 if self._is_constant[i] and found[i] is not None:
                     self._constants[i] = found[i] = found[i]._node.value
@@ -98,6 +103,8 @@ class Recipe:
                     reads, place = desk.placing(op, reads, True)
                 found[i] = Record(op, reads, shape, dtype, params, evaluator, place, self._origins[i]).show()
                 later.append(i)
+            for j in self._freed[i]:
+                found[j] = None
         if later:
             evaluator.pending.extend([found[i]._node.handle for i in self._outputs if i in later])
             evaluator.load += self._load if len(later) == len(found) else _LATER
